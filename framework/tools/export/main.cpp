@@ -27,8 +27,9 @@ constexpr const char* usage = R"(usage: vernier export RUN --format FORMAT --out
 
 Writes the model of a run's newest checkpoint, with the average of callback/ema or callback/swa if the run has one.
 
-  --format FORMAT        torchscript, safetensors, python, huggingface for a published language model, or peft for what
-                         an adapter such as callback/lora added; the other formats have the adapter merged
+  --format FORMAT        torchscript, safetensors, pt2 (of task/graph, for torch.export.load), python, huggingface for
+                         a published language model, or peft for what an adapter such as callback/lora added; the
+                         other formats have the adapter merged
   --output FILE          the file, or the folder of python, huggingface and peft; it must not exist. A task such as
                          tabular describes inputs and outputs in a JSON file beside it: model.pt gets model.json; a
                          TorchScript module and model.py return it as text from describe()
@@ -36,12 +37,16 @@ Writes the model of a run's newest checkpoint, with the average of callback/ema 
   --plugin-path FOLDER   looks for plugins there first
 )";
 
-const std::vector<std::string> formats = {"torchscript", "safetensors", "python", "huggingface", "peft"};
+const std::vector<std::string> formats = {"torchscript", "safetensors", "pt2", "python", "huggingface", "peft"};
 
 const PublishedModel& published(const Prepared& prepared) {
   const auto* model = dynamic_cast<const PublishedModel*>(prepared.wiring->task.get());
   if (model != nullptr) return *model;
   refuse(prepared.wiring->task->id() + " has no published form; it is for task/llama, and task/gpt with a `folder`");
+}
+
+[[noreturn]] void refuse_pt2(const Prepared& prepared) {
+  refuse(prepared.wiring->task->id() + " has no graph of torch.export; --format pt2 is for task/graph");
 }
 
 std::vector<ModelAdapter*> adapters_of(const Prepared& prepared) {
@@ -62,7 +67,8 @@ void write_adapter(const Prepared& prepared, const std::string& folder) {
 void check_format(const std::string& format) {
   if (std::ranges::find(formats, format) != formats.end()) return;
   const auto near = nearest(format, formats);
-  refuse("--format is " + shortened(format) + ", and must be torchscript, safetensors, python, huggingface or peft" +
+  refuse("--format is " + shortened(format) +
+         ", and must be torchscript, safetensors, pt2, python, huggingface or peft" +
          (near.empty() ? "" : "; did you mean " + near + "?"));
 }
 
@@ -130,7 +136,9 @@ int export_run(const boost::program_options::variables_map& given) {
   };
   const auto* predictor = dynamic_cast<const Predictor*>(prepared->wiring->task.get());
   const auto description =
-      predictor == nullptr || (format != "torchscript" && format != "safetensors") ? "" : predictor->description();
+      predictor == nullptr || (format != "torchscript" && format != "safetensors" && format != "pt2")
+          ? ""
+          : predictor->description();
   const auto beside = place_of_description(output);
   if (!description.empty()) refuse_other_description(beside, description);
   fs::create_directories(fs::absolute(output).parent_path());
@@ -141,6 +149,11 @@ int export_run(const boost::program_options::variables_map& given) {
   } else if (format == "torchscript") {
     auto& task = supervised(*prepared, "export to TorchScript");
     in_evaluation([&] { save_torchscript(part, *run.model, task, run.device); });
+  } else if (format == "pt2") {
+    if (predictor == nullptr) refuse_pt2(*prepared);
+    in_evaluation([&] {
+      if (!predictor->save_pt2(part)) refuse_pt2(*prepared);
+    });
   } else if (format == "python") {
     const auto& task = supervised(*prepared, "export to Python");
     write_python(part, task, predictor);

@@ -25,473 +25,90 @@
 //
 // Weights start as the file has them, not from [run] seed. Use torch.jit.script where forward() has dropout or other
 // branches: tracing keeps the one that it saw.
-#include <ATen/ops/binary_cross_entropy_with_logits.h>
-#include <ATen/ops/cross_entropy_loss.h>
-#include <ATen/ops/huber_loss.h>
-#include <ATen/ops/l1_loss.h>
-#include <ATen/ops/mse_loss.h>
-#include <ATen/ops/nll_loss_nd.h>
-#include <ATen/ops/stack.h>
-#include <vernier/data_source.h>
-#include <vernier/digits.h>
-#include <vernier/images.h>
-#include <vernier/json_text.h>
-#include <vernier/predictor.h>
+#include <torch/csrc/jit/api/module.h>
+#include <torch/csrc/jit/runtime/graph_executor.h>
+#include <torch/csrc/jit/serialization/import.h>
+#include <vernier/error.h>
 #include <vernier/sdk.h>
-#include <vernier/supervised_task.h>
-#include <vernier/task_options.h>
-#include <vernier/transforms.h>
 
-#include <algorithm>
-#include <bit>
-#include <filesystem>
-#include <nlohmann/json.hpp>
-#include <optional>
-#include <tuple>
+#include <sstream>
 
-#include "module.h"
+#include "task/exported/exported_task.h"
 
 namespace {
 
-using vernier::Batch;
-using vernier::between;
-using vernier::DatasetPtr;
-using vernier::Options;
+using exported::Network;
 using vernier::refuse;
-using vernier::Run;
 
-// A metric of two classes for one logit a sample, whose target is 0 or 1.
-class OfOneLogit final : public vernier::Metric {
- public:
-  explicit OfOneLogit(vernier::MetricPtr metric) : metric_(std::move(metric)) {}
-  std::string name() const override { return metric_->name(); }
-  vernier::Better better() const override { return metric_->better(); }
-  void reset() override { metric_->reset(); }
-  void update(const torch::Tensor& output, const torch::Tensor& target) override {
-    const auto logits = output.reshape({-1});
-    metric_->update(at::stack({torch::zeros_like(logits), logits}, 1), (target.reshape({-1}) > 0.5).to(torch::kInt64));
+// Registers the tensors of a part of a script under their names.
+void add(torch::nn::Module& part, const torch::jit::Module& script) {
+  for (const auto& entry : script.named_parameters(/*recurse=*/false)) {
+    part.register_parameter(entry.name, entry.value, entry.value.requires_grad());
   }
-  torch::Tensor value() const override { return metric_->value(); }
-  std::optional<vernier::State> state_dict() const override { return metric_->state_dict(); }
-  void add(const vernier::State& state) override { metric_->add(state); }
+  for (const auto& entry : script.named_buffers(/*recurse=*/false)) part.register_buffer(entry.name, entry.value);
+  for (const auto& entry : script.named_children()) {
+    add(*part.register_module(entry.name, std::make_shared<torch::nn::Module>()), entry.value);
+  }
+}
+
+class Script final : public Network {
+ public:
+  explicit Script(const torch::jit::Module& script) : script_(script) { add(*this, script); }
+
+  void train(bool on) override {
+    Network::train(on);
+    script_.train(on);
+  }
+
+  torch::Tensor forward(const std::vector<torch::Tensor>& inputs) override {
+    c10::IValue output;
+    try {
+      output = script_.forward(std::vector<c10::IValue>(inputs.begin(), inputs.end()));
+    } catch (const std::exception& error) {
+      exported::rethrow_failure(error, inputs);
+    }
+    if (output.isTensor()) return output.toTensor();
+    refuse("forward() of the model returns " + output.tagKind() + "; it must return one tensor");
+  }
+
+  void write(const std::string& file) const {
+    std::ostringstream bytes;  // its own writer of files ends the process where the disk is full
+    script_.save(bytes);
+    exported::write_bytes(file, bytes.str());
+  }
 
  private:
-  vernier::MetricPtr metric_;
+  torch::jit::Module script_;
 };
 
-// The form of an argument of forward(), learned from the training data.
-struct Form {
-  torch::ScalarType dtype = torch::kFloat32;
-  std::vector<std::int64_t> shape;          // of a sample
-  std::vector<std::string> columns, words;  // of a CSV file
-  bool may_be_codes = false;                // whole numbers that are not int64
-};
-
-bool is_folder(const std::string& path) {
-  std::error_code none;
-  return std::filesystem::is_directory(path, none);
-}
-
-void require_rows(const std::vector<torch::Tensor>& tensors, const std::vector<std::string>& names) {
-  for (std::size_t i = 1; i < tensors.size(); ++i) {
-    if (tensors[i].size(0) == tensors[0].size(0)) continue;
-    refuse(
-        c10::str("'", names[0], "' has ", tensors[0].size(0), " samples, and '", names[i], "' ", tensors[i].size(0)));
-  }
-}
-
-DatasetPtr pixels(const DatasetPtr& images, std::int64_t size) {
-  return vernier::transform(vernier::of_one_size(images, size), {vernier::to_float()});
-}
-
-class ScriptTask final : public vernier::SupervisedTask, public vernier::Predictor {
+class ScriptTask final : public exported::ExportedTask {
  public:
-  explicit ScriptTask(Options& options)
-      : SupervisedTask(options, 32),
-        model_(options.require<std::string>("model", "TorchScript file that Python wrote")),
-        inputs_(options.require<std::vector<std::string>>(
-            "inputs",
-            "source of each argument of forward(), such as x.npy, x.npz:x, x.csv:a,b; or a folder of images")),
-        target_(options.get("target", "", "source of the labels or numbers; a folder of images has its own")),
-        held_out_inputs_(
-            options.get("validation_inputs", std::vector<std::string>{}, "those held out, in the same form")),
-        held_out_target_(options.get("validation_target", "", "their labels or numbers")),
-        share_(options.get("validation_share", 0.1, "share held out without validation_inputs", between(0, 0.9))),
-        size_(options.get("size", 0, "pixels of a side of a folder's images; 0: as they are", between(0, 65536))),
-        loss_(options.choose("loss", "cross_entropy", {"cross_entropy", "nll", "mse", "l1", "huber", "bce", "output"},
-                             "of output and target; output: forward() gets the target last and returns the loss")),
-        metrics_(options.get("metrics", std::vector<std::string>{},
-                             "of outputs and targets: accuracy, top_5, f1, perplexity, auc, mae, rmse, r2")) {
-    for (const char* key : {"model", "inputs", "target", "validation_inputs", "validation_target"})
-      options.resumable(key);  // content counts, not path
-    form_ = vernier::csv_options(options, {"refuse", "zero", "previous"});
-    form_.fill_remedy = R"(set missing = "zero" or "previous")";
-    check(options);
-  }
-
-  void build(Run& run) override {
-    if (is_trained()) {
-      recall();
-    } else {
-      check_data();
-      bytes_ = script::bytes_of(model_);
-    }
-    network_ = script::script_of(bytes_, model_);
-    if (reads_data()) build_data(run.seed);
-    if (!is_trained()) set_learned(facts());
-    // With loss = "output" the model takes all tensors of a batch, and needs no target.
-    const auto arguments = inputs_.size() + (loss_ == "output" && has_target() ? 1 : 0);
-    set_model(network_, [network = network_.get(), arguments](const Batch& batch) {
-      const auto end = batch.tensors.begin() + static_cast<std::ptrdiff_t>(std::min(arguments, batch.tensors.size()));
-      return network->forward(std::vector<torch::Tensor>(batch.tensors.begin(), end));
-    });
-    set_loss([this](const auto& output, const auto& target) { return loss_of(output, target); },
-             has_target() ? inputs_.size() : 0);
-    for (const auto& name : metrics_) {
-      if (loss_ == "bce" && (name == "accuracy" || name == "f1")) {
-        add_metric(std::make_unique<OfOneLogit>(vernier::metric_by_name(name, 2)));
-        continue;
-      }
-      vernier::require_fitting_metric(name, has_labels() ? vernier::Predicts::classes : vernier::Predicts::scores,
-                                      classes_.count);
-      add_metric(vernier::metric_by_name(name, std::max<std::int64_t>(classes_.count, 2)));
-    }
-  }
-
-  DatasetPtr read_inputs(const std::string& path) override { return read_several({path}); }
-
-  // A source for each input, or a file with the same parts in it; an image or a folder of images.
-  DatasetPtr read_several(const std::vector<std::string>& paths) override {
-    if (loss_ == "output") {
-      refuse("loss = \"output\": the model returns its loss, so there is nothing to predict; export the model instead");
-    }
-    const auto names = sources_of(paths);
-    if (has_images_) return pixels(vernier::image_files(names[0], 3).dataset, size_);
-    auto tensors = read_tensors(names);
-    require_rows(tensors, names);
-    const auto fingerprint = vernier::fingerprint_of(tensors);
-    return vernier::dataset_of(std::move(tensors), names[0], fingerprint);
-  }
-
-  std::vector<Column> predict(const Batch& batch) override {
-    const auto output = forward(batch);
-    if (loss_ == "bce") return {{"probability", output.to(torch::kFloat32).sigmoid()}};
-    if (!has_labels() || output.dim() != 2) return {{"output", output}};
-    // Outputs beyond the words are of no class. Of log-probabilities, softmax changes nothing.
-    const auto& words = classes_.words;
-    const auto known = words.empty() ? output : output.narrow(1, 0, std::ssize(words));
-    const auto chances = known.to(torch::kFloat32).softmax(1);
-    return {{"class", chances.argmax(1), words}, {"probability", chances, {}, words}};
-  }
-
-  std::string description() const override {
-    nlohmann::ordered_json all = {{"task", "script"}, {"inputs", nlohmann::ordered_json::array()}};
-    for (std::size_t i = 0; i < inputs_.size() && i < forms_.size(); ++i) {
-      const auto& form = forms_[i];
-      nlohmann::ordered_json input = {{"name", inputs_[i]}, {"dtype", script::name_of(form.dtype)}};
-      input["shape"] = {"samples"};
-      for (const auto size : form.shape) input["shape"].push_back(size);
-      if (!form.columns.empty()) input["columns"] = form.columns;
-      if (!form.words.empty()) input["words"] = form.words;
-      all["inputs"].push_back(input);
-    }
-    if (has_images_) {
-      all["inputs"] = {{{"dtype", "float32"}, {"shape", {"samples", 3, "height", "width"}}, {"range", {0, 1}}}};
-      if (size_ > 0) all["inputs"][0]["size"] = size_;
-    }
-    auto& output = all["output"];
-    output["is"] = loss_ == "cross_entropy" ? "logits"
-                   : loss_ == "nll"         ? "log-probabilities"
-                   : loss_ == "bce"         ? "logit of a probability"
-                   : loss_ == "output"      ? "the loss"
-                                            : "numbers, in the units of the target";
-    if (has_labels()) {
-      output["classes"] = names_of(classes_);
-    }
-    return vernier::json_text(all, 2);
-  }
+  explicit ScriptTask(vernier::Options& options)
+      : ExportedTask(options, "script", "TorchScript file that Python wrote") {}
 
   // The trained script itself, so that its branches stay.
   bool save_torchscript(const std::string& file) const override {
-    network_->write(file);
+    dynamic_cast<const Script&>(*network()).write(file);
     return true;
   }
 
  private:
-  bool has_labels() const { return loss_ == "cross_entropy" || loss_ == "nll"; }
-  bool has_target() const { return !target_.empty() || has_images_; }
-
-  void check(const Options& options) const {
-    if (inputs_.empty()) return;  // the options are only described
-    vernier::refuse_recompute(options);
-    if (loss_ == "output" && !metrics_.empty())
-      options.refuse("metrics", "need outputs, and the model returns its loss");
+  std::shared_ptr<Network> network_of(const torch::Tensor& bytes, const std::string& path) override {
+    // The executor's own backward of aten::linear would not be seen by interceptors, and has other last bits.
+    torch::jit::setGraphExecutorOptimize(false);
+    std::shared_ptr<Script> model;
+    try {
+      std::istringstream in(
+          {static_cast<const char*>(bytes.const_data_ptr()), static_cast<std::size_t>(bytes.numel())});
+      model = std::make_shared<Script>(torch::jit::load(in, torch::kCPU));
+    } catch (const std::exception& exception) {
+      const auto reason = vernier::message(exception);
+      refuse("'" + path + "' cannot be read as TorchScript: " + reason.substr(0, reason.find(". ")) +
+             "; write it with torch.jit.script(model).save(path)");
+    }
+    exported::require_parameters(*model, path);
+    return model;
   }
-
-  // Checks the names of files, of which a trained model needs none.
-  void check_data() {
-    if (!held_out_inputs_.empty() && held_out_inputs_.size() != inputs_.size()) {
-      refuse(
-          c10::str("`validation_inputs` has ", held_out_inputs_.size(), " sources, and `inputs` has ", inputs_.size()));
-    }
-    if (!target_.empty() && held_out_inputs_.empty() != held_out_target_.empty()) {
-      refuse("`validation_inputs` and `validation_target` are given both or not at all");
-    }
-    has_images_ = is_folder(inputs_[0]);
-    if (has_images_ && inputs_.size() > 1) refuse("`inputs` has a folder of images and others");
-    if (has_images_ && !target_.empty()) refuse("`target` is for files; a folder has its classes");
-    if (!has_target() && loss_ != "output") refuse("`target` is needed for loss = \"" + loss_ + "\"");
-  }
-
-  // The facts that the model needs besides its weights.
-  vernier::State facts() const {
-    vernier::State state;
-    state.put("given/module", bytes_);
-    vernier::put_words(state, "inputs", inputs_);
-    state.put("target", target_);
-    vernier::put_words(state, "validation", held_out_inputs_);
-    state.put("fingerprint", fingerprint_);
-    state.put("images", static_cast<std::int64_t>(has_images_));
-    state.put("classes", classes_.count);
-    vernier::put_words(state, "words", classes_.words);
-    for (std::size_t i = 0; i < forms_.size(); ++i) {
-      vernier::State form;
-      form.put("dtype", torch::zeros({0}, forms_[i].dtype));
-      form.put("shape", torch::tensor(forms_[i].shape, torch::kInt64));
-      vernier::put_words(form, "columns", forms_[i].columns);
-      vernier::put_words(form, "words", forms_[i].words);
-      state.put(c10::str("form/", i), form);
-    }
-    return state;
-  }
-
-  void recall() {
-    const auto& facts = learned();
-    bytes_ = facts.tensor("given/module").to(torch::kCPU);
-    has_images_ = facts.integer("images") != 0;
-    fingerprint_ = facts.text("fingerprint");
-    classes_ = {facts.integer("classes"), vernier::words_of(facts, "words")};
-    forms_.clear();
-    for (std::size_t i = 0; facts.has(c10::str("form/", i, "/dtype")); ++i) {
-      const auto form = facts.part(c10::str("form/", i));
-      const auto shape = form.tensor("shape").to(torch::kCPU).contiguous();
-      const auto* sizes = shape.const_data_ptr<std::int64_t>();
-      forms_.push_back({form.tensor("dtype").scalar_type(),
-                        {sizes, sizes + shape.numel()},
-                        vernier::words_of(form, "columns"),
-                        vernier::words_of(form, "words")});
-    }
-    if (reads_data()) follow();
-  }
-
-  // After training files alone, as in --set 'task.inputs=["new.csv"]', have the parts of those that were trained on.
-  void follow() {
-    const auto target = learned().text("target");
-    const auto given = std::exchange(inputs_, vernier::words_of(learned(), "inputs"));
-    const bool is_one_file = target_ == target && vernier::file_of(target) == vernier::file_of(inputs_[0]);
-    if (!held_out_inputs_.empty() && held_out_inputs_ != vernier::words_of(learned(), "validation")) {
-      if (held_out_target_.empty() && is_one_file) {
-        held_out_target_ = vernier::same_part(target, vernier::file_of(held_out_inputs_[0]));
-      }
-      held_out_inputs_ = sources_of(held_out_inputs_);
-    } else if (given != inputs_) {
-      if (is_one_file) target_ = vernier::same_part(target, vernier::file_of(given.at(0)));
-      inputs_ = sources_of(given);
-      held_out_inputs_.clear(), held_out_target_.clear();
-    }
-    const auto file = vernier::file_of(held_out_inputs_.empty() ? inputs_[0] : held_out_inputs_[0]);
-    if (std::filesystem::exists(file)) return;
-    refuse("'" + file + "' is not here; name files to evaluate on, as in --set 'task.inputs=[\"new.csv\"]'");
-  }
-
-  // A source for each input, of files that are given for them.
-  std::vector<std::string> sources_of(const std::vector<std::string>& files) const {
-    const auto wanted = inputs_.size();
-    const bool is_one_for_all = files.size() == 1 && wanted > 1 && files[0] == vernier::file_of(files[0]);
-    if (files.size() != wanted && !is_one_for_all) {
-      refuse(c10::str(
-          "the model takes ", wanted, " inputs, and ",
-          files.size() == 1 ? "'" + files[0] + "' names one" : c10::str(files.size(), " are given"),
-          "; name one file that has all of them, such as new.npz, or a file for each, in the order of `inputs`"));
-    }
-    std::vector<std::string> names;
-    for (std::size_t i = 0; i < wanted; ++i) {
-      names.push_back(vernier::same_part(inputs_[i], files[is_one_for_all ? 0 : i]));
-    }
-    return names;
-  }
-
-  void build_data(std::uint64_t seed) {
-    DatasetPtr training, held_out;
-    if (is_trained() && !held_out_inputs_.empty()) {
-      training = held_out = read(held_out_inputs_, held_out_target_);
-    } else {
-      training = read(inputs_, target_);
-      if (!is_trained()) fingerprint_ = training->fingerprint();
-      if (!held_out_inputs_.empty()) {
-        held_out = read(held_out_inputs_, held_out_target_);
-      } else if (is_trained() && training->fingerprint() != fingerprint_) {
-        held_out = training;  // a model is evaluated on all of a file that it was not trained on
-      } else if (share_ > 0) {
-        std::tie(training, held_out) = vernier::split(training, share_, seed);
-      }
-    }
-    if (training->size() == 0) refuse("'" + inputs_[0] + "' has no sample left to train on; hold out less");
-    set_training(training);
-    if (!is_trained() && !has_images_ && loss_ != "bce" && loss_ != "output") learn_targets_of(*training);
-    if (held_out) add_validation(held_out);
-  }
-
-  void learn_targets_of(const vernier::Dataset& training) {
-    const auto targets = training.get_batch(torch::arange(training.size()))->at(inputs_.size());
-    learn_targets(vernier::target_facts(targets, has_labels() ? classes_.count : 0));
-  }
-
-  DatasetPtr read(const std::vector<std::string>& inputs, const std::string& target) {
-    if (has_images_) {
-      const auto folder = vernier::image_folder(inputs[0], {.classes = classes_.words});
-      classes_ = {std::ssize(folder.classes), folder.classes};
-      return pixels(folder.dataset, size_);
-    }
-    const bool is_first = forms_.empty();
-    auto names = inputs;
-    if (loss_ == "output" && !target.empty()) names.push_back(target);  // an argument of forward() as well
-    auto tensors = read_tensors(names);
-    torch::Tensor output;
-    if (is_first) output = fit_dtypes(tensors);
-    if (loss_ != "output") {
-      names.push_back(target);
-      tensors.push_back(read_target(target, output));
-    }
-    require_rows(tensors, names);
-    return vernier::dataset_of(tensors, inputs[0], vernier::fingerprint_of(tensors));
-  }
-
-  // The arguments of forward(), in the forms of the training data. The first call learns these.
-  std::vector<torch::Tensor> read_tensors(const std::vector<std::string>& names) {
-    const bool is_first = forms_.empty();
-    std::vector<torch::Tensor> tensors;
-    for (std::size_t i = 0; i < names.size(); ++i) {
-      const auto known = is_first ? Form() : forms_.at(i);
-      auto source = vernier::read_source(names[i], known.words, known.columns, form_);
-      vernier::require_finite(source);
-      if (is_first && source.tensor.is_floating_point()) source.tensor = fitted(source.tensor, source);
-      if (!is_first && source.words.empty() != known.words.empty()) {
-        refuse("'" + names[i] + "' has " +
-               (source.words.empty() ? "numbers, and the model learned from words"
-                                     : "words, and the model learned from numbers"));
-      }
-      if (is_first) {
-        const auto& tensor = source.tensor;
-        const bool is_whole =
-            !tensor.is_floating_point() || (!source.columns.empty() && (tensor == tensor.round()).all().item<bool>());
-        forms_.push_back({tensor.scalar_type(), tensor.sizes().slice(1).vec(), source.columns, source.words,
-                          is_whole && tensor.scalar_type() != torch::kInt64});
-      } else if (source.tensor.sizes().slice(1) != c10::IntArrayRef(known.shape)) {
-        refuse(c10::str("'", names[i], "' has samples of the shape ", source.tensor.sizes().slice(1),
-                        ", and the model learned from ", c10::IntArrayRef(known.shape)));
-      }
-      tensors.push_back(is_first ? source.tensor : source.tensor.to(known.dtype));
-    }
-    return tensors;
-  }
-
-  // Numbers in the dtype of the network, which is given what it was exported for: no mean is taken off.
-  torch::Tensor fitted(const torch::Tensor& numbers, const vernier::Source& source) const {
-    if (network_->parameters().front().scalar_type() == torch::kFloat64) return numbers.to(torch::kFloat64);
-    const auto lost = vernier::lost_digits(numbers.dim() > 1 ? numbers : numbers.unsqueeze(1), /*is_centred=*/false,
-                                           numbers.dim() == 2 ? source.columns : std::vector<std::string>{});
-    if (!lost.empty()) {
-      warn("'", source.name, "': ", lost,
-           "; the network is float32: take the mean off the data, or export it in float64, "
-           "as in torch.jit.script(module.double())");
-    }
-    return numbers.to(torch::kFloat32);
-  }
-
-  // Makes whole numbers int64 if forward() fails for their own dtypes. Returns what it returns for two samples. Throws
-  // Error if it fails for any.
-  torch::Tensor fit_dtypes(std::vector<torch::Tensor>& tensors) {
-    std::vector<std::size_t> choices;
-    for (std::size_t i = 0; i < tensors.size() && choices.size() < 6; ++i) {
-      if (forms_[i].may_be_codes) choices.push_back(i);
-    }
-    std::vector<unsigned> changes(std::size_t{1} << choices.size());
-    for (unsigned i = 0; i < changes.size(); ++i) changes[i] = i;
-    std::ranges::stable_sort(changes, {}, [](unsigned bits) { return std::popcount(bits); });
-    std::string trouble;  // with their own dtypes
-    for (const auto bits : changes) {
-      auto changed = tensors;
-      for (std::size_t i = 0; i < choices.size(); ++i) {
-        if ((bits >> i & 1) != 0) changed[choices[i]] = tensors[choices[i]].to(torch::kInt64);
-      }
-      try {
-        const auto output = network_->try_two(changed);
-        for (std::size_t i = 0; i < changed.size(); ++i) forms_[i].dtype = changed[i].scalar_type();
-        tensors = changed;
-        return output;
-      } catch (const vernier::Error& error) {
-        if (trouble.empty()) trouble = error.what();
-      }
-    }
-    refuse("'" + model_ + "' does not take `inputs`: " + trouble);
-  }
-
-  // output: of the model for two samples, where it is known.
-  torch::Tensor read_target(const std::string& name, const torch::Tensor& output) {
-    const auto source = vernier::read_source(name, classes_.words, {}, form_);
-    if (has_labels()) {
-      const bool is_first = classes_.count == 0;
-      const auto outputs = output.defined() && output.dim() > 1 ? output.size(1) : 0;
-      // A model that has been trained before knows its classes by their numbers, also where some do not occur.
-      if (is_first && source.words.empty() && source.tensor.dim() == 1) {
-        const auto [least, most] = source.tensor.aminmax();
-        if (least.item<double>() >= 0 && most.item<double>() < static_cast<double>(outputs))
-          classes_.count = most.item<std::int64_t>() + 1;
-      }
-      const auto labels = vernier::codes_of(source, classes_, "set loss = \"mse\"");
-      if (is_first) info(vernier::counted(classes_, labels));
-      return labels;
-    }
-    if (!source.words.empty()) refuse("'" + name + "' has words; they are for loss = \"cross_entropy\" or \"nll\"");
-    vernier::require_finite(source);
-    const auto numbers = fitted(vernier::as_floats(source.tensor), source);
-    if (loss_ == "bce" && ((numbers < 0) | (numbers > 1)).any().item<bool>()) {
-      refuse("'" + name + "' has numbers below 0 or above 1; loss = \"bce\" takes probabilities");
-    }
-    return numbers;
-  }
-
-  torch::Tensor loss_of(const torch::Tensor& output, const torch::Tensor& target) const {
-    if (loss_ == "output") return output.mean();
-    if (has_labels()) {
-      script::require_logits(output, classes_.count);
-      return loss_ == "nll" ? at::nll_loss_nd(output, target) : at::cross_entropy_loss(output, target);
-    }
-    const auto numbers = script::as_target(output, target);
-    if (loss_ == "mse") return at::mse_loss(numbers, target);
-    if (loss_ == "l1") return at::l1_loss(numbers, target);
-    if (loss_ == "huber") return at::huber_loss(numbers, target);
-    return at::binary_cross_entropy_with_logits(numbers, target);
-  }
-
-  std::string model_;
-  std::vector<std::string> inputs_;
-  std::string target_;
-  std::vector<std::string> held_out_inputs_;
-  std::string held_out_target_;
-  double share_;
-  std::int64_t size_;
-  std::string loss_;
-  std::vector<std::string> metrics_;
-
-  torch::Tensor bytes_;  // of the model's file
-  std::shared_ptr<script::Script> network_;
-  bool has_images_ = false;
-  vernier::CsvOptions form_;
-  std::vector<Form> forms_;  // of the arguments of forward()
-  vernier::Classes classes_;
-  std::string fingerprint_;  // of the training data, before the split
 };
 
 }  // namespace

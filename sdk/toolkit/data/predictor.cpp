@@ -19,6 +19,10 @@ std::string Predictor::description() const {
 std::string Predictor::python_model() const {
   return "";
 }
+bool Predictor::save_pt2(const std::string&) const {
+  return false;
+}
+
 bool Predictor::save_torchscript(const std::string&) const {
   return false;
 }

@@ -38,6 +38,8 @@ class VERNIER_API Predictor {
   virtual std::string python_model() const;
   // Writes the model for `vernier export --format torchscript`. By default returns false: forward() is traced.
   virtual bool save_torchscript(const std::string& file) const;
+  // Writes the model for `vernier export --format pt2`, a file of torch.export. By default returns false: it cannot.
+  virtual bool save_pt2(const std::string& file) const;
 };
 
 }  // namespace vernier

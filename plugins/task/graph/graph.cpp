@@ -1,0 +1,65 @@
+// graph: trains any model that Python exported with torch.export; data and loss are named here. plugins/task/graph/
+// export.py shows the export.
+//
+// model                 required: a file of torch.export.save, format 8 (PyTorch 2.11), of a training program with a
+//                       dynamic batch
+// output = ""           the name of the tensor that counts, where forward() returns a dict, or its place in a tuple
+// inputs                required: a source (vernier/data_source.h) for each argument of forward(), such as
+//                       "x.npy", "x.npz:x", "x.safetensors:x", "x.csv:a,b"; a CSV column of words becomes codes; or
+//                       one folder that has a folder of images for each class: float32 [3, height, width] from 0 to 1
+// target = ""           a source; a folder of images has its own
+// validation_inputs = [], validation_target = ""  the held-out ones, in the same form
+// validation_share = 0.1  share held out without validation_inputs, drawn from [run] seed
+// size = 0              pixels of a side of a folder's images: the shorter side is resized to it, and the middle is
+//                       taken; 0: as they are
+// loss = "cross_entropy"  logits, labels; "nll": log-probabilities, labels; "mse", "l1", "huber": numbers;
+//                       "bce": logits, 0 or 1; "output": forward() gets the target last and returns the loss itself
+// metrics = []          of the outputs: accuracy, top_5 (any k), f1, perplexity, auc, mae, rmse, r2
+// types = {}, missing = "refuse", separator = "", decimal = ".", thousands = "", encoding = "utf-8", header = true,
+// missing_words = ["NA", "N/A", "NaN", "nan", "NULL", "null", "#N/A", "n/a", "NaT", "?"]
+// skip_lines = 0        of CSV files, as of task/tabular; missing: "refuse", "zero" or "previous"
+// batch_size = 32
+// order = "shuffled", drop_last = false, workers = 1, prefetch = 2  see vernier/supervised_task.h
+// recompute = "none"    nothing else is possible here
+//
+// Whole numbers become int64 where forward() fails for their own dtype, as in torch.nn.Embedding. Checkpoints have the
+// model's file in them, so that a trained one is used without it and without the data.
+//
+// Weights start as the file has them, not from [run] seed. Export the model in training mode: dropout and batch
+// normalisation then change in evaluation as torch.nn does it. An `if self.training` of your own stays as it was.
+#include <vernier/sdk.h>
+
+#include "graph_network.h"
+#include "task/exported/exported_task.h"
+
+namespace {
+
+class GraphTask final : public exported::ExportedTask {
+ public:
+  explicit GraphTask(vernier::Options& options)
+      : ExportedTask(options, "graph", "file of torch.export.save that Python wrote"),
+        output_(options.get("output", "", "name of the output that counts, where forward() returns several")) {}
+
+  bool save_pt2(const std::string& file) const override {
+    dynamic_cast<const graph::GraphNetwork&>(*network()).write(file);
+    return true;
+  }
+
+ private:
+  std::shared_ptr<exported::Network> network_of(const torch::Tensor& bytes, const std::string& path) override {
+    auto network = std::make_shared<graph::GraphNetwork>(bytes, path, output_);
+    exported::require_parameters(*network, path);
+    if (network->trains_as_evaluated()) {
+      warn("'", path,
+           "' was exported in evaluation mode: its dropout and batch normalisation do nothing in training; "
+           "call model.train() before torch.export.export()");
+    }
+    return network;
+  }
+
+  std::string output_;
+};
+
+}  // namespace
+
+VERNIER_PLUGIN(GraphTask, "graph", "1.0.0")

@@ -1,0 +1,134 @@
+#include "graph_network.h"
+
+#include <c10/util/StringUtil.h>
+#include <vernier/error.h>
+
+#include <algorithm>
+
+#include "run.h"
+
+namespace graph {
+
+namespace {
+
+std::string shown(const std::vector<std::optional<std::int64_t>>& sizes) {
+  std::string text;
+  for (const auto& size : sizes)
+    text += (text.empty() ? "" : ", ") + (size ? std::to_string(*size) : std::string("any"));
+  return "[" + text + "]";
+}
+
+}  // namespace
+
+GraphNetwork::GraphNetwork(const torch::Tensor& bytes, const std::string& path, const std::string& output)
+    : archive_(bytes, path), program_(program_of(archive_)) {
+  tensors_ = archive_.tensors("data/weights");
+  const auto constants = archive_.tensors("data/constants");
+  for (const auto& [name, tensor] : constants) tensors_.emplace(name, tensor);
+  for (const auto& input : program_.inputs) {
+    if (input.kind == Input::Kind::user) {
+      ++user_inputs_;
+      given_.emplace_back();
+      continue;
+    }
+    const auto found = tensors_.find(input.name);
+    if (found == tensors_.end()) archive_.refuse("it lacks the tensor '" + input.name + "'");
+    const bool is_new = std::ranges::none_of(given_, [&](const auto& known) { return known.is_same(found->second); });
+    if (is_new) register_tensor(input, found->second);
+    given_.push_back(found->second);
+  }
+  choose_output(output);
+  refuse_static_batch();
+}
+
+// "layers.0.weight" becomes the tensor "weight" of the module "0" of the module "layers".
+void GraphNetwork::register_tensor(const Input& input, const torch::Tensor& tensor) {
+  const auto& name = input.name;
+  torch::nn::Module* module = this;
+  std::size_t begin = 0;
+  for (auto end = name.find('.'); end != std::string::npos; begin = end + 1, end = name.find('.', begin)) {
+    const auto part = name.substr(begin, end - begin);
+    if (part.empty()) archive_.refuse("its tensor '" + name + "' has no name that a module can have");
+    const auto children = module->named_children();
+    const auto* child = children.find(part);
+    module =
+        child != nullptr ? child->get() : module->register_module(part, std::make_shared<torch::nn::Module>()).get();
+  }
+  const auto last = name.substr(begin);
+  if (last.empty()) archive_.refuse("its tensor '" + name + "' has no name that a module can have");
+  if (input.kind == Input::Kind::parameter) {
+    module->register_parameter(last, tensor, tensor.requires_grad());
+  } else {
+    module->register_buffer(last, tensor);
+  }
+}
+
+void GraphNetwork::choose_output(const std::string& name) {
+  const auto& names = program_.outputs;
+  const auto list = [&] {
+    std::string all;
+    for (const auto& one : names) all += (all.empty() ? "" : ", ") + one;
+    return all;
+  };
+  if (name.empty() && names.size() == 1) return;
+  const auto found = std::ranges::find(names, name);
+  if (found == names.end()) {
+    archive_.refuse(names.empty()
+                        ? "forward() returns nothing"
+                        : "forward() returns " + list() + "; name one of them, as in output = \"" + names[0] + "\"");
+  }
+  output_ = static_cast<std::size_t>(found - names.begin());
+}
+
+void GraphNetwork::refuse_static_batch() const {
+  for (const auto& input : program_.inputs) {
+    if (input.kind != Input::Kind::user || input.sizes.empty() || !input.sizes[0]) continue;
+    archive_.refuse(c10::str("its input '", input.name, "' takes batches of ", *input.sizes[0],
+                             " samples alone; export it with dynamic_shapes, as in torch.export.export(model, (x,), "
+                             "dynamic_shapes=({0: torch.export.Dim.AUTO},))"));
+  }
+}
+
+void GraphNetwork::check_inputs(const std::vector<torch::Tensor>& inputs) const {
+  if (inputs.size() != user_inputs_) {
+    vernier::refuse(c10::str("the model takes ", user_inputs_, " tensors, and ", inputs.size(), " are given"));
+  }
+  std::size_t next = 0;
+  for (const auto& input : program_.inputs) {
+    if (input.kind != Input::Kind::user) continue;
+    const auto& given = inputs[next++];
+    bool fits = given.dim() == static_cast<std::int64_t>(input.sizes.size());
+    for (std::size_t i = 0; fits && i < input.sizes.size(); ++i)
+      fits = !input.sizes[i] || *input.sizes[i] == given.size(static_cast<std::int64_t>(i));
+    // A precision policy may give floating-point numbers of another dtype.
+    fits =
+        fits && (given.scalar_type() == input.dtype || (given.is_floating_point() && at::isFloatingType(input.dtype)));
+    if (fits) continue;
+    vernier::refuse("the model's input '" + input.name + "' is " + exported::name_of(input.dtype) + " " +
+                    shown(input.sizes) + ", and " + exported::shapes_of({given}) + " is given");
+  }
+}
+
+torch::Tensor GraphNetwork::forward(const std::vector<torch::Tensor>& inputs) {
+  check_inputs(inputs);
+  std::vector<IValue> slots(static_cast<std::size_t>(program_.graph.slots));
+  std::size_t next = 0;
+  for (std::size_t i = 0; i < given_.size(); ++i) {
+    slots[static_cast<std::size_t>(program_.inputs[i].slot)] = given_[i].defined() ? given_[i] : inputs[next++];
+  }
+  const Mode mode{is_training(), given_.empty() || !inputs.empty() ? inputs.at(0).device() : given_[0].device()};
+  try {
+    auto output = run(program_.graph, std::move(slots), mode).at(output_);
+    if (output.isTensor()) return output.toTensor();
+    vernier::refuse("forward() of the model returns " + output.tagKind() + " as " + program_.outputs[output_] +
+                    "; it must return a tensor");
+  } catch (const vernier::Error& error) {
+    throw vernier::Error(std::string(error.what()) + ", for " + exported::shapes_of(inputs));
+  }
+}
+
+void GraphNetwork::write(const std::string& file) const {
+  exported::write_bytes(file, archive_.with(tensors_));
+}
+
+}  // namespace graph

@@ -1,0 +1,437 @@
+#include "program.h"
+
+#include <ATen/core/jit_type.h>
+#include <c10/util/StringUtil.h>
+#include <vernier/error.h>
+
+#include <limits>
+#include <nlohmann/json.hpp>
+#include <set>
+#include <unordered_map>
+
+#include "arithmetic.h"
+#include "export_types.h"
+#include "values.h"
+
+namespace graph {
+
+namespace {
+
+using nlohmann::json;
+
+constexpr int most_nested = 8;
+constexpr std::size_t most_nodes = 1'000'000;
+
+// The one entry of a union: {"as_tensor": {…}}.
+std::pair<std::string, const json&> entry_of(const Archive& archive, const json& one) {
+  if (!one.is_object() || one.size() != 1) archive.refuse("an argument is not a union of one value");
+  return {one.begin().key(), one.begin().value()};
+}
+
+// JSON has no infinity: it is written as text.
+double number_of(const json& value) {
+  if (!value.is_string()) return value.get<double>();
+  const auto text = value.get<std::string>();
+  if (text == "Infinity") return std::numeric_limits<double>::infinity();
+  if (text == "-Infinity") return -std::numeric_limits<double>::infinity();
+  return std::numeric_limits<double>::quiet_NaN();
+}
+
+// The module whose forward() made a node, of "L__self__,,…;L__self___layers,layers.0,torch.nn.…": the last one's name.
+std::string layer_of(const json& node) {
+  const auto stack = node.value("metadata", json::object()).value("nn_module_stack", std::string());
+  const auto last = stack.substr(stack.rfind(';') + 1);
+  const auto first = last.find(','), second = last.find(',', first + 1);
+  return first == std::string::npos ? "" : last.substr(first + 1, second - first - 1);
+}
+
+c10::TypePtr without_optional(const c10::TypePtr& type) {
+  const auto* optional = type ? type->castRaw<c10::OptionalType>() : nullptr;
+  return optional != nullptr ? optional->getElementType() : type;
+}
+
+class Reader {
+ public:
+  explicit Reader(Archive& archive) : archive_(archive) {}
+
+  Program read(const json& file) {
+    check_kind(file);
+    const auto& module = file.at("graph_module");
+    Program program;
+    // Names count in the whole graph; nested graphs have their own.
+    Names names;
+    program.graph = read_graph(module.at("graph"), names, 0);
+    read_inputs(module, names, program);
+    read_outputs(module, program);
+    refuse_unknown();
+    mark_evaluation(program.graph, program);
+    find_last_uses(program.graph);
+    return program;
+  }
+
+ private:
+  using Names = std::unordered_map<std::string, Slot>;
+
+  void check_kind(const json& file) {
+    const auto major = file.at("schema_version").at("major").get<int>();
+    if (major != schema_version) {
+      archive_.refuse(c10::str("it has version ", major, " of the format, and version ", schema_version,
+                               " is read; export it with PyTorch 2.11"));
+    }
+    for (const auto& verifier : file.value("verifiers", json::array())) {
+      if (verifier == "TRAINING") return;
+    }
+    archive_.refuse("it is not a training program; do not call run_decompositions() before torch.export.save()");
+  }
+
+  static Slot slot_of(Graph& graph, Names& names, const std::string& name) {
+    const auto [place, is_new] = names.try_emplace(name, graph.slots);
+    if (is_new) ++graph.slots;
+    return place->second;
+  }
+
+  Slot known_slot(const Names& names, const std::string& name) const {
+    const auto found = names.find(name);
+    if (found == names.end()) archive_.refuse("it reads the value '" + name + "' before that is made");
+    return found->second;
+  }
+
+  Graph read_graph(const json& from, Names& names, int depth) {
+    if (depth > most_nested) archive_.refuse("its graphs are nested too deeply");
+    Graph graph;
+    for (const auto& input : from.at("inputs")) {
+      const auto [kind, value] = entry_of(archive_, input);
+      const bool has_name = value.is_object() && (value.contains("name") || value.contains("as_name"));
+      const auto name = !has_name                ? std::string()
+                        : value.contains("name") ? value.at("name").get<std::string>()
+                                                 : value.at("as_name").get<std::string>();
+      graph.inputs.push_back(has_name ? slot_of(graph, names, name) : no_slot);
+    }
+    for (const auto& node : from.at("nodes")) {
+      if (++nodes_ > most_nodes) archive_.refuse("it has too many nodes");
+      read_node(graph, names, node, depth);
+    }
+    for (const auto& output : from.at("outputs")) graph.outputs.push_back(read_argument(names, output, nullptr));
+    return graph;
+  }
+
+  void read_node(Graph& graph, Names& names, const json& from, int depth) {
+    auto target = from.at("target").get<std::string>();
+    if (target.starts_with("torch.ops.")) target = target.substr(10);
+    if (target.starts_with("aten._assert") || target.starts_with("aten.sym_constrain")) return;  // guards
+    Node node;
+    const auto layer = layer_of(from);
+    node.name = target + (layer.empty() ? "" : " of '" + layer + "'");
+    if (target.starts_with("higher_order.")) {
+      read_higher_order(node, target, names, from, depth);
+    } else if ((node.arithmetic = arithmetic_of(target)) != nullptr) {
+      node.kind = Node::Kind::arithmetic;
+      for (const auto& input : from.at("inputs")) {
+        node.arguments.push_back(read_argument(names, input.at("arg"), nullptr));
+      }
+    } else {
+      read_call(node, target, names, from);
+    }
+    for (const auto& output : from.at("outputs")) node.outputs.push_back(read_output(graph, names, output));
+    const bool is_short = node.op && node.op->schema().returns().size() != node.outputs.size() && !node.outputs.empty();
+    if (is_short) archive_.refuse(node.name + " returns another number of values than its operator");
+    graph.nodes.push_back(std::move(node));
+  }
+
+  void read_call(Node& node, const std::string& target, const Names& names, const json& from) {
+    const auto first = target.find('.'), last = target.rfind('.');
+    // A graph is data: it reaches no operators of others, and none that opens files.
+    const bool is_ours = target.starts_with("aten.") && !target.starts_with("aten.from_file");
+    if (first == std::string::npos || first == last || !is_ours) return void(unknown_.insert(target));
+    const auto overload = target.substr(last + 1);
+    const auto name = target.substr(0, first) + "::" + target.substr(first + 1, last - first - 1);
+    node.op = c10::Dispatcher::singleton().findSchema({name, overload == "default" ? "" : overload});
+    if (!node.op) return void(unknown_.insert(target));
+    std::map<std::string, const json*> given;
+    for (const auto& input : from.at("inputs")) given[input.at("name").get<std::string>()] = &input.at("arg");
+    for (const auto& argument : node.op->schema().arguments()) {
+      if (const auto found = given.find(argument.name()); found != given.end()) {
+        node.arguments.push_back(read_argument(names, *found->second, argument.type()));
+        given.erase(found);
+      } else if (argument.default_value()) {
+        node.arguments.push_back({.value = *argument.default_value()});
+      } else {
+        archive_.refuse(node.name + " lacks the argument '" + argument.name() + "'");
+      }
+    }
+    if (!given.empty())
+      archive_.refuse(node.name + " has the argument '" + given.begin()->first + "', which LibTorch lacks");
+  }
+
+  // A graph that is called for another one's values. The first arguments say how; the rest are its inputs.
+  void read_higher_order(Node& node, const std::string& target, Names& names, const json& from, int depth) {
+    if (target == "higher_order.cond") {
+      node.kind = Node::Kind::cond;
+    } else if (target == "higher_order.wrap_with_set_grad_enabled") {
+      node.kind = Node::Kind::set_grad;
+    } else if (target == "higher_order.wrap_with_autocast") {
+      node.kind = Node::Kind::autocast;
+    } else {
+      return void(unknown_.insert(target));
+    }
+    for (const auto& input : from.at("inputs")) {
+      const auto [kind, value] = entry_of(archive_, input.at("arg"));
+      if (kind == "as_graph") {
+        Names inner;
+        node.graphs.push_back(std::make_shared<Graph>(read_graph(value.at("graph"), inner, depth + 1)));
+      } else if (kind == "as_tensors" || kind == "as_sym_ints") {
+        for (const auto& one : value) {
+          const auto name = one.contains("name") ? one.at("name") : one.at("as_name");
+          node.arguments.push_back({.kind = Argument::Kind::slot, .slot = known_slot(names, name.get<std::string>())});
+        }
+      } else {
+        node.arguments.push_back(read_argument(names, input.at("arg"), nullptr));
+      }
+    }
+    const std::size_t graphs = node.kind == Node::Kind::cond ? 2 : 1;
+    const std::size_t facts = node.kind == Node::Kind::autocast ? 4 : 1;
+    if (node.graphs.size() != graphs || node.arguments.size() < facts) archive_.refuse(node.name + " is incomplete");
+    for (const auto& graph : node.graphs) {
+      if (graph->inputs.size() != node.arguments.size() - facts) {
+        archive_.refuse(node.name + " calls a graph with another number of values than it takes");
+      }
+    }
+  }
+
+  std::vector<Slot> read_output(Graph& graph, Names& names, const json& output) {
+    const auto [kind, value] = entry_of(archive_, output);
+    std::vector<Slot> slots;
+    const auto add = [&](const json& one) {
+      const auto* name = one.contains("name")      ? &one.at("name")
+                         : one.contains("as_name") ? &one.at("as_name")
+                                                   : nullptr;
+      slots.push_back(name == nullptr ? no_slot : slot_of(graph, names, name->get<std::string>()));
+    };
+    if (kind == "as_tensors" || kind == "as_sym_ints") {
+      for (const auto& one : value) add(one);
+    } else if (kind == "as_optional_tensors") {
+      for (const auto& one : value) add(one.contains("as_tensor") ? one.at("as_tensor") : json::object());
+    } else if (kind == "as_optional_tensor") {
+      add(value.contains("as_tensor") ? value.at("as_tensor") : json::object());
+    } else {
+      add(value.is_object() ? value : json::object());
+    }
+    return slots;
+  }
+
+  Argument slot_argument(const Names& names, const json& name, const c10::TypePtr& type) const {
+    return {.kind = Argument::Kind::slot, .slot = known_slot(names, name.get<std::string>()), .type = type};
+  }
+
+  Argument list_argument(const Names& names, const std::string& kind, const json& value,
+                         const c10::TypePtr& type) const {
+    Argument list{.kind = Argument::Kind::list};
+    const auto* as_list = type ? type->castRaw<c10::ListType>() : nullptr;
+    list.type = as_list != nullptr     ? as_list->getElementType()
+                : kind == "as_tensors" ? c10::TypePtr(c10::TensorType::get())
+                : kind == "as_floats"  ? c10::TypePtr(c10::FloatType::get())
+                : kind == "as_bools"   ? c10::TypePtr(c10::BoolType::get())
+                                       : c10::TypePtr(c10::IntType::get());
+    bool is_constant = true;
+    for (const auto& one : value) {
+      Argument item;
+      if (kind == "as_tensors") {
+        item = slot_argument(names, one.at("name"), list.type);
+      } else if (kind == "as_optional_tensors" || kind == "as_sym_ints" || kind == "as_sym_floats" ||
+                 kind == "as_sym_bools") {
+        item = one.contains("as_name") ? slot_argument(names, one.at("as_name"), list.type)
+                                       : read_argument(names, one, list.type);
+      } else {
+        item.value = one.is_boolean()          ? IValue(one.get<bool>())
+                     : one.is_number_integer() ? IValue(one.get<std::int64_t>())
+                                               : IValue(number_of(one));
+      }
+      is_constant = is_constant && item.kind == Argument::Kind::constant;
+      list.items.push_back(std::move(item));
+    }
+    if (!is_constant) return list;
+    std::vector<IValue> values;
+    for (const auto& item : list.items) values.push_back(item.value);
+    return {.value = list_of(values, list.type)};
+  }
+
+  Argument read_argument(const Names& names, const json& from, const c10::TypePtr& schema_type) const {
+    const auto [kind, value] = entry_of(archive_, from);
+    const auto type = without_optional(schema_type);
+    if (kind == "as_none") return {};
+    if (kind == "as_tensor") return slot_argument(names, value.at("name"), type);
+    if (kind == "as_sym_int" || kind == "as_sym_bool" || kind == "as_sym_float") {
+      if (value.contains("as_name")) return slot_argument(names, value.at("as_name"), type);
+      return read_argument(names, value, type);
+    }
+    if (kind == "as_optional_tensor") return read_argument(names, value, type);
+    if (kind == "as_int") return {.value = fitted(value.get<std::int64_t>(), type)};
+    if (kind == "as_float") return {.value = fitted(number_of(value), type)};
+    if (kind == "as_bool") return {.value = fitted(value.get<bool>(), type)};
+    if (kind == "as_string") return {.value = value.get<std::string>()};
+    if (kind == "as_device") return {.kind = Argument::Kind::device};
+    if (kind == "as_layout") {
+      if (value.get<int>() != strided) archive_.refuse("it makes sparse tensors, which are not trained here");
+      return {.value = c10::kStrided};
+    }
+    if (kind == "as_scalar_type") {
+      const auto dtype = dtype_of(value.get<int>());
+      if (!dtype) archive_.refuse("it has a dtype that LibTorch does not have");
+      return {.value = *dtype};
+    }
+    if (kind == "as_memory_format") {
+      const auto format = memory_format_of(value.get<int>());
+      if (!format) archive_.refuse("it has a memory format that LibTorch does not have");
+      return {.value = *format};
+    }
+    static const std::set<std::string> lists = {"as_tensors", "as_optional_tensors", "as_ints",      "as_floats",
+                                                "as_bools",   "as_sym_ints",         "as_sym_bools", "as_sym_floats"};
+    if (lists.contains(kind)) return list_argument(names, kind, value, type);
+    archive_.refuse("it has an argument of the kind " + kind + ", which is not read");
+  }
+
+  // The tensors that the module and the user give, in the order of the graph's inputs.
+  void read_inputs(const json& module, const Names& names, Program& program) {
+    const auto& values = module.at("graph").at("tensor_values");
+    for (const auto& spec : module.at("signature").at("input_specs")) {
+      const auto [kind, value] = entry_of(archive_, spec);
+      Input input;
+      if (kind == "constant_input") continue;  // None, or a number that the graph has already
+      if (kind == "custom_obj" || kind == "token") archive_.refuse("it needs objects of its own kind (" + kind + ")");
+      const json argument = kind == "user_input" ? value.at("arg") : json{{"as_tensor", value.at("arg")}};
+      const auto [form, tensor] = entry_of(archive_, argument);
+      if (form != "as_tensor") {
+        if (form == "as_none") continue;
+        archive_.refuse("forward() takes a number (" + form +
+                        "), and the task gives tensors alone; give it as a tensor, or build it into the model");
+      }
+      const auto name = tensor.at("name").get<std::string>();
+      input.slot = known_slot(names, name);
+      if (kind == "user_input") {
+        input.name = name;
+        const auto& meta = values.at(name);
+        const auto dtype = dtype_of(meta.at("dtype").get<int>());
+        if (!dtype) archive_.refuse("its input '" + name + "' has a dtype that LibTorch does not have");
+        input.dtype = *dtype;
+        for (const auto& size : meta.at("sizes")) {
+          input.sizes.push_back(size.contains("as_int") ? std::optional(size.at("as_int").get<std::int64_t>())
+                                                        : std::nullopt);
+        }
+      } else {
+        input.kind = kind == "parameter" ? Input::Kind::parameter
+                     : kind == "buffer"  ? Input::Kind::buffer
+                                         : Input::Kind::constant;
+        input.name = value.at(kind == "tensor_constant" ? "tensor_constant_name" : kind + "_name").get<std::string>();
+      }
+      program.inputs.push_back(std::move(input));
+    }
+  }
+
+  void read_outputs(const json& module, Program& program) {
+    for (const auto& spec : module.at("signature").at("output_specs")) {
+      const auto [kind, value] = entry_of(archive_, spec);
+      if (kind != "user_output" && kind != "loss_output") {
+        archive_.refuse("it returns a " + kind + "; export it with torch.export.export alone, without further passes");
+      }
+    }
+    const auto& calls = module.at("module_call_graph");
+    const auto count = program.graph.outputs.size();
+    program.outputs = names_of_outputs(calls.empty() ? json() : calls.at(0).value("signature", json()), count);
+  }
+
+  // The keys of a dict that forward() returns, or places in a tuple.
+  static std::vector<std::string> names_of_outputs(const json& signature, std::size_t count) {
+    std::vector<std::string> names;
+    if (signature.is_object()) {
+      const auto spec = json::parse(signature.value("out_spec", std::string()), nullptr, /*allow_exceptions=*/false);
+      if (spec.is_array() && spec.size() == 2 && spec[1].is_object() && spec[1].value("type", json()).is_string() &&
+          spec[1].at("type").get<std::string>().ends_with("dict")) {
+        const auto keys = json::parse(spec[1].value("context", std::string()), nullptr, false);
+        if (keys.is_array() && keys.size() == count) {
+          for (const auto& key : keys) names.push_back(key.is_string() ? key.get<std::string>() : key.dump());
+        }
+      }
+    }
+    for (auto i = names.size(); i < count; ++i) names.push_back(std::to_string(i));
+    return names;
+  }
+
+  void refuse_unknown() const {
+    if (unknown_.empty()) return;
+    std::string all;
+    for (const auto& name : unknown_) all += (all.empty() ? "" : ", ") + name;
+    archive_.refuse("this LibTorch has no operators for " + all + "; write the model without them");
+  }
+
+  // Marks what torch.nn does otherwise in evaluation mode: dropout, batch normalisation and their count of batches.
+  void mark_evaluation(Graph& graph, Program& program) const {
+    std::set<Slot> counts;
+    for (const auto& input : program.inputs) {
+      if (input.kind == Input::Kind::buffer && input.name.ends_with("num_batches_tracked")) counts.insert(input.slot);
+    }
+    mark_nodes(graph, counts, program);
+  }
+
+  static void mark_nodes(Graph& graph, const std::set<Slot>& counts, Program& program) {
+    for (auto& node : graph.nodes) {
+      for (const auto& inner : node.graphs) mark_nodes(*inner, {}, program);
+      if (!node.op) continue;
+      const auto& schema = node.op->schema();
+      const auto& name = schema.name();
+      if (name == "aten::add_" && counts.contains(node.arguments[0].slot)) node.only_in_training = true;
+      for (std::size_t i = 0; i < node.arguments.size(); ++i) {
+        const auto& argument = node.arguments[i];
+        const auto& of = schema.arguments()[i].name();
+        if (argument.kind != Argument::Kind::constant) continue;
+        if (of == "dropout_p" && argument.value.isDouble() && argument.value.toDouble() > 0) {
+          node.in_evaluation.emplace_back(i, 0.0);
+        } else if ((of == "train" || of == "training") && argument.value.isBool()) {
+          (argument.value.toBool() ? program.has_training_nodes : program.has_idle_nodes) = true;
+          // Normalisation without running statistics uses the batch's always.
+          const bool has_none = name.ends_with("batch_norm") && node.arguments[3].kind == Argument::Kind::constant;
+          if (argument.value.toBool() && !has_none) node.in_evaluation.emplace_back(i, false);
+        }
+      }
+    }
+  }
+
+  static void collect(const Argument& argument, std::vector<Slot>& slots) {
+    if (argument.kind == Argument::Kind::slot) slots.push_back(argument.slot);
+    for (const auto& item : argument.items) collect(item, slots);
+  }
+
+  static void find_last_uses(Graph& graph) {
+    std::vector<bool> is_used(static_cast<std::size_t>(graph.slots));
+    std::vector<Slot> slots;
+    for (const auto& output : graph.outputs) collect(output, slots);
+    for (const auto slot : slots) is_used[static_cast<std::size_t>(slot)] = true;
+    for (auto node = graph.nodes.rbegin(); node != graph.nodes.rend(); ++node) {
+      for (const auto& inner : node->graphs) find_last_uses(*inner);
+      slots.clear();
+      for (const auto& argument : node->arguments) collect(argument, slots);
+      for (const auto& output : node->outputs) slots.insert(slots.end(), output.begin(), output.end());
+      for (const auto slot : slots) {
+        if (slot == no_slot || is_used[static_cast<std::size_t>(slot)]) continue;
+        is_used[static_cast<std::size_t>(slot)] = true;
+        node->last_used.push_back(slot);
+      }
+    }
+  }
+
+  Archive& archive_;
+  std::set<std::string> unknown_;
+  std::size_t nodes_ = 0;
+};
+
+}  // namespace
+
+Program program_of(Archive& archive) {
+  const auto file = archive.program();
+  try {
+    return Reader(archive).read(file);
+  } catch (const nlohmann::json::exception& error) {
+    archive.refuse("its program is damaged (" + vernier::message(error) + ")");
+  }
+}
+
+}  // namespace graph

@@ -1,0 +1,81 @@
+// The program of a file of torch.export: its nodes in order, ready to be called through LibTorch's dispatcher.
+#pragma once
+
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/core/ivalue.h>
+
+#include <memory>
+#include <nlohmann/json_fwd.hpp>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "archive.h"
+
+namespace graph {
+
+using c10::IValue;
+
+// Values of a program are numbered: a slot holds the value of a name of the file.
+using Slot = std::int64_t;
+constexpr Slot no_slot = -1;
+
+struct Graph;
+
+// An argument of a node: known when the file is read, or made of slots at each call.
+struct Argument {
+  enum class Kind { constant, slot, list, device };
+  Kind kind = Kind::constant;
+  IValue value = {};  // of a constant
+  Slot slot = no_slot;
+  c10::TypePtr type = {};            // of the operator's schema; a list's is that of its elements
+  std::vector<Argument> items = {};  // of a list
+};
+
+struct Node {
+  // A call of an operator; arithmetic of Python on sizes; one of two graphs; a graph with gradients, or autocast, on
+  // or off.
+  enum class Kind { call, arithmetic, cond, set_grad, autocast };
+  Kind kind = Kind::call;
+  std::string name;  // such as "aten.linear of 'layers.0'"
+  std::optional<c10::OperatorHandle> op;
+  IValue (*arithmetic)(const std::vector<IValue>& arguments) = nullptr;
+  std::vector<Argument> arguments;             // of op's schema, in order
+  std::vector<std::vector<Slot>> outputs;      // of each value that is returned; a list of tensors has several slots
+  std::vector<std::shared_ptr<Graph>> graphs;  // cond: the two; set_grad, autocast: one
+  std::vector<Slot> last_used;                 // the slots that no later node reads
+  // Changes of evaluation mode: arguments that are then other ones, or the whole node that is left out.
+  std::vector<std::pair<std::size_t, IValue>> in_evaluation;
+  bool only_in_training = false;
+};
+
+struct Graph {
+  std::vector<Slot> inputs;
+  std::vector<Argument> outputs;
+  std::vector<Node> nodes;
+  Slot slots = 0;
+};
+
+// A tensor that a graph takes from the module or from the user.
+struct Input {
+  enum class Kind { parameter, buffer, constant, user };
+  Kind kind = Kind::user;
+  std::string name;  // of the module's tensor, or of forward()'s argument
+  Slot slot = no_slot;
+  c10::ScalarType dtype = c10::ScalarType::Float;
+  std::vector<std::optional<std::int64_t>> sizes;  // of a user's input; none: dynamic
+};
+
+struct Program {
+  Graph graph;
+  std::vector<Input> inputs;
+  std::vector<std::string> outputs;  // names of what forward() returns: keys of a dict, else places
+  bool has_training_nodes = false;   // dropout or batch normalisation in training form
+  bool has_idle_nodes = false;       // the same, exported in evaluation mode
+};
+
+// Reads the program, and refuses what cannot be trained: one line that names all operators LibTorch lacks, or the first
+// other reason.
+Program program_of(Archive& archive);
+
+}  // namespace graph

@@ -1,0 +1,165 @@
+#include "run.h"
+
+#include <ATen/autocast_mode.h>
+#include <c10/core/AutogradState.h>
+#include <c10/core/GradMode.h>
+#include <vernier/error.h>
+#include <vernier/memory.h>
+
+#include <exception>
+
+#include "values.h"
+
+namespace graph {
+
+namespace {
+
+// Autocast as a graph wants it, until the end of the scope.
+class Autocast {
+ public:
+  Autocast(c10::DeviceType device, std::optional<at::ScalarType> dtype, bool on)
+      : device_(device),
+        was_on_(at::autocast::is_autocast_enabled(device)),
+        dtype_(at::autocast::get_autocast_dtype(device)) {
+    at::autocast::increment_nesting();
+    if (dtype) at::autocast::set_autocast_dtype(device, *dtype);
+    at::autocast::set_autocast_enabled(device, on);
+  }
+  ~Autocast() {
+    if (at::autocast::decrement_nesting() == 0) at::autocast::clear_cache();
+    at::autocast::set_autocast_enabled(device_, was_on_);
+    at::autocast::set_autocast_dtype(device_, dtype_);
+  }
+  Autocast(const Autocast&) = delete;
+  Autocast& operator=(const Autocast&) = delete;
+
+ private:
+  c10::DeviceType device_;
+  bool was_on_;
+  at::ScalarType dtype_;
+};
+
+class Runner {
+ public:
+  Runner(const Graph& graph, std::vector<IValue> slots, const Mode& mode)
+      : graph_(graph), slots_(std::move(slots)), mode_(mode) {}
+
+  std::vector<IValue> run() {
+    for (const auto& node : graph_.nodes) {
+      if (node.only_in_training && !mode_.is_training) continue;
+      try {
+        run_node(node);
+      } catch (const vernier::Error&) {
+        throw;
+      } catch (const std::exception& error) {
+        if (vernier::is_out_of_memory(std::current_exception())) throw;
+        throw vernier::Error(node.name + ": " + vernier::message(error));
+      }
+      for (const auto slot : node.last_used) slots_[static_cast<std::size_t>(slot)] = IValue();
+    }
+    std::vector<IValue> outputs;
+    outputs.reserve(graph_.outputs.size());
+    for (const auto& output : graph_.outputs) outputs.push_back(value_of(output));
+    return outputs;
+  }
+
+ private:
+  IValue value_of(const Argument& argument) const {
+    switch (argument.kind) {
+      case Argument::Kind::constant:
+        return argument.value;
+      case Argument::Kind::slot:
+        return fitted(slots_[static_cast<std::size_t>(argument.slot)], argument.type);
+      case Argument::Kind::device:
+        return mode_.device;
+      case Argument::Kind::list:
+        break;
+    }
+    std::vector<IValue> values;
+    values.reserve(argument.items.size());
+    for (const auto& item : argument.items) values.push_back(value_of(item));
+    return list_of(values, argument.type);
+  }
+
+  void run_node(const Node& node) {
+    switch (node.kind) {
+      case Node::Kind::call:
+        return call(node);
+      case Node::Kind::arithmetic: {
+        std::vector<IValue> arguments;
+        for (const auto& argument : node.arguments) arguments.push_back(value_of(argument));
+        return keep(node, {node.arithmetic(arguments)});
+      }
+      case Node::Kind::cond: {
+        const auto chosen = value_of(node.arguments[0]);
+        const bool is_true = chosen.isTensor() ? chosen.toTensor().item<bool>() : chosen.toBool();
+        return keep(node, run_inner(*node.graphs[is_true ? 0 : 1], node, 1));
+      }
+      case Node::Kind::set_grad: {
+        const c10::AutoGradMode grad(value_of(node.arguments[0]).toBool());
+        return keep(node, run_inner(*node.graphs[0], node, 1));
+      }
+      case Node::Kind::autocast: {
+        const auto dtype = value_of(node.arguments[1]);
+        const Autocast autocast(mode_.device.type(),
+                                dtype.isNone() ? std::nullopt : std::optional(dtype.toScalarType()),
+                                value_of(node.arguments[2]).toBool());
+        return keep(node, run_inner(*node.graphs[0], node, 4));
+      }
+    }
+  }
+
+  void call(const Node& node) {
+    torch::jit::Stack stack;
+    stack.reserve(node.arguments.size());
+    for (const auto& argument : node.arguments) stack.push_back(value_of(argument));
+    if (!mode_.is_training) {
+      for (const auto& [place, value] : node.in_evaluation) stack[place] = value;
+    }
+    node.op->callBoxed(stack);
+    keep(node, std::move(stack));
+  }
+
+  std::vector<IValue> run_inner(const Graph& inner, const Node& node, std::size_t first) const {
+    std::vector<IValue> slots(static_cast<std::size_t>(inner.slots));
+    for (std::size_t i = 0; i < inner.inputs.size(); ++i) {
+      if (inner.inputs[i] != no_slot)
+        slots[static_cast<std::size_t>(inner.inputs[i])] = value_of(node.arguments[first + i]);
+    }
+    return graph::run(inner, std::move(slots), mode_);
+  }
+
+  // Puts what a node returned into its slots. A list may be one value for several slots.
+  void keep(const Node& node, std::vector<IValue> values) {
+    std::size_t next = 0;
+    for (const auto& slots : node.outputs) {
+      if (next < values.size() && values[next].isList()) {
+        const auto list = values[next++].toList();
+        if (list.size() != slots.size())
+          vernier::refuse(node.name + " returns another number of tensors than in Python");
+        for (std::size_t i = 0; i < slots.size(); ++i) put(slots[i], list.get(i));
+        continue;
+      }
+      for (const auto slot : slots) {
+        if (next == values.size()) vernier::refuse(node.name + " returns fewer values than in Python");
+        put(slot, std::move(values[next++]));
+      }
+    }
+  }
+
+  void put(Slot slot, IValue value) {
+    if (slot != no_slot) slots_[static_cast<std::size_t>(slot)] = std::move(value);
+  }
+
+  const Graph& graph_;
+  std::vector<IValue> slots_;
+  const Mode& mode_;
+};
+
+}  // namespace
+
+std::vector<IValue> run(const Graph& graph, std::vector<IValue> slots, const Mode& mode) {
+  return Runner(graph, std::move(slots), mode).run();
+}
+
+}  // namespace graph

@@ -1,0 +1,310 @@
+#include "task/graph/graph_network.h"
+
+#include <ATen/autocast_mode.h>
+#include <ATen/ops/cross_entropy_loss.h>
+#include <doctest/doctest.h>
+#include <torch/utils.h>
+#include <vernier/error.h>
+
+#include <caffe2/serialize/inline_container.h>
+
+#include <cmath>
+#include <cstdlib>
+#include <fstream>
+#include <functional>
+#include <map>
+#include <nlohmann/json.hpp>
+
+#include "fused_choice.h"
+#include "python.h"
+#include "temporary_folder.h"
+#include "thrown.h"
+
+// The graphs of tests/plugins/task/graphs, which record.py writes: they train in C++ as their models did in Python.
+namespace graph_test {
+
+using graph::GraphNetwork;
+
+namespace {
+
+const std::string folder = VERNIER_SOURCE_DIR "/tests/plugins/task/graphs/";
+
+// The numbers of record.py.
+torch::Tensor numbers(std::vector<std::int64_t> shape, std::int64_t salt) {
+  const auto places = torch::arange(c10::multiply_integers(shape));
+  return (((places * 7919 + salt * 104729).remainder(2003) - 1001).to(torch::kFloat64) / 1024)
+      .to(torch::kFloat32)
+      .reshape(shape);
+}
+
+torch::Tensor codes(std::vector<std::int64_t> shape, std::int64_t below, std::int64_t salt) {
+  return (torch::arange(c10::multiply_integers(shape)) * 31 + salt * 17).remainder(below).reshape(shape);
+}
+
+struct Model {
+  const char* name;
+  std::vector<torch::Tensor> (*inputs)(std::int64_t samples, std::int64_t salt);
+  const char* output = "";
+};
+
+const std::vector<Model> models = {
+    {"mlp",
+     [](auto n, auto s) -> std::vector<torch::Tensor> {
+       return {numbers({n, 4}, s)};
+     }},
+    {"plane",
+     [](auto n, auto s) -> std::vector<torch::Tensor> {
+       return {numbers({n, 2}, s)};
+     }},
+    {"cnn",
+     [](auto n, auto s) -> std::vector<torch::Tensor> {
+       return {numbers({n, 2, 6, 6}, s)};
+     }},
+    {"gru",
+     [](auto n, auto s) -> std::vector<torch::Tensor> {
+       return {numbers({n, 4, 3}, s)};
+     }},
+    {"lstm",
+     [](auto n, auto s) -> std::vector<torch::Tensor> {
+       return {numbers({n, 4, 3}, s)};
+     }},
+    {"gpt",
+     [](auto n, auto s) -> std::vector<torch::Tensor> {
+       return {codes({n, 6}, 11, s)};
+     }},
+    {"llama",
+     [](auto n, auto s) -> std::vector<torch::Tensor> {
+       return {codes({n, 6}, 11, s)};
+     }},
+    {"two",
+     [](auto n, auto s) -> std::vector<torch::Tensor> {
+       return {numbers({n, 2}, s), codes({n, 3}, 7, s)};
+     },
+     "logits"},
+    {"unet",
+     [](auto n, auto s) -> std::vector<torch::Tensor> {
+       return {numbers({n, 2, 6, 6}, s)};
+     }},
+    {"encoder",
+     [](auto n, auto s) -> std::vector<torch::Tensor> {
+       return {numbers({n, 5, 8}, s)};
+     }},
+    {"branch",
+     [](auto n, auto s) -> std::vector<torch::Tensor> {
+       return {numbers({n, 4}, s)};
+     }},
+};
+
+std::shared_ptr<GraphNetwork> network_of(const std::string& file, const std::string& output = "") {
+  return std::make_shared<GraphNetwork>(exported::bytes_of(file), file, output);
+}
+
+class Autocast {
+ public:
+  explicit Autocast(bool on) { at::autocast::set_autocast_enabled(at::kCPU, on), at::autocast::increment_nesting(); }
+  ~Autocast() {
+    at::autocast::decrement_nesting(), at::autocast::clear_cache();
+    at::autocast::set_autocast_enabled(at::kCPU, false);
+  }
+};
+
+// Trains as record.py does.
+std::vector<double> losses_of(GraphNetwork& network, const Model& model, bool is_bfloat16) {
+  std::vector<double> losses;
+  torch::manual_seed(7);
+  network.train(true);
+  for (std::int64_t step = 0; step < 20; ++step) {
+    const auto samples = 3 + step % 7;
+    torch::Tensor loss;
+    {
+      const Autocast autocast(is_bfloat16);
+      loss = at::cross_entropy_loss(network.forward(model.inputs(samples, step)), codes({samples}, 3, step));
+    }
+    losses.push_back(loss.item<double>());
+    loss.backward();
+    const torch::NoGradGuard no_grad;
+    for (auto& parameter : network.parameters()) {
+      if (!parameter.grad().defined()) continue;
+      parameter.add_(parameter.grad(), -0.05);
+      parameter.mutable_grad() = torch::Tensor();
+    }
+  }
+  network.eval();
+  const torch::NoGradGuard no_grad;
+  losses.push_back(network.forward(model.inputs(4, 99)).to(torch::kFloat64).sum().item<double>());
+  return losses;
+}
+
+}  // namespace
+
+// Trains the graphs of a folder, and compares their losses with those in it. Another processor rounds otherwise.
+void check_losses(const std::string& place, bool is_exact) {
+  const fused_test::Fused plain(false);
+  const auto threads = at::get_num_threads();
+  at::set_num_threads(1);
+  const auto recorded = nlohmann::json::parse(read_text(place + "losses.json"));
+  for (const auto& model : models) {
+    for (const bool is_bfloat16 : {false, true}) {
+      const std::string name = model.name;
+      CAPTURE(name);
+      CAPTURE(is_bfloat16);
+      const auto losses = losses_of(*network_of(place + name + ".pt2", model.output), model, is_bfloat16);
+      const auto& expected = recorded.at(name).at(is_bfloat16 ? "bfloat16" : "float32");
+      REQUIRE(losses.size() == expected.size());
+      for (std::size_t i = 0; i < losses.size(); ++i) {
+        const auto wanted = std::strtod(expected[i].get<std::string>().c_str(), nullptr);
+        const double tolerance = is_exact ? 0 : is_bfloat16 ? 0.03 : 1e-4;
+        CHECK(std::abs(losses[i] - wanted) <= tolerance * (1 + std::abs(wanted)));
+      }
+    }
+  }
+  at::set_num_threads(threads);
+}
+
+TEST_CASE("graph: models of torch.export train as in Python") {
+  check_losses(folder, /*is_exact=*/false);
+}
+
+TEST_CASE("graph: models of torch.export train as in Python, bit for bit" * doctest::skip(!has_python("torch"))) {
+  const TemporaryFolder scratch;
+  std::string out;
+  REQUIRE_MESSAGE(python(folder + "record.py .", scratch.path(), out) == 0, out);
+  check_losses(scratch.path().string() + "/", /*is_exact=*/true);
+}
+
+TEST_CASE("graph: what is exported again has the trained weights, and trains on") {
+  const TemporaryFolder scratch;
+  for (const auto& model : models) {
+    CAPTURE(model.name);
+    const auto network = network_of(folder + model.name + ".pt2", model.output);
+    losses_of(*network, model, false);
+    network->write(scratch / "again.pt2");
+    const auto again = network_of(scratch / "again.pt2", model.output);
+    const auto before = network->named_parameters(), after = again->named_parameters();
+    CHECK(before.keys() == after.keys());
+    for (const auto& name : before.keys()) CHECK(before[name].equal(after[name]));
+    CHECK(losses_of(*network, model, false) == losses_of(*again, model, false));
+  }
+}
+
+TEST_CASE("graph: names, tied tensors and buffers are those of the Python module") {
+  const auto gpt = network_of(folder + "gpt.pt2");
+  CHECK(gpt->named_parameters().size() == 8);  // head.weight is words.weight
+  CHECK(gpt->named_parameters().contains("qkv.weight"));
+  const auto llama = network_of(folder + "llama.pt2");
+  CHECK(llama->named_buffers().contains("cos"));
+  const auto two = network_of(folder + "two.pt2", "logits");
+  two->eval();
+  for (int i = 0; i < 3; ++i) two->forward({numbers({2, 2}, 1), codes({2, 3}, 7, 1)});
+  CHECK(two->named_buffers()["calls"].item<double>() == 3);  // the model's own counter counts in evaluation too
+}
+
+namespace {
+
+using Records = std::map<std::string, std::string>;
+
+// Writes a graph again with other records.
+std::string edited(const TemporaryFolder& scratch, const std::string& name, const std::function<void(Records&)>& edit) {
+  caffe2::serialize::PyTorchStreamReader reader(folder + name + ".pt2");
+  Records records;
+  for (const auto& record : reader.getAllRecords()) {
+    const auto [data, size] = reader.getRecord(record);
+    records[record] = {static_cast<const char*>(data.get()), size};
+  }
+  edit(records);
+  for (const char* own : {"version", ".data/version", ".data/serialization_id"}) records.erase(own);
+  const auto file = scratch / "edited.pt2";
+  std::ofstream out(file, std::ios::binary);
+  caffe2::serialize::PyTorchStreamWriter writer([&](const void* data, std::size_t size) {
+    out.write(static_cast<const char*>(data), static_cast<std::streamsize>(size));
+    return size;
+  });
+  for (const auto& [record, bytes] : records) writer.writeRecord(record, bytes.data(), bytes.size());
+  writer.writeEndOfFile();
+  return file;
+}
+
+void replace(std::string& text, const std::string& from, const std::string& to) {
+  const auto place = text.find(from);
+  REQUIRE(place != std::string::npos);
+  text.replace(place, from.size(), to);
+}
+
+constexpr const char* program = "models/model.json";
+
+}  // namespace
+
+TEST_CASE("graph: a file that cannot be trained is refused in one line that says why") {
+  struct Case {
+    const char* graph;
+    std::function<void(Records&)> edit;
+    const char* text;
+  };
+  const auto in_program = [](std::string from, std::string to) {
+    return [=](Records& records) { replace(records[program], from, to); };
+  };
+  const std::vector<Case> cases = {
+      {"mlp", in_program("TRAINING", "ATEN"), "it is not a training program"},
+      {"mlp", in_program("\"major\": 8", "\"major\": 9"), "it has version 9 of the format"},
+      {"mlp", in_program("torch.ops.aten.gelu.default", "torch.ops.aten.gelu.fancy"),
+       "no operators for aten.gelu.fancy"},
+      {"mlp", in_program("torch.ops.aten.gelu.default", "torch.ops.aten.from_file.default"),
+       "no operators for aten.from_file"},
+      {"mlp", in_program("torch.ops.aten.gelu.default", "torch.ops.higher_order.while_loop"),
+       "no operators for higher_order.while_loop"},
+      {"mlp", in_program("\"as_float\": 0.25", "\"as_custom_obj\": 0.25"), "an argument of the kind as_custom_obj"},
+      {"mlp", [](Records& records) { records[program].resize(records[program].size() / 2); }, "is damaged"},
+      {"mlp", [](Records& records) { records.erase(program); }, "it has 0 programs"},
+      {"mlp", [](Records& records) { records["models/other.json"] = records[program]; }, "it has 2 programs"},
+      {"mlp", [](Records& records) { records.erase("data/weights/weight_0"); },
+       "record data/weights/weight_0 is missing"},
+      {"mlp", [](Records& records) { records["data/weights/weight_0"].resize(8); }, "do not fit its sizes"},
+      {"mlp",
+       [](Records& records) {
+         auto& config = records["data/weights/model_weights_config.json"];
+         replace(config, "\"use_pickle\": false", "\"use_pickle\": true");
+       },
+       "is pickled"},
+      {"two", [](Records&) {}, "forward() returns features, logits; name one of them, as in output = \"features\""},
+  };
+  const TemporaryFolder scratch;
+  for (const auto& each : cases) {
+    CAPTURE(each.text);
+    const auto file = edited(scratch, each.graph, each.edit);
+    const auto text = thrown_by([&] { network_of(file); }).text;
+    CHECK(text.find(each.text) != std::string::npos);
+    CHECK(text.find('\n') == std::string::npos);
+    CHECK(text.find(file) != std::string::npos);
+  }
+}
+
+TEST_CASE("graph: cut and overwritten files end in one line") {
+  const auto bytes = exported::bytes_of(folder + "mlp.pt2");
+  for (std::int64_t i = 0; i < 200; ++i) {
+    auto changed = bytes.clone();
+    if (i % 2 == 0) {
+      changed = changed.narrow(0, 0, bytes.numel() * i / 200);
+    } else {
+      changed.narrow(0, (i * 7919) % (bytes.numel() - 8), 8).fill_(static_cast<int>(i));
+    }
+    try {
+      const GraphNetwork network(changed.contiguous(), "hostile.pt2", "");
+    } catch (const vernier::Error& error) {
+      CHECK(std::string(error.what()).find('\n') == std::string::npos);
+    }
+  }
+}
+
+TEST_CASE("graph: inputs that the model was not exported for are named") {
+  const auto mlp = network_of(folder + "mlp.pt2");
+  CHECK(thrown_by([&] {
+          mlp->forward({numbers({2, 5}, 1)});
+        }).text == "the model's input 'x' is float32 [any, 4], and float32 [2, 5] is given");
+  CHECK(thrown_by([&] {
+          mlp->forward({codes({2, 4}, 3, 1)});
+        }).text.find("int64 [2, 4] is given") != std::string::npos);
+  CHECK(thrown_by([&] { mlp->forward({}); }).text.find("takes 1 tensors, and 0 are given") != std::string::npos);
+  CHECK(mlp->forward({numbers({1, 4}, 1)}).size(0) == 1);
+}
+
+}  // namespace graph_test
