@@ -1,6 +1,8 @@
 // `vernier train`.
 #include <vernier/error.h>
+#include <vernier/host.h>
 
+#include <algorithm>
 #include <csignal>
 #include <cstdlib>
 #include <filesystem>
@@ -15,6 +17,7 @@
 #include "shorthands.h"
 #include "tools/common/text/numbers.h"
 #include "tools/common/text/quoting.h"
+#include "wiring/config.h"
 #include "wiring/plugin_folders.h"
 
 namespace vernier::cli {
@@ -70,6 +73,22 @@ std::string command_of(const po::variables_map& given, const std::vector<std::st
   return command;
 }
 
+// The settings with which the courses of callbacks follow more steps than were planned: those that have an option
+// `replan`, and keep their course else. --set reaches the first of several with one name.
+std::string replanned(const Wiring& wiring) {
+  std::string text;
+  for (const auto& callback : wiring.callbacks) {
+    const auto& [options, table] = wiring.origin_of(*callback);
+    const auto& declared = HostApi::declared(options);
+    const auto key = std::ranges::find(declared, "replan", &HostApi::Declared::key);
+    const bool is_path = use_of(table).find_first_of("./") != std::string::npos;  // which no key of --set names
+    if (key == declared.end() || key->value != "false" || is_path) continue;
+    const auto set = " --set " + shell_quoted("callback." + use_of(table) + ".replan=true");
+    if (text.find(set) == std::string::npos) text += set;
+  }
+  return text;
+}
+
 void print_end(const Prepared& prepared, const Outcome& outcome, const po::variables_map& given) {
   const Run& run = prepared.run;
   if (!prepared.wiring->swaps.empty()) {
@@ -95,7 +114,7 @@ void print_end(const Prepared& prepared, const Outcome& outcome, const po::varia
             << " --set precision.use=" << other << '\n'
             << "  train on           " << command_of(given, {"epochs"}) << " --resume=" << shell_quoted(run.output)
             << " --set run." << (by_epochs ? "epochs=" : "steps=")
-            << 2 * (by_epochs ? prepared.options.epochs : run.steps) << '\n'
+            << 2 * (by_epochs ? prepared.options.epochs : run.steps) << replanned(*prepared.wiring) << '\n'
             << "  other strategies   " << called_as() << " plugins\n";
 }
 
@@ -157,11 +176,12 @@ int train(const po::variables_map& given) {
   });
   if (has_all_it_needs(*prepared)) {
     const auto& finished = prepared->trainer.finished();
+    const auto replan = replanned(*prepared->wiring);
     std::cout << printable(run.output)
               << (finished.empty()
                       ? c10::str(" has all its ", steps_text(run.step))
                       : c10::str(" was finished after ", steps_text(run.step), " by ", printable(finished)))
-              << "; to train on, raise run.steps or run.epochs\n";
+              << "; to train on, raise run.steps or run.epochs" << (replan.empty() ? "" : ", and add" + replan) << '\n';
     return 0;
   }
   write_config(*prepared);

@@ -84,6 +84,7 @@ struct Parts {
   Plan plan;
   Outcome outcome;
   BuiltModel built;
+  bool trains = true;                              // false: a trained model is only used
   std::int64_t validate_every = 0;                 // after prepare: steps, or each_epoch; 0: only after the last
   std::function<std::string(Keys)> configuration;  // resolved, a JSON object; compared on resume
   std::chrono::steady_clock::time_point made_at = std::chrono::steady_clock::now();

@@ -4,6 +4,7 @@
 #include <torch/nn/module.h>
 #include <torch/version.h>
 #include <vernier/error.h>
+#include <vernier/memory.h>
 #include <vernier/model_adapter.h>
 
 #include <algorithm>
@@ -64,6 +65,28 @@ void refuse_other_data(const Parts& parts, const Run& run) {
                                   {"the steps of the run", std::to_string(run.steps)}});
 }
 
+// Linux promises more memory than there is, and ends a process that uses it: so this is asked before the first step.
+void refuse_too_large(const Parts& parts, const TrainerRun& run) {
+  if (!parts.trains || parts.wiring.optimizer->steps_in_backward()) return;
+  std::int64_t elements = 0, bytes = 0;
+  for (const auto& parameter : run.parameters) {
+    elements += parameter.model.numel();
+    bytes += static_cast<std::int64_t>(parameter.model.nbytes());
+  }
+  const auto left = free_memory(run.device);
+  if (bytes <= left) return;
+  refuse(c10::str("the model has ", elements, " parameters, whose gradients need ", memory_text(bytes), " more, and ",
+                  memory_text(left), " are free; make the model smaller"));
+}
+
+// Adds a remedy to an error of a plugin that found no memory as it was prepared.
+[[noreturn]] void rethrow_without_memory(const Plugin* plugin, const Parts& parts) {
+  if (!is_out_of_memory(std::current_exception())) throw;
+  const bool is_task = plugin == parts.wiring.task.get();
+  std::throw_with_nested(
+      Error(caught().message + (is_task ? "; make the model smaller, or take less data" : "; make the model smaller")));
+}
+
 void prepare_task(Parts& parts, Step& step, TrainerRun& run, const InitModel& init) {
   if (run.model == nullptr) throw Error("its prepare did not call run.set_model()", Error::Kind::plugin);
   parts.calls.note(nullptr);
@@ -77,6 +100,7 @@ void prepare_task(Parts& parts, Step& step, TrainerRun& run, const InitModel& in
   run.model->train();
   parts.built = built_model(*run.model);
   name_parameters(run);
+  refuse_too_large(parts, run);
   const auto batches = parts.task->batches_per_epoch();
   if (batches < 1) {
     throw Error(c10::str("its batches_per_epoch is ", batches, ", and must be at least 1"), Error::Kind::plugin);
@@ -152,6 +176,15 @@ void note_measures(Parts& parts, TrainerRun& run) {
   }
 }
 
+void check_plugins(Parts& parts, Step& step, TrainerRun& run) {
+  plan_validations(parts, step, run);
+  for (auto* plugin : parts.wiring.plugins()) {
+    parts.calls.note(plugin);
+    const PluginCall call(plugin->id(), "in check");
+    plugin->check(run);
+  }
+}
+
 }  // namespace
 
 void prepare_plugins(Parts& parts, Step& step, TrainerRun& run, std::int64_t epochs, const InitModel& init) {
@@ -159,7 +192,11 @@ void prepare_plugins(Parts& parts, Step& step, TrainerRun& run, std::int64_t epo
   const auto prepare = [&](Plugin* plugin) {
     parts.calls.note(plugin);
     const PluginCall call(plugin->id(), "in prepare");
-    plugin->prepare(run);
+    try {
+      plugin->prepare(run);
+    } catch (...) {
+      rethrow_without_memory(plugin, parts);
+    }
   };
   prepare(wiring.distributed.get());
   if (run.is_stopping()) return;
@@ -182,12 +219,7 @@ void prepare_plugins(Parts& parts, Step& step, TrainerRun& run, std::int64_t epo
     parts.ranks.choose_owners(run);
   }
   note_measures(parts, run);
-  plan_validations(parts, step, run);
-  for (auto* plugin : wiring.plugins()) {
-    parts.calls.note(plugin);
-    const PluginCall call(plugin->id(), "in check");
-    plugin->check(run);
-  }
+  if (parts.trains) check_plugins(parts, step, run);
   step.note_listeners();
 }
 

@@ -71,7 +71,7 @@ void refuse_to_train_alone(const Table& config, const Wiring& wiring) {
 
 std::unique_ptr<Prepared> prepare(Table config, const std::string& default_name, const Host& host,
                                   const std::atomic<int>& stop, const Resumes& resumes, int threads,
-                                  std::vector<Given> given) {
+                                  std::vector<Given> given, Purpose purpose) {
   auto run_table = run_options_table(config);
   RunOptions options(run_table, default_name);
   // The device comes before anything asks about CUDA, and the limit before the first tensor, so that all are counted.
@@ -85,7 +85,7 @@ std::unique_ptr<Prepared> prepare(Table config, const std::string& default_name,
   if (threads > 0) at::set_num_threads(threads);
   torch::manual_seed(options.seed);
   auto wiring = wire(config, host, std::move(given));
-  refuse_to_train_alone(config, *wiring);
+  if (purpose == Purpose::training) refuse_to_train_alone(config, *wiring);
   auto& wired = *wiring;
   const auto validate_every = options.validate_every;
   auto prepared = std::unique_ptr<Prepared>(new Prepared{std::move(config), std::move(run_table), std::move(options),
@@ -111,6 +111,7 @@ std::unique_ptr<Prepared> prepare(Table config, const std::string& default_name,
   auto& parts = prepared->trainer.parts();
   parts.transaction.undo_failed_steps(prepared->options.undo_failed_steps);
   parts.time_limit = prepared->options.time_limit;
+  parts.trains = purpose == Purpose::training;
   parts.configuration = [&wired, &table = prepared->run_table](Keys keys) {
     return resolved_configuration(table, wired, keys);
   };

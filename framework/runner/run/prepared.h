@@ -28,11 +28,14 @@ struct Prepared {
 // read. Called once, when the plugins are made and nothing is prepared.
 using Resumes = std::function<bool(const Wiring& wiring, const RunOptions& options, const std::string& output)>;
 
+// use: a trained model is evaluated, exported or predicts, so what only a training needs is not checked.
+enum class Purpose { training, use };
+
 // default_name: the run's, where the table gives none. threads: of the kernels, in the place of the table's; 0: the
 // table's. given: plugins that are not made from tables.
 std::unique_ptr<Prepared> prepare(Table config, const std::string& default_name, const Host& host,
                                   const std::atomic<int>& stop, const Resumes& resumes, int threads = 0,
-                                  std::vector<Given> given = {});
+                                  std::vector<Given> given = {}, Purpose purpose = Purpose::training);
 
 // Throws Error if the LibTorch that was loaded is not the one of the headers (a stray LD_LIBRARY_PATH): it would fail
 // in ways nobody understands.

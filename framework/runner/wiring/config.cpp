@@ -10,6 +10,7 @@
 #include <set>
 #include <sstream>
 
+#include "core/own_words.h"
 #include "references.h"
 #include "tools/common/toml_depth.h"
 #include "wiring.h"
@@ -39,7 +40,9 @@ toml::table parse(const std::string& text, const std::string& file) {
     return toml::parse(text, file);
   } catch (const toml::parse_error& error) {
     const auto line = error.source().begin.line;
-    refuse(file + (line != 0 ? ":" + std::to_string(line) + ": " : ": ") + std::string(error.description()));
+    const bool is_other = !file.ends_with(".toml") && !file.empty();
+    refuse(file + (line != 0 ? ":" + std::to_string(line) + ": " : ": ") + own_words(std::string(error.description())) +
+           (is_other ? "; if it is data, `vernier new toml " + file + "` writes a TOML file for it" : ""));
   }
 }
 
@@ -328,8 +331,8 @@ Value parse_value(const std::string& text, const std::string& where) {
   if ((may_nest || text.find('\n') != std::string::npos) && line_too_deep("value = " + text) > 0) refuse_depth(where);
   try {
     return convert(*toml::parse("value = " + text).get("value"), "", where);
-  } catch (const toml::parse_error&) {
-    return {text, where};
+  } catch (const toml::parse_error&) {  // a word without quotes, as people write it for --set
+    return {first == std::string::npos ? text : text.substr(first, text.find_last_not_of(" \t") + 1 - first), where};
   }
 }
 

@@ -121,7 +121,8 @@ std::unique_ptr<vernier::Prepared> load_folder(const std::string& path, Words se
   sets.insert(sets.begin(), "task.folder=" + vernier::toml_quoted(path));
   vernier::set_log_level(static_cast<int>(vernier::Level::warning));
   auto config = vernier::load_config({}, sets, text);
-  return vernier::prepare(std::move(config), "generate", host, stop_signal, [](auto&&...) { return true; });
+  return vernier::prepare(
+      std::move(config), "generate", host, stop_signal, [](auto&&...) { return true; }, 0, {}, vernier::Purpose::use);
 }
 
 std::unique_ptr<vernier::Prepared> load(const po::variables_map& given) {

@@ -81,7 +81,16 @@ int run(const po::variables_map& given) {
   std::error_code none;
   if (fs::exists(output, none)) refuse(output + " is there already; name another file by --output");
   Keys keys;
-  auto found = look_at(words[1], options_of(given, keys));
+  const auto options = options_of(given, keys);
+  auto found = [&] {
+    try {
+      return look_at(words[1], options);
+    } catch (const Error&) {
+      throw;
+    } catch (const std::exception& error) {  // of another library
+      refuse(message(error));
+    }
+  }();
   put(keys, found.task);
   for (const auto& line : found.lines) std::cout << line << '\n';
   try {

@@ -146,8 +146,9 @@ class Schedule final : public vernier::Callback {
       if (replan_) {
         warn(from, ": the learning rate goes from ", before, " to ", other, " times the optimizer's");
       } else {
-        warn(from, ": the course of ", planned_, " is kept, and the learning rate is ", kept,
-             " times the optimizer's; replan = true goes to ", other, " times, as if ", run.steps, " had been planned");
+        warn(from, ": the course of ", planned_, " is kept, and the learning rate is ", kept, " times the optimizer's",
+             kept == 0 && run.updates >= planned_ ? ", so nothing more is learned" : "",
+             "; --set callback.schedule.replan=true goes to ", other, " times, as if ", run.steps, " had been planned");
       }
     }
     noted_ = run.steps;

@@ -6,6 +6,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 #include <vernier/error.h>
+#include <vernier/memory.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -147,6 +148,22 @@ void Folder::link(const char* name, const std::vector<std::int64_t>& candidates)
   if (trouble)
     return warn_(place.string() + ": cannot be made a link to " + target.string() + ": " + trouble.message());
   vernier::sync_checkpoint_folder(path_);
+}
+
+// An old checkpoint goes only once the new one is complete, so `keep_last` makes no room for it.
+std::string Folder::remedy(const std::string& failure, std::uint64_t bytes) const {
+  const auto is = [&](int reason) {
+    return failure.find(std::generic_category().message(reason)) != std::string::npos;
+  };
+  if (!is(ENOSPC) && !is(EDQUOT)) return "";
+  std::error_code none;
+  const auto space = fs::space(path_, none);
+  const auto there = steps();
+  auto text = "; a checkpoint takes " + vernier::memory_text(static_cast<std::int64_t>(bytes));
+  if (!none) text += ", and " + vernier::memory_text(static_cast<std::int64_t>(space.available)) + " are free";
+  text += ": remove other files of this disk";
+  if (there.size() > 1) text += ", or " + path_of(there.back());
+  return text + (there.empty() ? ", or set another [run] output, and start again" : ", and go on with --resume");
 }
 
 std::vector<std::int64_t> Folder::steps() const {

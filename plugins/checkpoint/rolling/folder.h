@@ -50,6 +50,9 @@ class Folder {
   std::unique_ptr<vernier::UnfinishedCheckpoint> begin(std::int64_t step) const;
   Saved complete(vernier::UnfinishedCheckpoint& unfinished, const Save& what) const;
 
+  // Returns what helps against a full disk, as the end of a message; "" for another failure. bytes: of the checkpoint.
+  std::string remedy(const std::string& failure, std::uint64_t bytes) const;
+
   // The newest complete checkpoint, with a warning for each newer one. nullopt if the folder has none. Throws Error if
   // none can be read, or at a checkpoint of another format version.
   std::optional<vernier::StoredCheckpoint> read_newest() const;

@@ -312,6 +312,7 @@ class Rolling final : public vernier::Checkpoint {
     } catch (...) {
       failure_ = vernier::caught().message;
       if (async_ && (is_last || !continues_)) try_again(run, save);
+      if (!failure_.empty()) failure_ += folder_of(run.output).remedy(failure_, total_);
       if (!failure_.empty() && continues_) report_failure(run);
     }
   }
@@ -344,6 +345,7 @@ class Rolling final : public vernier::Checkpoint {
     failure_.clear();
     if (failed != results.end()) {
       failure_ = failed->text("failure");
+      failure_ += folder_of(run.output).remedy(failure_, total_);
       if (continues_) report_failure(run);
     } else if (shards->unfinished) {
       report_saved(run, shards->saved);
@@ -394,7 +396,8 @@ class Rolling final : public vernier::Checkpoint {
       report_saved(run, save());
       warn(first, " (the second try went well)");
     } catch (...) {
-      failure_ = first + "; once more: " + vernier::caught().message;
+      const auto again = vernier::caught().message;
+      failure_ = again == first ? first + " (twice)" : first + "; once more: " + again;
     }
   }
 

@@ -132,6 +132,9 @@ std::string Facts::json() const {
   } else {
     facts.update(Json::parse(json_of(schema)));
     facts["missing_words"] = missing;
+    facts["decimal"] = decimal;
+    facts["thousands"] = thousands;
+    facts["fills"] = fills;
   }
   if (is_classification) {
     facts["classes"] = classes;
@@ -160,6 +163,13 @@ Facts Facts::parse(const std::string& text) {
   facts.rows = json.at("rows");
   facts.fingerprint = json.at("data");
   return facts;
+}
+
+void Facts::read_as(const vernier::CsvOptions& options) {
+  missing = options.missing;
+  decimal = options.decimal;
+  thousands = options.thousands == 0 ? "" : std::string(1, options.thousands);
+  fills = options.fill != vernier::CsvFill::refuse;
 }
 
 void Facts::put_columns(Shape& shape) const {

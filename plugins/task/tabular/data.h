@@ -17,17 +17,20 @@ namespace tabular {
 // Facts that a model needs of its training data besides the weights.
 struct Facts {
   bool is_array = false, is_classification = false;
-  vernier::CsvSchema schema;         // of CSV
-  std::int64_t numbers = 0;          // of .npy: columns
-  std::vector<std::string> missing;  // of CSV: words for "no value"
-  std::vector<std::string> classes;  // in the order of the outputs
-  std::vector<std::int64_t> counts;  // of each class: its training rows
-  std::int64_t rows = 0;             // to train on
-  std::string fingerprint;           // of the data, held-out rows included
+  vernier::CsvSchema schema;             // of CSV
+  std::int64_t numbers = 0;              // of .npy: columns
+  std::vector<std::string> missing;      // of CSV: words for "no value"
+  std::string decimal = ".", thousands;  // of CSV: as in its numbers
+  bool fills = false;                    // of CSV: a category without a value is one of its own
+  std::vector<std::string> classes;      // in the order of the outputs
+  std::vector<std::int64_t> counts;      // of each class: its training rows
+  std::int64_t rows = 0;                 // to train on
+  std::string fingerprint;               // of the data, held-out rows included
 
   std::string json() const;
   static Facts parse(const std::string& json);
   void put_columns(Shape& shape) const;
+  void read_as(const vernier::CsvOptions& options);  // before json(), whose reader is to read rows as the task does
   std::string target() const { return schema.target ? schema.target->name : ""; }
 };
 

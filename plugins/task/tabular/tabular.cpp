@@ -118,6 +118,7 @@ class Tabular final : public vernier::SupervisedTask, public vernier::Predictor 
     if (is_trained()) {
       facts_ = tabular::Facts::parse(learned().text("table"));
       require_same_target();
+      if (!facts_.is_array) facts_.read_as(csv_);
     }
     Data data;
     SplitRows split;
@@ -262,7 +263,7 @@ class Tabular final : public vernier::SupervisedTask, public vernier::Predictor 
       facts_.schema = table.schema;
       facts_.is_classification = table.schema.target->type == vernier::CsvType::category;
       facts_.classes = table.schema.target->vocabulary;
-      facts_.missing = csv_.missing;
+      facts_.read_as(csv_);
       data = tabular::data_of(std::move(table));
       data.guessed_classes =
           facts_.is_classification && !csv_.types.contains(target_) && tabular::are_whole(facts_.classes);

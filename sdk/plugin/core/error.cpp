@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <sstream>
 
+#include "own_words.h"
+
 namespace vernier {
 
 Error::Error(const std::string& what, Kind kind) : std::runtime_error(what), kind_(kind) {}
@@ -33,10 +35,6 @@ std::string code_in(const std::string& text) {
 
 // A text of another library, without its traceback and marks.
 std::string without_trace(std::string text) {
-  if (text.starts_with("[json.exception") || text.starts_with("[enforce fail at")) {
-    const auto end = text.find("] ");
-    if (end != std::string::npos) text.erase(0, end + 2);
-  }
   constexpr std::size_t most = 400;
   const bool has_trace = text.find("Traceback of TorchScript") != std::string::npos;
   if (!has_trace && text.size() <= most) return text;
@@ -51,7 +49,7 @@ std::string without_trace(std::string text) {
 std::string message(const std::exception& exception) {
   const auto* torch_error = dynamic_cast<const c10::Error*>(&exception);
   std::string text = torch_error ? torch_error->what_without_backtrace() : exception.what();
-  if (dynamic_cast<const Error*>(&exception) == nullptr) text = without_trace(std::move(text));
+  if (dynamic_cast<const Error*>(&exception) == nullptr) text = own_words(without_trace(std::move(text)));
   std::string line;
   for (char c : text) {
     if (c == '\n') c = ' ';

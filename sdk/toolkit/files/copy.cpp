@@ -40,7 +40,10 @@ bool has_memory_of_its_own(const torch::Tensor& tensor) {
 
 // Memory from elsewhere, such as an array of the caller in torch::from_blob, must stay where it is.
 bool is_of_libtorch(const at::DataPtr& data) {
-  return data.get_deleter() == c10::GetCPUAllocator()->raw_deleter() || HugePages::holds(data);
+  // Vernier's allocator, which counts, is one of two: it lets LibTorch's make tensors that are not counted.
+  const auto deleter = data.get_deleter();
+  return deleter == c10::GetCPUAllocator()->raw_deleter() || deleter == c10::GetDefaultCPUAllocator()->raw_deleter() ||
+         HugePages::holds(data);
 }
 
 bool can_change_hands(const torch::Tensor& live, const torch::Tensor& saved) {

@@ -29,13 +29,16 @@ namespace {
 
 constexpr std::int64_t unlimited = std::numeric_limits<std::int64_t>::max();
 
-// Stands before LibTorch's allocator and counts. Never destroyed: tensors may outlive everything.
+// Stands before LibTorch's allocator. It refuses what the system has no memory for, and counts if it is asked to. Never
+// destroyed: tensors may outlive everything.
 class CountingAllocator final : public c10::Allocator {
  public:
   explicit CountingAllocator(c10::Allocator& base) : base_(base) { give_back_to_base = base.raw_deleter(); }
 
   at::DataPtr allocate(std::size_t count) override {
     const auto bytes = static_cast<std::int64_t>(count);
+    if (bytes >= large) require_room(bytes);
+    if (!counts) return base_.allocate(count);
     take(bytes);
     try {
       auto data = base_.allocate(count);
@@ -51,9 +54,13 @@ class CountingAllocator final : public c10::Allocator {
   at::DeleterFnPtr raw_deleter() const override { return &give_back; }
   void copy_data(void* to, const void* from, std::size_t count) const override { default_copy_data(to, from, count); }
 
-  static CountingAllocator* installed() { return dynamic_cast<CountingAllocator*>(c10::GetCPUAllocator()); }
+  static void install() {
+    if (dynamic_cast<CountingAllocator*>(c10::GetCPUAllocator()) != nullptr) return;
+    c10::SetCPUAllocator(new CountingAllocator(*c10::GetCPUAllocator()));
+  }
 
   inline static std::atomic<std::int64_t> now = 0, peak = 0, limit = unlimited;
+  inline static std::atomic<bool> counts = false;
 
   static void take(std::int64_t bytes) {
     const auto before = now.fetch_add(bytes), after = before + bytes;
@@ -68,6 +75,12 @@ class CountingAllocator final : public c10::Allocator {
   }
 
  private:
+  static constexpr std::int64_t large = 64 << 20;
+  // The memory that was free at the last look, less what was given out since, given back or not. Linux promises more
+  // memory than there is, and ends a process that uses it.
+  inline static std::atomic<std::int64_t> known_room = 0;
+  static void require_room(std::int64_t bytes);
+
   // The sizes of what is out, in parts so that threads seldom meet.
   struct Part {
     std::mutex mutex;
@@ -147,7 +160,9 @@ Room room_of_control_group() {
 
 Room room_of_machine() {
   constexpr const char* file = "/proc/meminfo";
-  return {number_in(file, "MemTotal:") * 1024, number_in(file, "MemAvailable:") * 1024};
+  const auto all = number_in(file, "MemTotal:") * 1024;
+  if (all == 0) return {};  // it cannot be read
+  return {all, number_in(file, "MemAvailable:") * 1024};
 }
 
 std::int64_t left_of_address_space() {
@@ -155,6 +170,19 @@ std::int64_t left_of_address_space() {
   if (getrlimit(RLIMIT_AS, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) return unlimited;
   const auto used = number_at("/proc/self/statm").value_or(0) * sysconf(_SC_PAGESIZE);
   return std::max<std::int64_t>(0, static_cast<std::int64_t>(limit.rlim_cur) - used);
+}
+
+std::int64_t free_of_system() {
+  return std::min({room_of_machine().left, room_of_control_group().left, left_of_address_space()});
+}
+
+// A look reads some files, so it is taken where half of what the last one saw is given out.
+void CountingAllocator::require_room(std::int64_t bytes) {
+  if ((known_room -= bytes) > 0) return;
+  const auto left = free_of_system();
+  known_room = left / 2;
+  TORCH_CHECK_WITH(OutOfMemoryError, bytes <= left, memory_text(bytes), " more were asked for, and the machine has ",
+                   memory_text(left), " free");
 }
 
 c10::CachingDeviceAllocator::Stat stat(const c10::CachingDeviceAllocator::StatArray& stats) {
@@ -184,8 +212,9 @@ void count_memory_of_others(std::int64_t bytes) {
 }
 
 void count_memory(torch::Device device) {
-  if (!device.is_cpu() || CountingAllocator::installed() != nullptr) return;
-  c10::SetCPUAllocator(new CountingAllocator(*c10::GetCPUAllocator()));
+  if (!device.is_cpu()) return;
+  CountingAllocator::install();
+  CountingAllocator::counts = true;
 }
 
 Allocated allocated_memory(torch::Device device) {
@@ -207,6 +236,7 @@ void reset_peak_memory(torch::Device device) {
 }
 
 void limit_memory(torch::Device device, std::int64_t bytes) {
+  if (device.is_cpu()) CountingAllocator::install();
   if (bytes != 0) count_memory(device);
   (device.is_cpu() ? CountingAllocator::limit : device_limit) = bytes == 0 ? unlimited : bytes;
 }
@@ -219,7 +249,7 @@ std::int64_t memory_limit(torch::Device device) {
 std::int64_t free_memory(torch::Device device) {
   std::int64_t system = 0;
   if (device.is_cpu()) {
-    system = std::min({room_of_machine().left, room_of_control_group().left, left_of_address_space()});
+    system = free_of_system();
   } else {
     const auto stats = at::accelerator::getDeviceStats(device.index());
     const auto cached = stat(stats.reserved_bytes).current - stat(stats.allocated_bytes).current;

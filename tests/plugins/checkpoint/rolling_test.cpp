@@ -700,7 +700,7 @@ TEST_CASE("rolling: in the background, what failed for a moment is tried once mo
     block(fixture, "step-00000030");
     fixture.write(30);
     const auto path = (fixture.checkpoints() / "step-00000030").string() + ": is there, and is not a checkpoint";
-    CHECK(says(thrown_by([&] { fixture.tell(Event::RunEnd); }).text, path + "; once more: " + path));
+    CHECK(says(thrown_by([&] { fixture.tell(Event::RunEnd); }).text, path + " (twice)"));
     CHECK(warnings.size() == 1);
   }
 }

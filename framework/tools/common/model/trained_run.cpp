@@ -80,7 +80,7 @@ std::unique_ptr<Prepared> load_run(const std::string& path, const std::vector<st
     has_facts = give_learned(*snapshot, *wiring.task, use != Use::model);
     return true;
   };
-  auto prepared = prepare(std::move(config), "run", host, stop, read);
+  auto prepared = prepare(std::move(config), "run", host, stop, read, 0, {}, Purpose::use);
   const auto* task = dynamic_cast<const SupervisedTask*>(prepared->wiring->task.get());
   if (task != nullptr && use != Use::other_data) require_same_data(path, *snapshot, *task, has_facts);
   try {

@@ -31,9 +31,10 @@ VERNIER_API Allocated allocated_memory(torch::Device device);
 VERNIER_API void reset_peak_memory(torch::Device device);
 VERNIER_API std::int64_t highest_memory(torch::Device device);  // a GPU's peak since the start, ignoring resets
 
-// Limits the bytes of all tensors; 0 removes the limit. On a CPU it also calls count_memory(). An allocation beyond the
-// limit throws c10::OutOfMemoryError, as on a full GPU, and only the current computation is lost. On a GPU nothing
-// enforces the limit: compare allocated_memory() with memory_limit().
+// Limits the bytes of all tensors; 0 removes the limit, and others call count_memory(). On a CPU, an allocation beyond
+// the limit throws c10::OutOfMemoryError, as on a full GPU, and only the current computation is lost. From the first
+// call on, so does one of 64 MiB or more that free_memory() does not have. On a GPU nothing enforces the limit: compare
+// allocated_memory() with memory_limit().
 VERNIER_API void limit_memory(torch::Device device, std::int64_t bytes);
 VERNIER_API std::int64_t memory_limit(torch::Device device);  // 0: no limit
 

@@ -2,6 +2,7 @@
 #include <c10/util/StringUtil.h>
 #include <vernier/csv.h>
 #include <vernier/error.h>
+#include <vernier/memory.h>
 
 #include <algorithm>
 #include <charconv>
@@ -22,12 +23,20 @@ constexpr double exact_wide = std::int64_t{1} << 53;  // and float64 up to here
 
 }  // namespace
 
+void CsvReader::require_memory(std::int64_t rows, std::int64_t values) const {
+  const auto bytes = rows * (values + 1) * 8, left = free_memory(torch::kCPU);
+  if (bytes <= left) return;
+  file_->refuse(c10::str("has ", rows, " rows of ", values, " values, which take ", memory_text(bytes), ", and ",
+                         memory_text(left), " are free; leave columns out by `leave_out`, or take fewer rows"));
+}
+
 void CsvReader::make_tensors(std::int64_t rows) {
   std::int64_t numbers = 0, categories = 0;
   for (const auto& column : table_.schema.columns) {
     numbers += std::ssize(numbers_of(column));
     categories += column.type == CsvType::category ? 1 : 0;
   }
+  require_memory(rows, numbers + categories);
   table_.numbers = at::empty({rows, numbers}, torch::kFloat64);
   table_.categories = at::empty({rows, categories}, torch::kInt64);
   auto* number = numbers > 0 ? table_.numbers.mutable_data_ptr<double>() : nullptr;

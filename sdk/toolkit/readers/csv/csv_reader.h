@@ -88,6 +88,7 @@ class CsvReader {
   std::size_t place_of(const std::string& name, const char* key = "") const;
   void infer_types();
   void note_missing(const std::vector<PartResult>& results);
+  void require_memory(std::int64_t rows, std::int64_t values) const;
   void make_tensors(std::int64_t rows);
   void read_part(const CsvPart& part, PartResult& result) const;
   void put_number(const Destination& to, std::string_view text, std::int64_t row, std::size_t place, std::int64_t line,

@@ -7,6 +7,7 @@
 
 #include <cstring>
 
+#include "core/own_words.h"
 #include "decoders.h"
 
 namespace vernier {
@@ -86,7 +87,9 @@ struct JpegReader {
 DecodedImage decode_jpeg(const std::string& bytes, std::int64_t channels, std::int64_t max_pixels,
                          const RefuseImage& refuse) {
   JpegReader reader;
-  const auto refuse_damaged = [&] { refuse("is a damaged JPEG: " + printable(reader.trouble.text)); };
+  const auto refuse_damaged = [&] {
+    refuse("is a damaged JPEG: " + own_words(reader.trouble.text, "its data are damaged"));
+  };
   if (!start_jpeg(&reader.jpeg, &reader.trouble, bytes.data(), bytes.size())) refuse_damaged();
   const auto colours = reader.jpeg.jpeg_color_space;
   if (colours == JCS_CMYK || colours == JCS_YCCK) refuse("is a JPEG in CMYK; convert it to RGB");

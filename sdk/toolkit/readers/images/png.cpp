@@ -4,6 +4,7 @@
 #include <cstdio>
 #include <cstring>
 
+#include "core/own_words.h"
 #include "decoders.h"
 
 namespace vernier {
@@ -88,7 +89,9 @@ DecodedImage decode_png(const std::string& bytes, std::int64_t channels, std::in
   if (reader.info == nullptr) refuse("cannot be decoded: there is no memory left");
   PngBytes rest{bytes.data(), bytes.size()};
   png_set_read_fn(reader.png, &rest, read_png_bytes);
-  const auto refuse_damaged = [&] { refuse("is a damaged PNG: " + printable(reader.trouble.text)); };
+  const auto refuse_damaged = [&] {
+    refuse("is a damaged PNG: " + own_words(reader.trouble.text, "its data are damaged"));
+  };
   const int passes = start_png(reader.png, reader.info, channels == 1);
   if (passes == 0) refuse_damaged();
   const auto height = png_get_image_height(reader.png, reader.info);

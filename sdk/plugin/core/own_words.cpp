@@ -1,0 +1,61 @@
+#include "own_words.h"
+
+#include <regex>
+
+namespace vernier {
+
+namespace {
+
+struct Phrase {
+  const char *theirs, *ours;  // a regular expression of the whole text, and its replacement
+};
+
+constexpr const char *cut = "it is cut short", *damaged = "its data are damaged", *unread = "it is of a kind not read";
+
+constexpr Phrase phrases[] = {
+    // std::filesystem, and what it throws through.
+    {R"(filesystem error: (?:recursive )?directory iterator cannot (?:open directory|advance): (.+) \[(.+)\])",
+     "$2: the folder cannot be read: $1"},
+    {R"(filesystem error: (?:recursive )?directory iterator cannot (?:open directory|advance): (.+))",
+     "a folder cannot be read: $1"},
+    {R"(filesystem error: (?:in )?([^:]+): (.+) \[(.+)\] \[(.+)\])", "$3: $1, to $4: $2"},
+    {R"(filesystem error: (?:in )?([^:]+): (.+) \[(.+)\])", "$3: $1: $2"},
+    {R"(filesystem error: ([^]*))", "$1"},
+    // Memory and numbers.
+    {R"([^]*DefaultCPUAllocator: [^]*you tried to allocate (\d+) bytes[^]*)",
+     "there is no memory left for $1 bytes more"},
+    {R"(std::bad_(?:array_new_length|alloc))", "there is no memory left"},
+    {R"([^]*(?:max_size\(\)|_M_default_append|_M_fill_insert|_M_create|_M_realloc_insert)[^]*)",
+     "a size is larger than any memory"},
+    {R"(sto[a-z]+)", "a text is not a number, or is too large"},
+    // JSON and TOML.
+    {R"(\[json\.exception\.[a-z_]+\.\d+\] parse error at line (\d+), column (\d+): [^]*)",
+     "line $1, column $2 is not JSON"},
+    {R"(\[json\.exception\.[a-z_]+\.\d+\] ([^]*))", "$1"},
+    {R"(Error while parsing [^:]*: ([^]*))", "it is not TOML: $1"},
+    // libjpeg.
+    {R"(Premature end of (?:JPEG|input) file|Empty input file|JPEG datastream contains no image)", cut},
+    {R"(Not a JPEG file[^]*)", "it does not begin as a JPEG does"},
+    {R"((?:Unsupported JPEG (?:process|data precision)|Sorry, )[^]*|Unsupported color conversion request)", unread},
+    {R"((?:Maximum supported image dimension|Image too wide)[^]*)", "its sides are too long"},
+    {R"(Empty JPEG image[^]*)", "it has no rows"},
+    {R"((?:Corrupt JPEG data|Invalid JPEG file structure|Bogus|Huffman table|Quantization table)[^]*)", damaged},
+    // libpng; the first is of the reader of its bytes.
+    {R"(it is cut short|Not enough (?:image|compressed) data|Read Error)", cut},
+    {R"(Not a PNG file|PNG file corrupted by ASCII conversion)", "it does not begin as a PNG does"},
+    {R"((?:IHDR: |Invalid IHDR|Image (?:width|height))[^]*)", "its header is damaged"},
+    {R"([^]*(?:CRC error|bad (?:parameters|adaptive)|zlib|invalid (?:chunk|distance|code|block|bit)|out of place)[^]*)",
+     damaged},
+};
+
+}  // namespace
+
+std::string own_words(const std::string& foreign, const std::string& otherwise) {
+  for (const auto& [theirs, ours] : phrases) {
+    const std::regex whole(theirs);
+    if (std::smatch match; std::regex_match(foreign, match, whole)) return match.format(ours);
+  }
+  return otherwise.empty() ? foreign : otherwise;
+}
+
+}  // namespace vernier

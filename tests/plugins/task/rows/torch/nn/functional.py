@@ -1,0 +1,1 @@
+"""See torch/__init__.py."""
