@@ -2,6 +2,7 @@
 //   bar = "auto"     a bar where stderr is a terminal; or "always", "never"
 //   every = 50       steps between plain lines; the last step always has one
 //   interval = 0.1   seconds between two drawings of the bar
+//   amp_every = 500  steps between [AMP Stats] lines in mixed precision, and one at the end; 0: none
 //   rate = "auto"    tokens per second where the task counts them, else steps; or "steps", "samples", "tokens"
 // After loss, learning rate and scale it shows skipped updates and overflows where there are any, with their share of
 // the steps, and metrics of other plugins: as many as fit beside the bar, three in a plain line. Then come the parts of
@@ -24,6 +25,8 @@
 #include <map>
 #include <optional>
 #include <string_view>
+
+#include "shared/amp_line.h"
 
 namespace {
 
@@ -217,6 +220,8 @@ class Progress final : public vernier::Monitor {
       : bar_(options.choose("bar", "auto", {"auto", "always", "never"}, "a bar instead of plain lines")),
         every_(options.get("every", 50, "steps between plain lines", vernier::at_least(1))),
         interval_(options.get("interval", 0.1, "seconds between drawings of the bar", vernier::at_least(0))),
+        amp_every_(options.get("amp_every", 500, "steps between [AMP Stats] lines, in mixed precision; 0: none",
+                               vernier::at_least(0))),
         rate_unit_(options.choose("rate", "auto", {"auto", "steps", "samples", "tokens"}, "what is counted a second")) {
   }
 
@@ -268,11 +273,15 @@ class Progress final : public vernier::Monitor {
     if (draws_bar_) {
       const auto now = Clock::now();
       validates_ = run.validates;
-      if (seconds_between(drawn_, now) < interval_ && step != run.steps && !validates_) return;
-      draw(run, step, now);
+      if (seconds_between(drawn_, now) >= interval_ || step == run.steps || validates_) draw(run, step, now);
     } else if (step % every_ == 0 || step == run.steps) {
       draw(run, step, Clock::now());
     }
+    if (amp_every_ > 0 && (step % amp_every_ == 0 || step == run.steps)) show_amp(run);
+  }
+
+  void show_amp(const Run& run) {
+    if (run.amp.amp_steps() > 0 || run.amp.current_scale()) screen_.line("[AMP Stats] " + amp_line(run.amp));
   }
 
   void draw(const Run& run, std::int64_t step, Clock::time_point now) {
@@ -434,6 +443,7 @@ class Progress final : public vernier::Monitor {
   std::string bar_;
   std::int64_t every_;
   double interval_;
+  std::int64_t amp_every_;
   std::string rate_unit_;
   bool draws_bar_ = false, utf8_ = true;
   Screen screen_;

@@ -131,6 +131,16 @@ class FusedPlugin : public vernier::Optimizer {
   static double read_decay(vernier::Options& options, const char* key, double fallback, const char* of) {
     return options.get(key, fallback, of, vernier::between(0, 0.9999999));
   }
+  // The two means of Adam and its relatives.
+  static void read_means(vernier::Options& options, Settings& settings,
+                         const char* eps = "added to the root of the mean of squares") {
+    settings.beta1 = read_decay(options, "beta1", settings.beta1, "decay of the mean of gradients");
+    settings.beta2 = read_decay(options, "beta2", settings.beta2, "decay of the mean of squares");
+    settings.eps = options.get("eps", settings.eps, eps, vernier::at_least(0));
+  }
+  static bool read_decoupled(vernier::Options& options) {
+    return options.get("decoupled_weight_decay", false, "take the decay off the weights, as in AdamW");
+  }
 
   // The squares have the dtype of the weights. In float16 the squares of most gradients are 0, so only eps divides.
   void refuse_small_eps(double eps, const vernier::Run& run) const {

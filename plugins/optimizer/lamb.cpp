@@ -21,11 +21,7 @@ class LambPlugin final : public FusedPlugin<vernier::LambOptions> {
     settings.trust_ratio =
         options.get("trust_ratio", settings.trust_ratio, "scale the step of a tensor to the norm of its weights");
   }
-  static void read_rest(vernier::Options& options, vernier::LambOptions& settings) {
-    settings.beta1 = read_decay(options, "beta1", settings.beta1, "decay of the mean of gradients");
-    settings.beta2 = read_decay(options, "beta2", settings.beta2, "decay of the mean of squares");
-    settings.eps = options.get("eps", settings.eps, "added to the root of the mean of squares", vernier::at_least(0));
-  }
+  static void read_rest(vernier::Options& options, vernier::LambOptions& settings) { read_means(options, settings); }
 };
 
 VERNIER_PLUGIN(LambPlugin, "lamb", "1.0.0")

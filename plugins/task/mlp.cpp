@@ -4,6 +4,7 @@
 // samples = 1024      points, drawn from [run] seed
 // batch_size = 8
 // noise = 1.0         deviation of the points around their centre; that of the centres is 1
+// recompute = "none"  full, selective: backward computes hidden layers again; see vernier/task_options.h
 // order = "shuffled"  of the points in an epoch, or "sequential"
 // validation = 0.1    share of the points held out; 0: none
 #include <ATen/CPUGeneratorImpl.h>
@@ -39,7 +40,8 @@ class Linear final : public torch::nn::Module {
 
 class Network final : public torch::nn::Module {
  public:
-  Network(const std::vector<std::int64_t>& widths, const at::Generator& generator) {
+  Network(const std::vector<std::int64_t>& widths, const at::Generator& generator, std::optional<vernier::Keep> keep)
+      : keep_(keep) {
     torch::nn::ModuleList list;
     for (std::size_t i = 0; i + 1 < widths.size(); ++i) {
       layers_.push_back(std::make_shared<Linear>(widths[i], widths[i + 1], generator));
@@ -52,13 +54,16 @@ class Network final : public torch::nn::Module {
     // The data are float32, the model may be in 16 bits. A callback may keep the weights as something else.
     if (x.scalar_type() != layers_[0]->bias.scalar_type()) x = x.to(layers_[0]->bias.scalar_type());
     for (std::size_t i = 0; i < layers_.size(); ++i) {
-      if (i > 0) x = at::relu(x);
-      x = at::linear(x, layers_[i]->weight, layers_[i]->bias);
+      const auto part = [i, layer = layers_[i].get()](const torch::Tensor& y) {
+        return at::linear(i > 0 ? at::relu(y) : y, layer->weight, layer->bias);
+      };
+      x = keep_ && at::GradMode::is_enabled() ? vernier::checkpoint(*keep_, part, x) : part(x);
     }
     return x;
   }
 
  private:
+  std::optional<vernier::Keep> keep_;
   std::vector<std::shared_ptr<Linear>> layers_;
 };
 
@@ -72,7 +77,8 @@ class Mlp final : public vernier::Task {
         samples_(options.get("samples", 1024, "points, those held out included", between(1, 1e9))),
         batch_size_(options.get("batch_size", 8, "points of an update", between(1, 1e9))),
         noise_(options.get("noise", 1.0, "deviation of the points around their centre", between(0, 1e6))),
-        order_(vernier::read_order(options, "of the points in an epoch")) {
+        order_(vernier::read_order(options, "of the points in an epoch")),
+        keep_(vernier::read_recompute(options)) {
     const double share = options.get("validation", 0.1, "share of the points held out; 0: none", between(0, 0.9));
     held_out_ = static_cast<std::int64_t>(std::ceil(static_cast<double>(samples_) * share));
     if (training() < batch_size_) {
@@ -86,7 +92,7 @@ class Mlp final : public vernier::Task {
     std::vector<std::int64_t> widths = hidden_;
     widths.insert(widths.begin(), inputs_);
     widths.push_back(classes_);
-    run.set_model(network_ = std::make_shared<Network>(widths, generator));
+    run.set_model(network_ = std::make_shared<Network>(widths, generator, keep_));
     draw_points(generator);
     sampler_.emplace(training(), run.seed, order_);
   }
@@ -139,6 +145,7 @@ class Mlp final : public vernier::Task {
   std::int64_t classes_, samples_, batch_size_;
   double noise_;
   vernier::Sampler::Order order_;
+  std::optional<vernier::Keep> keep_;
   std::int64_t held_out_ = 0;
 
   torch::Tensor points_, labels_;  // the held-out ones are last

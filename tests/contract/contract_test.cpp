@@ -121,6 +121,9 @@ std::string write_script(const TemporaryFolder& folder) {
   return folder / "layer.pt";
 }
 
+// Two classes of points in a plane; record.py beside it writes it.
+const std::string plane_graph = VERNIER_SOURCE_DIR "/tests/plugins/task/graphs/plane.pt2";
+
 // 40 rows of numbers and a category.
 std::string write_table(const TemporaryFolder& folder) {
   std::string text = "x,kind,y\n";
@@ -153,10 +156,10 @@ std::string options_for(const Host::Listed& plugin, const TemporaryFolder& folde
     return "kind = 'forecast'\ndata = '" + write_series(folder) +
            "'\ncontext = 8\nwidth = 8\nlayers = 2\ndropout = 0.1\nbatch_size = 8\n";
   }
-  if (id_of(plugin) == "task/script") {
+  if (id_of(plugin) == "task/script" || id_of(plugin) == "task/graph") {
     const auto series = write_series(folder);
-    return "model = '" + write_script(folder) + "'\ninputs = ['" + series + ":a,b']\ntarget = '" + series +
-           ":label'\nbatch_size = 8\n";
+    return "model = '" + (id_of(plugin) == "task/graph" ? plane_graph : write_script(folder)) + "'\ninputs = ['" +
+           series + ":a,b']\ntarget = '" + series + ":label'\nbatch_size = 8\n";
   }
   if (id_of(plugin) == "task/tabular") return write_table(folder) + "hidden = [8]\ndropout = 0.1\n";
   if (id_of(plugin) == "accumulation/target") return "target_effective_batch_size = 16\n";
@@ -169,6 +172,7 @@ std::string options_for(const Host::Listed& plugin, const TemporaryFolder& folde
   if (id_of(plugin) == "callback/thermal_guard") return "sensor = '" + cool() + "'\n";
   if (id_of(plugin) == "monitor/prometheus") return "listen = '127.0.0.1:0'\n";
   if (id_of(plugin) == "callback/swa") return "from = 4\nevery = 3\n";
+  if (id_of(plugin) == "callback/alarm") return "metric = 'loss'\nabove = 1e9\n";
   if (id_of(plugin) == "callback/switch") return "at_step = 4\n[callback.to]\nprecision = {use = 'bf16'}\n";
   if (id_of(plugin) != "task/gpt") return "";
   std::string text;
@@ -630,10 +634,10 @@ TEST_CASE("every base run in configs is ready to train") {
     if (!sets.empty()) sets += " --set task.validation_images= --set task.validation_labels=";
     if (entry.path().stem() == "tabular") sets = " --set task.target=y --set task.data=" + (folder / "table.csv");
     if (entry.path().stem() == "sequence") sets = " --set task.context=8 --set task.data=" + write_series(folder);
-    if (entry.path().stem() == "script") {
+    if (entry.path().stem() == "script" || entry.path().stem() == "graph") {
       const auto series = write_series(folder);
-      sets = " --set task.model=" + write_script(folder) + " --set 'task.inputs=[\"" + series +
-             ":a,b\"]' --set task.target=" + series + ":label";
+      sets = " --set task.model=" + (entry.path().stem() == "graph" ? plane_graph : write_script(folder)) +
+             " --set 'task.inputs=[\"" + series + ":a,b\"]' --set task.target=" + series + ":label";
     }
     if (entry.path().stem() == "byte_lm") sets = " --set task.validation_batches=1 --set task.batch_size=4";
     check(entry.path().string() + sets);

@@ -1,9 +1,9 @@
-"""Records optimizer_groups.safetensors: ten optimizers over 100 steps in float32, each with two groups of parameters, a
+"""Records optimizer_groups.safetensors: sixteen optimizers over 100 steps in float32, each with two groups of parameters, a
 frozen parameter, gradients that are missing in some steps, and skipped updates.
 
     python3 tests/oracles/optimizer_groups.py [--compare]
 
-Eight are torch 2.11.0's own. Lion and LAMB, which torch does not have, are written below from their sources. All
+Fourteen are torch 2.11.0's own. Lion and LAMB, which torch does not have, are written below from their sources. All
 tensors of a step are recorded flattened and concatenated in the order of NAMES. README.md says the rest.
 """
 
@@ -131,6 +131,26 @@ CASES = {
         MuonWithAdamW,
         {"lr": 5e-5, "adamw_lr": 0.002, "adjust_lr_fn": "match_rms_adamw"},
         {"adamw": True, "adamw_lr": 0.001},
+    ),
+    "adadelta": (optim.Adadelta, {"foreach": False, "lr": 0.5, "weight_decay": 0.1}, {"lr": 0.2, "weight_decay": 0.0}),
+    "nadam": (optim.NAdam, {"foreach": False, "lr": 0.01, "weight_decay": 0.1}, {"lr": 0.002, "weight_decay": 0.0}),
+    "nadam_decoupled": (
+        optim.NAdam,
+        {"foreach": False, "momentum_decay": 0.05, "betas": (0.8, 0.95), "decoupled_weight_decay": True},
+        {"weight_decay": 0.1},
+    ),
+    "radam": (optim.RAdam, {"foreach": False, "lr": 0.01, "weight_decay": 0.1}, {"lr": 0.002, "weight_decay": 0.0}),
+    "radam_decoupled": (
+        optim.RAdam,
+        {"foreach": False, "lr": 0.01, "betas": (0.8, 0.95), "decoupled_weight_decay": True},
+        {"weight_decay": 0.1},
+    ),
+    "adamax": (optim.Adamax, {"foreach": False, "lr": 0.01, "weight_decay": 0.1}, {"lr": 0.002, "weight_decay": 0.0}),
+    "rprop": (optim.Rprop, {"foreach": False, "etas": (0.4, 1.1), "step_sizes": (1e-4, 0.1)}, {"lr": 0.002}),
+    "asgd": (
+        optim.ASGD,
+        {"foreach": False, "lr": 0.05, "lambd": 0.01, "t0": 20, "weight_decay": 0.1},
+        {"lr": 0.02, "weight_decay": 0.0},
     ),
 }
 

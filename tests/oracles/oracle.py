@@ -2,6 +2,7 @@
 
     python3 tests/oracles/<name>.py              records <name>.safetensors again (the same bytes on the same machine)
     python3 tests/oracles/<name>.py --compare    computes everything again and prints how far it is from the file
+    ... --add                                    records what the file lacks, and keeps the rest as it is
     ... --threads 2                              with two threads instead of one
 
 Environment variables such as ATEN_CPU_CAPABILITY=avx2 show with --compare what another processor would give.
@@ -42,6 +43,7 @@ def run(name, record, threads=1):
     """Command line of one oracle: `record` returns {tensor name: tensor}."""
     parser = argparse.ArgumentParser(prog=name + ".py")
     parser.add_argument("--compare", action="store_true", help="compare with the recorded file, write nothing")
+    parser.add_argument("--add", action="store_true", help="record what the file lacks, and keep the rest")
     parser.add_argument("--threads", type=int, default=threads)
     arguments = parser.parse_args()
     if not torch.__version__.startswith(TORCH):
@@ -52,6 +54,8 @@ def run(name, record, threads=1):
     if arguments.compare:
         compare(tensors, load_file(path))
         return
+    if arguments.add:
+        tensors.update({key: value.clone() for key, value in load_file(path).items()})  # not a view of the file
     with open(path, "wb") as file:
         file.write(save(tensors, {"recorded_with": "torch " + TORCH}))
     print(f"{path}: {len(tensors)} tensors, {os.path.getsize(path)} bytes")

@@ -114,6 +114,7 @@ std::string hint_for_flag(const std::string& flag, const po::options_description
   if (const auto value = synonym(word, {"fp16", "bf16", "fp8"}); !value.empty()) {
     return "; did you mean --mixed-precision " + value + "?";
   }
+  if (const auto other = done_by(word); !other.empty()) return "; " + other;
   if (const auto key = common_key(word); !key.empty()) return "; write --set " + key + "=VALUE";
   const auto near = nearest(word, names);
   return near.empty() ? "" : "; did you mean --" + near + "?";

@@ -18,8 +18,8 @@
 // stem = "auto"         of a ResNet: "7x7" with pooling, as for ImageNet, or "3x3"; auto: 3x3 below 64 pixels
 // class_weights = "none"  of the loss; "balanced": a class counts the more, the fewer images it has; their mean is 1
 // batch_size = 64
-// order = "shuffled", drop_last = false, workers = 1, prefetch = 2  see vernier/supervised_task.h
-// recompute = "none"    nothing else is possible here: batch normalization would count each batch twice
+// order = "shuffled", drop_last = false, workers = 1, prefetch = 2, recompute = "none"  see vernier/supervised_task.h;
+//                       recompute computes each convolution or block again in backward
 // max_bytes = 4000000000  the most bytes of an IDX file, unpacked; a file with more is refused before it is read
 //
 // Names and shapes of a ResNet's tensors are those of torchvision, so [run] init_from takes its weights. Pixels are
@@ -38,7 +38,6 @@
 #include <vernier/readers.h>
 #include <vernier/sdk.h>
 #include <vernier/supervised_task.h>
-#include <vernier/task_options.h>
 #include <vernier/transforms.h>
 
 #include <algorithm>
@@ -111,7 +110,8 @@ class Images final : public vernier::SupervisedTask, public vernier::Predictor {
   void build(Run& run) override {
     if (is_trained()) recall();
     if (reads_data()) is_trained() ? read_to_evaluate(run.seed) : read_to_train(run.seed);
-    set_model(make_network(plan_, run.seed));
+    set_model(make_network(plan_, run.seed,
+                           [this](const Part& part, const torch::Tensor& x) { return recomputed(part, x); }));
     if (is_balanced_) {
       set_loss(vernier::balanced_cross_entropy(counts_));
     } else {
@@ -178,7 +178,6 @@ class Images final : public vernier::SupervisedTask, public vernier::Predictor {
       options.refuse("mean", "and `std` have a number for each channel, or none");
     }
     if (files_.images.empty()) return;  // the options are only described
-    vernier::refuse_recompute(options);
     if (held_out_files_.images.empty() && !held_out_files_.labels.empty()) {
       options.refuse("validation_images", "and `validation_labels` are given both or not at all");
     }

@@ -2,6 +2,7 @@
 
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/ops/adaptive_avg_pool2d.h>
+#include <ATen/ops/batch_norm.h>
 #include <ATen/ops/linear.h>
 #include <ATen/ops/max_pool2d.h>
 #include <ATen/ops/relu.h>
@@ -17,6 +18,7 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 #include <sstream>
+#include <utility>
 
 #include "../python_load.h"
 
@@ -32,10 +34,17 @@ at::Generator generator_of(std::uint64_t seed) {
   return at::make_generator<at::CPUGeneratorImpl>(seed);
 }
 
+// Batch normalization. is_again: it leaves the running statistics alone.
+torch::Tensor normalized(torch::nn::BatchNorm2dImpl& norm, const torch::Tensor& x, bool is_again) {
+  if (!is_again || !norm.is_training()) return norm.forward(x);
+  return at::batch_norm(x, norm.weight, norm.bias, {}, {}, /*training=*/true, 0, norm.options.eps(),
+                        at::globalContext().userEnabledCuDNN());
+}
+
 class Cnn final : public ImageNetwork {
  public:
-  Cnn(const Plan& plan, std::uint64_t seed)
-      : ImageNetwork(plan),
+  Cnn(const Plan& plan, std::uint64_t seed, Recomputed recomputed)
+      : ImageNetwork(plan, std::move(recomputed)),
         conv_1_(register_module("conv_1", convolution(plan.colours, plan.channels, 3))),
         norm_1_(register_module("norm_1", torch::nn::BatchNorm2d(plan.channels))),
         conv_2_(register_module("conv_2", convolution(plan.channels, 2 * plan.channels, 3))),
@@ -47,8 +56,13 @@ class Cnn final : public ImageNetwork {
 
  private:
   torch::Tensor logits(torch::Tensor x) override {
-    x = at::max_pool2d(at::relu(norm_1_->forward(conv_1_->forward(x))), 2);
-    x = at::max_pool2d(at::relu(norm_2_->forward(conv_2_->forward(x))), 2);
+    for (auto [conv, norm] : {std::pair(&conv_1_, &norm_1_), std::pair(&conv_2_, &norm_2_)}) {
+      x = part(
+          [conv = *conv, norm = *norm](const torch::Tensor& y, bool is_again) mutable {
+            return at::max_pool2d(at::relu(normalized(*norm, conv->forward(y), is_again)), 2);
+          },
+          x);
+    }
     return at::linear(x.flatten(1), classify_->weight, classify_->bias);
   }
 
@@ -82,13 +96,19 @@ class BasicBlock final : public torch::nn::Module {
     downsample_ = register_module(
         "downsample", torch::nn::Sequential(convolution(inputs, outputs, 1, stride), torch::nn::BatchNorm2d(outputs)));
   }
-  torch::Tensor forward(const torch::Tensor& x) {
-    auto y = at::relu(bn1_->forward(conv1_->forward(x)));
-    y = bn2_->forward(conv2_->forward(y));
-    return at::relu(y + (downsample_.is_empty() ? x : downsample_->forward(x)));
+  torch::Tensor forward(const torch::Tensor& x, bool is_again) {
+    auto y = at::relu(normalized(*bn1_, conv1_->forward(x), is_again));
+    y = normalized(*bn2_, conv2_->forward(y), is_again);
+    return at::relu(y + (downsample_.is_empty() ? x : shortcut(x, is_again)));
   }
 
  private:
+  torch::Tensor shortcut(const torch::Tensor& x, bool is_again) {
+    auto* conv = downsample_->ptr(0)->as<torch::nn::Conv2d>();
+    auto* norm = downsample_->ptr(1)->as<torch::nn::BatchNorm2d>();
+    return normalized(*norm, conv->forward(x), is_again);
+  }
+
   torch::nn::Conv2d conv1_;
   torch::nn::BatchNorm2d bn1_;
   torch::nn::Conv2d conv2_;
@@ -113,7 +133,7 @@ Stages stages_of(const Plan& plan) {
 // torchvision.models.resnet.ResNet, for any number of stages.
 class ResNet final : public ImageNetwork {
  public:
-  ResNet(const Plan& plan, std::uint64_t seed) : ImageNetwork(plan) {
+  ResNet(const Plan& plan, std::uint64_t seed, Recomputed recomputed) : ImageNetwork(plan, std::move(recomputed)) {
     const auto stages = stages_of(plan);
     has_wide_stem_ = stages.has_wide_stem;
     conv1_ = register_module("conv1", has_wide_stem_ ? convolution(plan.colours, stages.channels, 7, 2)
@@ -133,9 +153,18 @@ class ResNet final : public ImageNetwork {
 
  private:
   torch::Tensor logits(torch::Tensor x) override {
-    x = at::relu(bn1_->forward(conv1_->forward(x)));
-    if (has_wide_stem_) x = at::max_pool2d(x, 3, 2, 1);
-    for (auto& layer : layers_) x = layer->forward(x);
+    x = part(
+        [this](const torch::Tensor& y, bool is_again) {
+          const auto stem = at::relu(normalized(*bn1_, conv1_->forward(y), is_again));
+          return has_wide_stem_ ? at::max_pool2d(stem, 3, 2, 1) : stem;
+        },
+        x);
+    for (auto& layer : layers_) {
+      for (std::size_t i = 0; i < layer->size(); ++i) {
+        auto* block = layer->ptr<BasicBlock>(i).get();
+        x = part([block](const torch::Tensor& y, bool is_again) { return block->forward(y, is_again); }, x);
+      }
+    }
     return at::linear(at::adaptive_avg_pool2d(x, {1, 1}).flatten(1), fc_->weight, fc_->bias);
   }
 
@@ -276,7 +305,7 @@ def load_model(path=None):
 
 }  // namespace
 
-ImageNetwork::ImageNetwork(const Plan& plan) {
+ImageNetwork::ImageNetwork(const Plan& plan, Recomputed recomputed) : recomputed_(std::move(recomputed)) {
   const auto mean = at::tensor(plan.mean, torch::kFloat64), std = at::tensor(plan.std, torch::kFloat64);
   factor_ = (1 / (std * 255)).to(torch::kFloat32).view({-1, 1, 1});
   shift_ = (mean / std).to(torch::kFloat32).view({-1, 1, 1});
@@ -291,9 +320,15 @@ torch::Tensor ImageNetwork::forward(const torch::Tensor& images) {
   return logits((x.to(torch::kFloat32) * factor_ - shift_).to(parameters().front().scalar_type()));
 }
 
-std::shared_ptr<ImageNetwork> make_network(const Plan& plan, std::uint64_t seed) {
-  if (plan.model != "cnn") return std::make_shared<ResNet>(plan, seed);
-  return std::make_shared<Cnn>(plan, seed);
+torch::Tensor ImageNetwork::part(const std::function<torch::Tensor(const torch::Tensor& x, bool is_again)>& body,
+                                 const torch::Tensor& x) const {
+  const auto is_again = std::make_shared<bool>(false);
+  return recomputed_([body, is_again](const torch::Tensor& y) { return body(y, std::exchange(*is_again, true)); }, x);
+}
+
+std::shared_ptr<ImageNetwork> make_network(const Plan& plan, std::uint64_t seed, Recomputed recomputed) {
+  if (plan.model != "cnn") return std::make_shared<ResNet>(plan, seed, std::move(recomputed));
+  return std::make_shared<Cnn>(plan, seed, std::move(recomputed));
 }
 
 std::string python_source(const Plan& plan, const std::vector<std::string>& classes) {

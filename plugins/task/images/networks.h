@@ -4,6 +4,7 @@
 #include <torch/nn/module.h>
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -17,21 +18,29 @@ struct Plan {
   std::vector<double> mean, std;  // of each channel, of pixels from 0 to 1
 };
 
+// Calls a part of the network, perhaps once more in backward: SupervisedTask::recomputed().
+using Part = std::function<torch::Tensor(const torch::Tensor&)>;
+using Recomputed = std::function<torch::Tensor(const Part& part, const torch::Tensor& x)>;
+
 class ImageNetwork : public torch::nn::Module {
  public:
-  explicit ImageNetwork(const Plan& plan);
+  ImageNetwork(const Plan& plan, Recomputed recomputed);
   // Logits [samples, classes] of uint8 images [samples, channels, height, width] or [samples, height, width].
   torch::Tensor forward(const torch::Tensor& images);
 
  protected:
   virtual torch::Tensor logits(torch::Tensor x) = 0;  // of normalized images
+  // Calls a part of logits(). is_again: backward computes it once more, and has counted its batch already.
+  torch::Tensor part(const std::function<torch::Tensor(const torch::Tensor& x, bool is_again)>& body,
+                     const torch::Tensor& x) const;
 
  private:
+  Recomputed recomputed_;
   torch::Tensor factor_, shift_;  // no buffers: init_from takes files of other programs, which lack them
 };
 
 // Its weights depend on the plan and the seed alone. "cnn" needs 4 x 4 pixels at least.
-std::shared_ptr<ImageNetwork> make_network(const Plan& plan, std::uint64_t seed);
+std::shared_ptr<ImageNetwork> make_network(const Plan& plan, std::uint64_t seed, Recomputed recomputed);
 
 // The same in PyTorch, with the same names.
 std::string python_source(const Plan& plan, const std::vector<std::string>& classes);

@@ -2,6 +2,7 @@
 #include <vernier/amp_stats.h>
 #include <vernier/error.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <fstream>
 #include <nlohmann/json.hpp>
@@ -13,19 +14,24 @@ using OrderedJson = nlohmann::ordered_json;
 
 void AmpStats::add(const Step& step) {
   ++total_;
+  if (growth_tracker_) ++*growth_tracker_;
   if (step.seconds > 0) {
     seconds_ += step.seconds;
     ++timed_;
   }
   if (!step.is_amp) return;
   ++amp_;
-  if (step.overflowed) ++overflows_;
   if (step.scale) set_scale(total_, *step.scale);
+  if (!step.overflowed) return;
+  ++overflows_;
+  if (growth_tracker_) growth_tracker_ = 0;
 }
 
 void AmpStats::set_scale(std::int64_t step, double scale) {
   if (!history_.empty() && history_.back().scale == scale) return;
   if (!history_.empty()) ++updates_;
+  const auto steps_with_it = std::max<std::int64_t>(0, total_ - step + 1);
+  growth_tracker_ = std::min(growth_tracker_.value_or(steps_with_it), steps_with_it);
   history_.push_back({step, scale});
   if (history_.size() > longest_history) history_.pop_front();
 }
@@ -72,9 +78,7 @@ void AmpStats::reset() {
 }
 
 std::string AmpStats::json() const {
-  const auto share = [](const std::optional<double>& value) {
-    return value ? OrderedJson(*value) : OrderedJson(nullptr);
-  };
+  const auto share = [](const auto& value) { return value ? OrderedJson(*value) : OrderedJson(nullptr); };
   OrderedJson history = OrderedJson::array();
   for (const auto& [step, scale] : history_) history.push_back({{"step", step}, {"scale", scale}});
   const OrderedJson all = {{"total_steps", total_},
@@ -82,9 +86,11 @@ std::string AmpStats::json() const {
                            {"scaler_updates", updates_},
                            {"amp_usage_ratio", amp_usage_ratio()},
                            {"current_scale", share(current_scale())},
+                           {"growth_tracker", share(growth_tracker_)},
                            {"overflow_count", overflow_count()},
                            {"overflow_ratio", overflow_ratio()},
                            {"underflow_count", underflow_count()},
+                           {"avg_memory_savings", share(avg_memory_savings())},
                            {"mean_step_seconds", mean_step_seconds()},
                            {"underflow", {{"mean", share(underflow())}, {"last", share(last_underflow())}}},
                            {"scale_history", history}};

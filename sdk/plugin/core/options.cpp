@@ -285,10 +285,12 @@ void Options::refuse_unread() const {
   for (const auto& known : declared_) keys.push_back(known.key);
   for (const auto& [key, value] : table_) {
     if (std::ranges::find(keys, key) != keys.end()) continue;
+    const auto elsewhere = synonym(key, keys).empty() ? done_by(key) : "";
     const std::string near = nearest(key, keys);
     const std::string plugin = owner_.substr(0, owner_.find(": "));
-    refuse(key.c_str(), "is not an option here" + (near.empty() ? "; `vernier plugins " + plugin + "` lists them"
-                                                                : "; did you mean `" + near + "`?"));
+    refuse(key.c_str(), "is not an option here; " + (!elsewhere.empty() ? elsewhere
+                                                     : near.empty()     ? "`vernier plugins " + plugin + "` lists them"
+                                                                        : "did you mean `" + near + "`?"));
   }
 }
 

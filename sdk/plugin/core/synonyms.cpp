@@ -56,7 +56,8 @@ const std::vector<Words>& meanings() {
       {"steps", "max_steps", "num_steps", "total_steps", "train_steps", "iterations", "iters", "max_iters"},
       {"epochs", "num_epochs", "max_epochs", "num_train_epochs"},
       {"validate_every", "eval_every", "eval_steps", "eval_interval", "val_check_interval"},
-      {"every", "interval", "save_every", "save_steps", "log_every", "log_interval", "logging_steps"},
+      {"every", "interval", "save_every", "save_steps", "log_every", "log_interval", "logging_steps", "log_frequency",
+       "log_every_n_steps"},
       {"seed", "random_seed", "manual_seed"},
       {"threads", "num_threads", "n_threads"},
       {"output", "output_dir", "out_dir", "save_dir", "log_dir"},
@@ -80,6 +81,9 @@ const std::vector<Words>& meanings() {
       {"decay", "ema_decay"},
       {"keep_last", "keep", "save_total_limit", "max_to_keep", "save_top_k"},
       {"init_scale", "initial_scale", "grad_scaler_init", "loss_scale"},
+      {"min_scale", "min_loss_scale"},
+      {"max_scale", "max_loss_scale"},
+      {"fallback", "fallback_dtype"},
       {"growth_interval", "grad_scaler_growth_interval", "scale_window", "loss_scale_window"},
       {"backoff_factor", "grad_scaler_backoff"},
       {"autocast_mode", "validate_in", "eval_precision", "validation_precision"},
@@ -118,6 +122,49 @@ std::string synonym(const std::string& word, const std::vector<std::string>& wor
     }
   }
   return "";
+}
+
+std::string done_by(const std::string& word) {
+  static const std::vector<std::pair<Words, std::string>> all = {
+      {{"log_frequency", "log_every", "log_every_n_steps", "logging_steps", "log_interval", "print_freq"},
+       "`every` of a [[monitor]] says how often it logs"},
+      {{"log_memory_usage", "log_memory", "track_memory", "memory_tracking"},
+       "`[[callback]] use = \"memory\"` measures it"},
+      {{"log_precision", "log_amp"}, "the [AMP] lines and `[[callback]] use = \"layers\"` show it"},
+      {{"log_amp_stats", "log_scaling"}, "`[[monitor]] use = \"progress\"` logs it, as `amp` says"},
+      {{"validate_amp", "check_compatibility", "amp_check"}, "`vernier check` does it"},
+      {{"save_scaler_state", "save_optimizer_state", "save_scheduler_state"},
+       "each checkpoint has it: `[checkpoint] use = \"rolling\"`"},
+      {{"memory_efficient", "low_memory", "save_memory"}, "`--low-memory` or configs/presets/memory.toml does it"},
+      {{"clear_cache", "empty_cache", "clear_cache_every"}, "`[[callback]] use = \"empty_cache\"` does it"},
+      {{"cache_enabled", "autocast_cache", "autocast_cache_enabled"},
+       "`[precision] weight_casts = \"none\"` turns the cache of autocast off"},
+      {{"cast_model", "half_weights", "keep_batchnorm_fp32"},
+       "`[precision] level = \"O2\"` keeps the weights in 16 bits"},
+      {{"cast_inputs"}, "`[precision] cast_inputs = true` does it"},
+      {{"cast_outputs", "cast_model_outputs"}, "`[precision] cast_outputs = true` does it"},
+      {{"fallback_dtype"}, "`[precision] fallback = \"float32\"` does it"},
+      {{"enabled", "use_amp", "use_mixed_precision", "autocast_enabled", "mixed_precision_enabled"},
+       "`[precision] use = \"fp32\"` turns mixed precision off, and \"bf16\", \"fp16\" or \"auto\" on"},
+      {{"scaler_enabled", "use_grad_scaler", "use_scaler"},
+       "`[scaler] use = \"none\"` turns the scaler off, and \"dynamic\" on"},
+      {{"loss_scale_window", "scale_window", "growth_interval"}, "`[scaler] growth_interval = 2000` does it"},
+      {{"min_loss_scale"}, "`[scaler] min_scale = 1` does it"},
+      {{"max_loss_scale"}, "`[scaler] max_scale = 16777216` does it"},
+      {{"handle_overflow", "skip_overflow"},
+       "a scaler skips such updates; `[[callback]] use = \"recovery\"` does more"},
+      {{"use_gradient_accumulation"}, "`[accumulation] micro_batches = 2` does it"},
+      {{"effective_batch_size", "target_effective_batch_size"},
+       "`[accumulation] use = \"target\"` with target_effective_batch_size does it"},
+      {{"auto_scale_batch_size", "auto_find_batch_size", "dynamic_batch_size"},
+       "`[accumulation] use = \"fit\"` does it"},
+      {{"gpu_memory_gb", "memory_limit_gb"}, "`vernier advise --memory` says what fits"},
+      {{"pin_memory"}, "batches are pinned without it, where the device is a GPU"},
+      {{"data_parallel", "dataparallel", "multi_gpu", "num_gpus", "gpus", "devices"},
+       "`vernier launch` starts a process for each GPU, which `[distributed] use = \"ddp\"` joins"}};
+  const auto wanted = plain(word);
+  const auto found = std::ranges::find_if(all, [&](const auto& each) { return has(each.first, wanted); });
+  return found == all.end() ? "" : found->second;
 }
 
 std::string common_key(const std::string& word) {

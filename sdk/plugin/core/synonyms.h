@@ -15,4 +15,8 @@ VERNIER_API std::string synonym(const std::string& word, const std::vector<std::
 // Returns the key of a configuration that a word stands for, "optimizer.learning_rate" for "lr"; "" for an unknown one.
 VERNIER_API std::string common_key(const std::string& word);
 
+// Returns what does here what a key of other trainers asks for, as the end of a message: "`[[callback]] use =
+// \"memory\"` does it" for "log_memory_usage". "" for an unknown word.
+VERNIER_API std::string done_by(const std::string& word);
+
 }  // namespace vernier

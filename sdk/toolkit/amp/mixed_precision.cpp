@@ -20,12 +20,12 @@ namespace {
 
 constexpr std::int64_t longest_by_matmul = 512;  // its memory grows with the square
 
-// The speed to expect; docs/precision.md has the measurements.
+// Why no speed is to be expected; "": it may be had. docs/precision.md has the measurements.
 std::string speed_of(torch::ScalarType dtype, const Hardware& hardware, torch::DeviceType device, bool is_emulated) {
   if (is_emulated) return "no speed: fp8 is emulated here, and slower than bf16";
   const bool is_fast = dtype == torch::kBFloat16 ? hardware.bf16 : hardware.fp16;
   if (!is_fast) return "no speed: this machine has no instructions for it";
-  return dtype == torch::kFloat16 && device == torch::kCPU ? "often no speed: few CPU kernels are fast in it" : "speed";
+  return dtype == torch::kFloat16 && device == torch::kCPU ? "often no speed: few CPU kernels are fast in it" : "";
 }
 
 torch::ScalarType dtype_of(PrecisionRule::Use use) {
@@ -112,6 +112,19 @@ MixedPrecision::MixedPrecision(Options& options, torch::ScalarType dtype, Levels
       casts_(std::make_unique<CastCache>()),
       float8_(std::make_unique<Float8Layers>(float8_recipe("delayed"), false)) {
   if (levels == Levels::all) read_modes(options);
+  if (levels == Levels::none) return;  // a rule for all operations would leave nothing to choose for
+  const bool casts_outputs = options.get("cast_outputs", false, "results of operations without a rule become float32");
+  if (casts_outputs && levels == Levels::float32 && !is_mixed()) {
+    options.refuse("cast_outputs", "has no effect where everything is computed in float32; leave it out");
+  }
+  if (casts_outputs && weights_) {
+    options.refuse("cast_outputs",
+                   "is for level O1: at O2 and O3 the weights have 16 bits, and take inputs of 16 bits");
+  }
+  if (!casts_outputs) return;
+  PrecisionRule rule;
+  rule.cast_outputs = true;
+  rules_.add(std::move(rule));
 }
 
 void MixedPrecision::read_modes(Options& options) {
@@ -282,10 +295,10 @@ std::string MixedPrecision::describe() const {
   const std::string rules = rules_.empty() ? "" : "; layers by rules of their own";
   if (dtype_ == torch::kFloat32) return "mixed precision is off, every operation in the model's dtype" + fp8 + rules;
   const bool is_emulated = uses_float8() && device_ == torch::kCPU;
+  const auto slow = speed_of(dtype_, hardware_of(device_), device_, is_emulated);
   return std::string(dtype_ == torch::kBFloat16 ? "bfloat16" : "float16") + " autocast" +
          (weights_ ? " over weights in 16 bits" : " (O1) over the model's weights") + fp8 + rules +
-         "; expect a loss close to float32's, less memory for activations, and " +
-         speed_of(dtype_, hardware_of(device_), device_, is_emulated);
+         (slow.empty() ? "" : "; " + slow);
 }
 
 Values MixedPrecision::call(const Operation& operation, Values arguments) {

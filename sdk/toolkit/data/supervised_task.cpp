@@ -4,6 +4,7 @@
 #include <vernier/activation_checkpoint.h>
 #include <vernier/digits.h>
 #include <vernier/supervised_task.h>
+#include <vernier/task_options.h>
 
 #include <algorithm>
 #include <optional>
@@ -23,7 +24,7 @@ struct SupervisedTask::Parts {
   std::vector<MetricPtr> metrics;
 
   DataLoaderOptions options;
-  std::string recompute;
+  std::optional<Keep> recompute;
   bool has_recomputed = false, keeps_inputs = false;
   std::string unreadable;            // the error of the sample that could not be read; "": none
   std::optional<DataLoader> loader;  // none where a trained model is used without its data
@@ -75,24 +76,18 @@ SupervisedTask::SupervisedTask(Options& options, std::int64_t batch_size) : part
   loader.prefetch = options.get("prefetch", 2, "batches that each worker prepares ahead", between(1, 65536));
   options.resumable("workers");
   options.resumable("prefetch");
-  parts_->recompute = options.choose("recompute", "none", {"none", "full", "selective"},
-                                     "full: backward computes parts of the model again, to save memory; "
-                                     "selective: it keeps the results of their matrix products");
-  options.saves_memory(
-      "recompute", "full",
-      "activations are computed again in backward, with the same bits: a step takes about a third longer");
+  parts_->recompute = read_recompute(options);
 }
 
 SupervisedTask::~SupervisedTask() = default;
 
 std::string SupervisedTask::memory_remedy() const {
-  return parts_->recompute == "none" ? "compute activations again ([task] recompute)" : "";
+  return !parts_->recompute ? "compute activations again ([task] recompute)" : "";
 }
 
 void SupervisedTask::set_model(std::shared_ptr<torch::nn::Module> model, Forward forward) {
   parts_->forward = std::move(forward);
-  if (const auto list = std::dynamic_pointer_cast<torch::nn::SequentialImpl>(model);
-      list && parts_->recompute != "none") {
+  if (const auto list = std::dynamic_pointer_cast<torch::nn::SequentialImpl>(model); list && parts_->recompute) {
     parts_->forward = [this, list = list.get()](const Batch& batch) {
       auto x = batch.tensors.at(0);
       for (auto& module : *list) {
@@ -110,9 +105,9 @@ void SupervisedTask::keep_float_inputs() {
 
 torch::Tensor SupervisedTask::recomputed(const std::function<torch::Tensor(const torch::Tensor&)>& part,
                                          const torch::Tensor& x) const {
-  if (parts_->recompute == "none" || !at::GradMode::is_enabled()) return part(x);
+  if (!parts_->recompute || !at::GradMode::is_enabled()) return part(x);
   parts_->has_recomputed = true;
-  return checkpoint(parts_->recompute == "full" ? Keep::inputs : Keep::matmuls, part, x);
+  return checkpoint(*parts_->recompute, part, x);
 }
 
 void SupervisedTask::use_learned(State learned, bool reads_data) {
@@ -296,7 +291,7 @@ torch::Tensor SupervisedTask::loss(const Batch& micro_batch) {
       refuse(id() + ": " + lone_remedy);
     }
   }();
-  if (parts_->recompute != "none" && !parts_->has_recomputed) {
+  if (parts_->recompute && !parts_->has_recomputed) {
     refuse(id() +
            ": option recompute has no effect, since the model is not a torch::nn::Sequential and calls no "
            "part of itself through recomputed(); leave the option out");

@@ -228,5 +228,11 @@ template class Fused<LionOptions>;
 template class Fused<LambOptions>;
 template class Fused<AdafactorOptions>;
 template class Fused<MuonOptions>;
+template class Fused<AdadeltaOptions>;
+template class Fused<NAdamOptions>;
+template class Fused<RAdamOptions>;
+template class Fused<AdamaxOptions>;
+template class Fused<RpropOptions>;
+template class Fused<ASGDOptions>;
 
 }  // namespace vernier

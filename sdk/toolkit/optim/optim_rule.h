@@ -22,8 +22,8 @@ struct UpdateLists {
 };
 
 // A state tensor has a number for each of these: elements of the parameter, blocks of BlockQuantisation, rows or
-// columns of the last two dimensions.
-enum class NumberFor { element, block, row, column };
+// columns of the last two dimensions, the whole.
+enum class NumberFor { element, block, row, column, tensor };
 
 // One kind of state tensor, which each parameter has.
 struct Slot {
@@ -52,6 +52,12 @@ UpdateRule rule_of(const LionOptions& options, const torch::Tensor& parameter);
 UpdateRule rule_of(const LambOptions& options, const torch::Tensor& parameter);
 UpdateRule rule_of(const AdafactorOptions& options, const torch::Tensor& parameter);
 UpdateRule rule_of(const MuonOptions& options, const torch::Tensor& parameter);
+UpdateRule rule_of(const AdadeltaOptions& options, const torch::Tensor& parameter);
+UpdateRule rule_of(const NAdamOptions& options, const torch::Tensor& parameter);
+UpdateRule rule_of(const RAdamOptions& options, const torch::Tensor& parameter);
+UpdateRule rule_of(const AdamaxOptions& options, const torch::Tensor& parameter);
+UpdateRule rule_of(const RpropOptions& options, const torch::Tensor& parameter);
+UpdateRule rule_of(const ASGDOptions& options, const torch::Tensor& parameter);
 // Throw Error if an option is out of range.
 void require_in_range(const AdamWOptions& options);
 void require_in_range(const AdamOptions& options);
@@ -62,6 +68,12 @@ void require_in_range(const LionOptions& options);
 void require_in_range(const LambOptions& options);
 void require_in_range(const AdafactorOptions& options);
 void require_in_range(const MuonOptions& options);
+void require_in_range(const AdadeltaOptions& options);
+void require_in_range(const NAdamOptions& options);
+void require_in_range(const RAdamOptions& options);
+void require_in_range(const AdamaxOptions& options);
+void require_in_range(const RpropOptions& options);
+void require_in_range(const ASGDOptions& options);
 
 // Throws Error unless `right`, for the option with this value. range: what it must be.
 void require(bool right, const char* option, double value, const char* range);

@@ -152,6 +152,7 @@ void sgd(const SGDOptions& o, const UpdateLists& lists, double lr, bool first, c
 torch::Tensor Slot::like(const torch::Tensor& parameter) const {
   const auto options = parameter.options().dtype(dtype.value_or(parameter.scalar_type()));
   if (each == NumberFor::element) return at::full_like(parameter, initial, options);
+  if (each == NumberFor::tensor) return at::full({}, initial, options);
   if (each == NumberFor::block) return at::zeros({BlockQuantisation::blocks(parameter.numel())}, options);
   auto sizes = parameter.sizes().vec();
   sizes[sizes.size() - (each == NumberFor::row ? 1 : 2)] = 1;

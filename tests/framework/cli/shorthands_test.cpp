@@ -81,6 +81,8 @@ TEST_CASE("shorthands: a flag of another trainer gets a hint") {
   CHECK(hint("--seed") == "; write --set run.seed=VALUE");
   CHECK(hint("--output-dir") == "; write --set run.output=VALUE");
   CHECK(hint("--epohcs") == "; did you mean --epochs?");
+  CHECK(hint("--log_frequency") == "; `every` of a [[monitor]] says how often it logs");
+  CHECK(says(hint("--data-parallel"), "`vernier launch` starts a process for each GPU"));
   CHECK(hint("--fast").empty());
   CHECK(hint("--").empty());
   CHECK(refusal({"--mixed-precision", "float16"}) ==

@@ -4,6 +4,7 @@
 #include <doctest/doctest.h>
 
 #include <atomic>
+#include <regex>
 
 #include "run/state/snapshot.h"
 #include "run/training_loop.h"
@@ -118,6 +119,59 @@ TEST_CASE("wiring: options that change no number are saved, and not compared whe
     CHECK_FALSE(says(compared, key));
   }
   CHECK(says(compared, "\"batch_size\":"));
+}
+
+// Each is typed where its users type it: in a table, or above all tables.
+TEST_CASE("wiring: keys of other trainers get a hint to what does it here, and that exists") {
+  const struct {
+    const char *table, *key, *hint;
+  } cases[] = {{"[run]", "log_frequency", "`every` of a [[monitor]] says how often it logs"},
+               {"[run]", "save_scaler_state", "`[checkpoint] use = \"rolling\"`"},
+               {"[run]", "memory_efficient", "`--low-memory` or configs/presets/memory.toml does it"},
+               {"[precision]", "cache_enabled", "`[precision] weight_casts = \"none\"`"},
+               {"[precision]", "log_memory_usage", "`[[callback]] use = \"memory\"`"},
+               {"[precision]", "log_precision", "`[[callback]] use = \"layers\"`"},
+               {"[run]", "clear_cache", "`[[callback]] use = \"empty_cache\"`"},
+               {"[precision]", "loss_scale_window", "`[scaler] growth_interval = 2000`"},
+               {"[precision]", "min_loss_scale", "`[scaler] min_scale = 1`"},
+               {"[precision]", "max_loss_scale", "`[scaler] max_scale = 16777216`"},
+               {"[precision]", "cast_model", "`[precision] level = \"O2\"`"},
+               {"[run]", "cast_inputs", "`[precision] cast_inputs = true`"},
+               {"[run]", "cast_outputs", "`[precision] cast_outputs = true`"},
+               {"[run]", "fallback_dtype", "`[precision] fallback = \"float32\"`"},
+               {"[task]", "pin_memory", "where the device is a GPU"},
+               {"[run]", "data_parallel", "`[distributed] use = \"ddp\"`"},
+               {"[precision]", "enabled", "`[precision] use = \"fp32\"`"},
+               {"[precision]", "scaler_enabled", "`[scaler] use = \"none\"`"},
+               {"[run]", "handle_overflow", "`[[callback]] use = \"recovery\"`"},
+               {"[run]", "use_gradient_accumulation", "`[accumulation] micro_batches = 2`"},
+               {"[run]", "effective_batch_size", "`[accumulation] use = \"target\"`"},
+               {"[run]", "auto_scale_batch_size", "`[accumulation] use = \"fit\"`"},
+               {"[run]", "check_compatibility", "`vernier check`"},
+               {"[run]", "gpu_memory_gb", "`vernier advise --memory`"},
+               {"[run]", "log_amp_stats", "`[[monitor]] use = \"progress\"`"}};
+  const std::regex snippet(R"(`(\[+)(\w+)(\]+) (\w+) = ([^`]+)`)");
+  for (const auto& each : cases) {
+    CAPTURE(each.key);
+    const bool is_run = std::string(each.table) == "[run]";
+    const auto line = each.key + std::string(" = 1\n");
+    const bool is_task = std::string(each.table) == "[task]";
+    const auto of_table = refusal(is_task ? "[task]\n" + line + (base + 7) : base + (each.table + ("\n" + line)));
+    if (!is_run) CHECK(says(of_table.text, "` is not an option here; "));
+    if (!is_run) CHECK(says(of_table.text, each.hint));
+    const auto above = refusal(line + base);
+    CHECK(says(above.text, each.hint));
+    std::smatch found;
+    for (auto text = above.text; std::regex_search(text, found, snippet); text = found.suffix()) {
+      const std::string role = found[2], key = found[4], value = found[5];
+      auto table = found[1].str() + role + found[3].str() + "\n";
+      if (role == "scaler" && key != "use") table += "use = 'dynamic'\n";
+      if (role == "precision" && key != "use") table += "use = 'bf16'\n";
+      const auto used = refusal(base + table + key + " = " + value + "\n");
+      CAPTURE(used);
+      CHECK((used == Thrown{} || says(used.text, "`target_effective_batch_size` is needed")));
+    }
+  }
 }
 
 TEST_CASE("wiring: what does not fit is refused with its line and the remedy") {

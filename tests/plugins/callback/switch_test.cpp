@@ -83,4 +83,57 @@ TEST_CASE("switch: it needs to know when, and to what") {
              "callback/switch: `to` is needed: by role the table of its plugin from then on"));
 }
 
+namespace {
+
+// The sentences of the notices `alarm`, with their steps.
+std::string alarms(const std::string& options, const std::string& others = "") {
+  const TemporaryFolder output;
+  vernier::set_log_sink([](vernier::Level, const std::string&, const std::string&) {});
+  SmallRun run(from_toml({base + std::string("[[callback]]\nuse = 'alarm'\n") + options, others}),
+               output.path().string());
+  std::string text;
+  run.on(vernier::Event::GradientsReady, [](Run& now) {
+    const double values[] = {1, 2, NAN, 3, 5, 6, 0, 5, 1, 5, 1, 5};
+    now.metrics.set("noise", values[now.step]);
+  });
+  const auto collect = [&text](Run& now) {
+    for (const auto& notice : now.notices) {
+      if (notice.name == "alarm") text += c10::str(now.step, ": ", notice.sentence, '\n');
+    }
+  };
+  run.on(vernier::Event::StepEnd, collect);
+  run.on(vernier::Event::Validated, collect);
+  run.train();
+  vernier::set_log_sink(nullptr);
+  return text;
+}
+
+}  // namespace
+
+TEST_CASE("alarm: it warns when a metric crosses its line, and again when it was back in between") {
+  CHECK(alarms("metric = 'noise'\nabove = 4\n") ==
+        "5: noise is 5, above 4\n8: noise is 5, above 4\n10: noise is 5, above 4\n12: noise is 5, above 4\n");
+  CHECK(alarms("metric = 'noise'\nabove = 4\nbelow = 1\nfrom = 6\n") ==
+        "6: noise is 6, above 4\n10: noise is 5, above 4\n12: noise is 5, above 4\n");
+  CHECK(alarms("metric = 'noise'\nabove = 6\n").empty());
+  CHECK(alarms("metric = 'another'\nabove = 0\n").empty());
+  CHECK(alarms("metric = 'validation_loss'\nabove = 0\n").starts_with("4: validation_loss is "));
+}
+
+// Gradients overflow at a scale of 1e9 in float16. Monitors compute these metrics from counts of the run.
+TEST_CASE("alarm: it knows the overflow rate") {
+  const std::string precision = "[precision]\nuse = 'fp16'\n[scaler]\nuse = 'dynamic'\ninit_scale = 1e9\n";
+  CHECK(alarms("metric = 'overflow_rate'\nabove = 0.1\n", precision) == "1: overflow_rate is 1, above 0.1\n");
+  CHECK(alarms("metric = 'skipped_updates'\nabove = 1.5\n", precision) == "2: skipped_updates is 2, above 1.5\n");
+  CHECK(alarms("metric = 'overflow_rate'\nabove = 0.1\n").empty());  // no scaler
+}
+
+TEST_CASE("alarm: it needs a metric and a line") {
+  const auto refused = [](const std::string& options) { return thrown_by([&] { alarms(options); }).text; };
+  CHECK(says(refused(""), "callback/alarm: `metric` is needed, and a line: `above` or `below`"));
+  CHECK(says(refused("metric = 'loss'\n"), "`metric` needs a line: add `above` or `below`"));
+  CHECK(says(refused("above = 1\n"), "`above` needs a `metric`"));
+  CHECK(says(refused("metric = 'accuracy'\nabove = 1\n"), "\"accuracy\" is never above 1"));
+}
+
 }  // namespace switch_test

@@ -105,6 +105,25 @@ TEST_CASE("progress: reports how many steps overflowed, with their share of thos
   CHECK(lines[2].find("skipped 4 (13%)  overflows 3 (12%)  ") != std::string::npos);
 }
 
+TEST_CASE("progress: [AMP Stats] has scale, growth tracker, overflows, underflow and the share in mixed precision") {
+  Fixture fixture(0, option("amp_every", std::int64_t{10}));
+  fixture.begin();
+  for (int i = 0; i < 10; ++i) {
+    const bool overflowed = i == 4;
+    fixture.run.amp.add({.is_amp = i > 1, .overflowed = overflowed, .scale = i > 4 ? 512.0 : 1024.0});
+    if (i == 9) fixture.run.amp.add_underflow(torch::scalar_tensor(0.0123));
+    fixture.step(1.25, overflowed);
+  }
+  CHECK(fixture.seen()[0] ==
+        "[AMP Stats] scale 512, growth tracker 5, overflows 1 (12%), underflow in 1 measurement (1.2% of gradients), "
+        "mixed precision in 80% of 10 steps");
+  Fixture plain(0, option("amp_every", std::int64_t{1}));
+  plain.begin();
+  plain.run.amp.add({.is_amp = false});
+  plain.step(1.25);
+  CHECK(plain.seen().size() <= 1);  // neither mixed precision nor a scaler
+}
+
 TEST_CASE("progress: a share is a plain percentage, however large or small") {
   Fixture fixture(0, option("every", std::int64_t{5}));
   fixture.run.steps = 5;

@@ -147,6 +147,24 @@ TEST_CASE("optimizer: 100 steps with groups, frozen, missing and skipped ones en
             "learning_rate = 2e-5\nweight_decay = 0\n"},
            {"muon_rms", "use = 'muon'\nlearning_rate = 5e-5\nadamw_learning_rate = 0.002\nrate = 'match_rms_adamw'\n",
             "adamw = true\nadamw_learning_rate = 0.001\n"},
+           {"adadelta", "use = 'adadelta'\nlearning_rate = 0.5\nweight_decay = 0.1\n",
+            "learning_rate = 0.2\nweight_decay = 0\n"},
+           {"nadam", "use = 'nadam'\nlearning_rate = 0.01\nweight_decay = 0.1\n",
+            "learning_rate = 0.002\nweight_decay = 0\n"},
+           {"nadam_decoupled",
+            "use = 'nadam'\nmomentum_decay = 0.05\nbeta1 = 0.8\nbeta2 = 0.95\ndecoupled_weight_decay = true\n",
+            "weight_decay = 0.1\n"},
+           {"radam", "use = 'radam'\nlearning_rate = 0.01\nweight_decay = 0.1\n",
+            "learning_rate = 0.002\nweight_decay = 0\n"},
+           {"radam_decoupled",
+            "use = 'radam'\nlearning_rate = 0.01\nbeta1 = 0.8\nbeta2 = 0.95\ndecoupled_weight_decay = true\n",
+            "weight_decay = 0.1\n"},
+           {"adamax", "use = 'adamax'\nlearning_rate = 0.01\nweight_decay = 0.1\n",
+            "learning_rate = 0.002\nweight_decay = 0\n"},
+           {"rprop", "use = 'rprop'\neta_minus = 0.4\neta_plus = 1.1\nstep_min = 1e-4\nstep_max = 0.1\n",
+            "learning_rate = 0.002\n"},
+           {"asgd", "use = 'asgd'\nlearning_rate = 0.05\nlambd = 0.01\nt0 = 20\nweight_decay = 0.1\n",
+            "learning_rate = 0.02\nweight_decay = 0\n"},
        }) {
     CAPTURE(recorded);
     Fixture fixture(oracle, options + second_group(second) + frozen);
@@ -155,8 +173,50 @@ TEST_CASE("optimizer: 100 steps with groups, frozen, missing and skipped ones en
       fixture.step(std::ranges::find(skipped, step) != skipped.end());
       if (!is_recorded(step)) continue;
       CAPTURE(step);
-      CHECK(difference(fixture.flat(), oracle[recorded + "." + std::to_string(step)]) <= 1e-6);
+      // With these means, roundings grow from step to step: PyTorch in float32 ends 1.2e-4 from itself in float64.
+      const bool grows = step == 100 && recorded.ends_with("_decoupled");
+      CHECK(difference(fixture.flat(), oracle[recorded + "." + std::to_string(step)]) <= (grows ? 2e-4 : 1e-6));
     }
+  }
+}
+
+TEST_CASE("optimizer: asgd evaluates with the average of the weights after t0 updates") {
+  const Oracle oracle("optimizer_groups");
+  Fixture fixture(oracle, std::string("use = 'asgd'\nt0 = 2\n") + frozen);
+  auto& run = fixture.run;
+  const auto& weight = run.parameters[0].model;
+  torch::Tensor fourth;
+  for (int step = 1; step <= 5; ++step) {
+    for (auto& parameter : run.parameters) {
+      if (parameter.model.requires_grad()) parameter.master.mutable_grad() = torch::ones_like(parameter.model.detach());
+    }
+    fixture.step(false);
+    run.updates = step;
+    if (step == 4) fourth = weight.detach().clone();
+  }
+  const auto before = fixture.flat();
+  torch::Tensor seen;
+  fixture.plugin->evaluate(run, [&] {
+    seen = fixture.flat();
+    return torch::Tensor();
+  });
+  CHECK(torch::allclose(seen.slice(0, 0, weight.numel()), ((fourth + weight.detach()) / 2).flatten()));
+  CHECK(torch::equal(seen.slice(0, 617), before.slice(0, 617)));  // the frozen one
+  CHECK_FALSE(torch::equal(seen, before));
+  CHECK(torch::equal(fixture.flat(), before));
+}
+
+TEST_CASE("optimizer: a schedule multiplies every step of rprop") {
+  const Oracle oracle("optimizer_groups");
+  Fixture fixture(oracle, "use = 'rprop'\neta_plus = 2.0\n");
+  fixture.run.learning_rate_factor = 0.5;
+  const auto& weight = fixture.run.parameters[3].model;
+  const std::pair<double, double> steps[] = {{1, 0.005}, {3, 0.01}, {-2, 0}, {-2, -0.005}};  // gradient, step down
+  for (const auto& [gradient, down] : steps) {
+    const auto before = weight.item<double>();
+    fixture.run.parameters[3].master.mutable_grad() = torch::full({}, gradient);
+    fixture.step(false);
+    CHECK(before - weight.item<double>() == doctest::Approx(down).epsilon(1e-4));
   }
 }
 
@@ -224,8 +284,8 @@ TEST_CASE("optimizer: lbfgs refuses a state of other weights, and weights in 16 
 
 TEST_CASE("optimizer: what each saves goes on with the same ten steps, bit for bit") {
   const Oracle oracle("optimizer_groups");
-  for (const std::string use :
-       {"adam", "adamw", "sgd", "rmsprop", "adagrad", "lion", "adafactor", "lamb", "muon", "lbfgs"}) {
+  for (const std::string use : {"adam", "adamw", "sgd", "rmsprop", "adagrad", "lion", "adafactor", "lamb", "muon",
+                                "lbfgs", "adadelta", "nadam", "radam", "adamax", "rprop", "asgd"}) {
     CAPTURE(use);
     const auto options =
         "use = '" + use + "'\n" + (use == "lbfgs" ? "learning_rate = 0.2\nmax_iter = 2\n" : "") + frozen;

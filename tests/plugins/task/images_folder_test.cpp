@@ -195,7 +195,6 @@ TEST_CASE("images: refuses folders and options that do not fit, in one line") {
       {{{"labels", value("x")}}, "`labels` is for an IDX file"},
       {{{"validation_images", value(odd)}, {"validation_share", value(0.5)}}, "`validation_share` is without meaning"},
       {{{"model", value("resnet50")}}, "`model` is \"resnet50\""},
-      {{{"recompute", value("full")}}, "`recompute` has no effect on this task"},
   };
   for (const auto& each : cases) {
     const auto reason = refusal([&] {
@@ -206,6 +205,30 @@ TEST_CASE("images: refuses folders and options that do not fit, in one line") {
     CHECK(reason.empty() == each.says.empty());
     CHECK(contains(reason, each.says));
     CHECK_FALSE(contains(reason, "\n"));
+  }
+}
+
+// Backward computes convolutions and norms again, and the running statistics count each batch once.
+TEST_CASE("images: with recompute gradients and running statistics have the same bits") {
+  const TemporaryFolder folder;
+  for (const char* model : {"cnn", "resnet"}) {
+    CAPTURE(model);
+    std::vector<vernier::Tensors> states;
+    for (const char* recompute : {"none", "full", "selective"}) {
+      const LoadedTask task("images", stripes(folder, {{"model", value(model)}, {"recompute", value(recompute)}}));
+      vernier::Tensors state;
+      for (int i = 0; i < 2; ++i) task->loss(task->next()).backward();
+      for (const auto& parameter : task.run.parameters) state[parameter.name] = parameter.model.grad();
+      for (const auto& buffer : task.run.model->named_buffers()) state[buffer.key()] = buffer.value().clone();
+      states.push_back(state);
+    }
+    CHECK(states[0].size() > 10);
+    for (const auto& state : states) {
+      for (const auto& [name, tensor] : state) {
+        CAPTURE(name);
+        CHECK(torch::equal(tensor, states[0].at(name)));
+      }
+    }
   }
 }
 

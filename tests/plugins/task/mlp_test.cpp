@@ -20,6 +20,17 @@ TEST_CASE("mlp: layers have the widths that the options give") {
   CHECK(linear.run.parameters.size() == 2);
 }
 
+TEST_CASE("mlp: with recompute the gradients have the same bits") {
+  std::vector<torch::Tensor> gradients;
+  for (const char* recompute : {"none", "full", "selective"}) {
+    const LoadedTask mlp("mlp", {{"hidden", list<int>({16, 8})}, {"recompute", value(recompute)}});
+    mlp->loss(mlp->next()).backward();
+    for (const auto& parameter : mlp.run.parameters) gradients.push_back(parameter.model.grad());
+  }
+  REQUIRE(gradients.size() == 18);
+  for (std::size_t i = 0; i < 18; ++i) CHECK(torch::equal(gradients[i], gradients[i % 6]));
+}
+
 TEST_CASE("mlp: an epoch holds each point once") {
   const LoadedTask mlp("mlp", {{"samples", value(100)}, {"validation", value(0.2)}});
   CHECK(mlp->batches_per_epoch() == 10);

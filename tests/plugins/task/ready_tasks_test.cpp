@@ -73,6 +73,14 @@ TEST_CASE("configs/sequence.toml forecasts better than the last value and the me
   CHECK(result.at("r2") > 0.9);
 }
 
+TEST_CASE("configs/graph.toml tells three spirals apart with the model that export.py writes" *
+          doctest::skip(!has_python("torch"))) {
+  const TemporaryFolder folder;
+  make(folder, "examples/data/spirals.py data/spirals.csv");
+  make(folder, "plugins/task/graph/export.py data/spirals.pt2");
+  CHECK(result_of(folder, "graph").at("accuracy") > 0.85);  // guessing: 0.33
+}
+
 TEST_CASE("configs/script.toml tells three spirals apart with the model that export.py writes" *
           doctest::skip(!has_python("torch"))) {
   const TemporaryFolder folder;

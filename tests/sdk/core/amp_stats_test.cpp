@@ -1,6 +1,7 @@
 #include <doctest/doctest.h>
 #include <vernier/amp_stats.h>
 #include <vernier/error.h>
+#include <vernier/loss_scale.h>
 
 #include <fstream>
 #include <iterator>
@@ -57,6 +58,26 @@ TEST_CASE("amp_stats: counts steps, overflows, scales and time") {
   CHECK(stats.history().empty());
 }
 
+// The tracker is that of the step, before the scale grew after it.
+TEST_CASE("amp_stats: the growth tracker is GradScaler's") {
+  AmpStats stats;
+  CHECK_FALSE(stats.growth_tracker().has_value());
+  stats.add({});
+  CHECK_FALSE(stats.growth_tracker().has_value());  // no scale is known
+  vernier::LossScale scale(torch::kCPU, {.init_scale = 64, .growth_interval = 5});
+  std::int64_t grown = 0;
+  for (int step = 0; step < 200; ++step) {
+    const bool overflowed = step % 17 == 3 || step % 23 == 4;
+    const auto before = scale.value();
+    stats.add({.overflowed = overflowed, .scale = before});
+    scale.update(torch::full({}, overflowed ? 1.0F : 0.0F));
+    const bool has_grown = scale.value() > before;
+    grown += has_grown ? 1 : 0;
+    CHECK(stats.growth_tracker() == (has_grown ? 5 : scale.state_dict().integer("_growth_tracker")));
+  }
+  CHECK(grown > 10);
+}
+
 TEST_CASE("amp_stats: the history keeps the newest changes") {
   AmpStats stats;
   for (int i = 0; i < 3000; ++i) stats.add({.scale = i % 2 == 0 ? 2.0 : 4.0});
@@ -77,6 +98,9 @@ TEST_CASE("amp_stats: saves JSON that reads back, and refuses a path that is non
   CHECK(json["underflow"]["last"] == 0.0);
   CHECK(json["underflow_count"] == 2);
   CHECK(json["current_scale"] == 32.0);
+  CHECK(json["growth_tracker"] == 7);
+  CHECK(json["avg_memory_savings"] == 2.0);
+  CHECK(nlohmann::json::parse(AmpStats().json())["growth_tracker"].is_null());
   CHECK(nlohmann::json::parse(AmpStats().json())["underflow"]["mean"].is_null());
   CHECK_THROWS_AS(example().save(folder / "missing/amp.json"), vernier::Error);
 }
@@ -89,7 +113,7 @@ TEST_CASE("amp_stats: goes on where its state was taken") {
   CHECK(loaded.overflow_count() == 2);
   CHECK(loaded.total_steps() == whole.total_steps());
   CHECK(loaded.underflow_count() == 2);
-  CHECK(loaded.growth_tracker() == 7);
+  CHECK(loaded.growth_tracker() == 0);  // by the overflow
   CHECK(loaded.avg_memory_savings() == 2.0);
   CHECK(loaded.history().size() == whole.history().size());
   CHECK(loaded.history().back().step == 5);

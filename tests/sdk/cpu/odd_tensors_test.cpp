@@ -151,7 +151,13 @@ TEST_CASE("odd tensors: optimizers and norms of gradients") {
                                                      {"Lion", make(static_cast<vernier::Lion*>(nullptr))},
                                                      {"Lamb", make(static_cast<vernier::Lamb*>(nullptr))},
                                                      {"Adafactor", make(static_cast<vernier::Adafactor*>(nullptr))},
-                                                     {"Muon", make(static_cast<vernier::Muon*>(nullptr))}};
+                                                     {"Muon", make(static_cast<vernier::Muon*>(nullptr))},
+                                                     {"Adadelta", make(static_cast<vernier::Adadelta*>(nullptr))},
+                                                     {"NAdam", make(static_cast<vernier::NAdam*>(nullptr))},
+                                                     {"RAdam", make(static_cast<vernier::RAdam*>(nullptr))},
+                                                     {"Adamax", make(static_cast<vernier::Adamax*>(nullptr))},
+                                                     {"Rprop", make(static_cast<vernier::Rprop*>(nullptr))},
+                                                     {"ASGD", make(static_cast<vernier::ASGD*>(nullptr))}};
   torch::manual_seed(2);
   const auto start = torch::randn({16, 8}), gradient = torch::randn({16, 8});
   for (const auto& [name, optimizer_of] : optimizers) {

@@ -1,4 +1,4 @@
-// RMSprop, Adagrad, Lion, LAMB, Adafactor and Muon.
+// All rules but Adam's and SGD's.
 #include <ATen/Parallel.h>
 #include <torch/optim/adagrad.h>
 #include <torch/optim/rmsprop.h>
@@ -65,7 +65,13 @@ std::vector<Named> all_rules() {
           {"Lion", ours<vernier::Lion>(vernier::LionOptions{.weight_decay = 0.1})},
           {"LAMB", ours<vernier::Lamb>(vernier::LambOptions{})},
           {"Adafactor", ours<vernier::Adafactor>(vernier::AdafactorOptions{.weight_decay = 0.1})},
-          {"Muon", ours<vernier::Muon>(vernier::MuonOptions{})}};
+          {"Muon", ours<vernier::Muon>(vernier::MuonOptions{})},
+          {"Adadelta", ours<vernier::Adadelta>(vernier::AdadeltaOptions{.weight_decay = 0.1})},
+          {"NAdam", ours<vernier::NAdam>(vernier::NAdamOptions{})},
+          {"RAdam", ours<vernier::RAdam>(vernier::RAdamOptions{.beta2 = 0.9})},
+          {"Adamax", ours<vernier::Adamax>(vernier::AdamaxOptions{})},
+          {"Rprop", ours<vernier::Rprop>(vernier::RpropOptions{})},
+          {"ASGD", ours<vernier::ASGD>(vernier::ASGDOptions{.lambd = 0.1, .t0 = 2})}};
 }
 
 // Returns the weights after some steps.
@@ -302,6 +308,14 @@ TEST_CASE("optim: options of these rules that are out of range are refused") {
   refused(vernier::LambOptions{.eps = -1}, "eps");
   refused(vernier::AdafactorOptions{.beta2_decay = 0.5}, "beta2_decay");
   refused(vernier::AdafactorOptions{.clipping_threshold = 0.5}, "clipping_threshold");
+  refused(vernier::AdadeltaOptions{.rho = 2}, "rho = 2 is out of range: it must be 0 to 1");
+  refused(vernier::NAdamOptions{.momentum_decay = -1}, "momentum_decay");
+  refused(vernier::RAdamOptions{.beta2 = 1}, "beta2");
+  refused(vernier::AdamaxOptions{.eps = -1}, "eps");
+  refused(vernier::RpropOptions{.lr = 0}, "lr = 0 is out of range: it must be above 0");
+  refused(vernier::RpropOptions{.eta_plus = 1}, "eta_plus");
+  refused(vernier::RpropOptions{.step_min = 1, .step_max = 0.5}, "step_max");
+  refused(vernier::ASGDOptions{.t0 = -1}, "t0");
   refused(vernier::MuonOptions{.lr = 0}, "lr = 0 is out of range: it must be above 0");
   refused(vernier::MuonOptions{.ns_steps = 100}, "ns_steps = 100 is out of range: it must be 1 to 99");
 }

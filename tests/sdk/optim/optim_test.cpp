@@ -160,7 +160,13 @@ std::vector<MakeOurs> all_kinds() {
           ours<vernier::Lion>(vernier::LionOptions{.lr = 0.01, .weight_decay = 0.1}),
           ours<vernier::Lamb>(vernier::LambOptions{.lr = 0.01}),
           ours<vernier::Adafactor>(vernier::AdafactorOptions{.weight_decay = 0.1}),
-          ours<vernier::Muon>(vernier::MuonOptions{.lr = 0.01})};
+          ours<vernier::Muon>(vernier::MuonOptions{.lr = 0.01}),
+          ours<vernier::Adadelta>(vernier::AdadeltaOptions{}),
+          ours<vernier::NAdam>(vernier::NAdamOptions{.weight_decay = 0.1, .decoupled_weight_decay = true}),
+          ours<vernier::RAdam>(vernier::RAdamOptions{.beta2 = 0.9}),
+          ours<vernier::Adamax>(vernier::AdamaxOptions{}),
+          ours<vernier::Rprop>(vernier::RpropOptions{}),
+          ours<vernier::ASGD>(vernier::ASGDOptions{.t0 = 2})};
 }
 
 vernier::Tensors copies(const vernier::Tensors& tensors) {

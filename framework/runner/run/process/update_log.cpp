@@ -19,7 +19,10 @@ void UpdateLog::look(const Run& run) {
 void UpdateLog::count_one(TrainerRun& run, std::int64_t step, const KnownUpdate& update) {
   run.last_update = update.result;
   run.updates += is_skipped(update.result) ? 0 : 1;
-  if (update.result == UpdateResult::found_inf) run.amp.add_overflow();
+  if (update.result == UpdateResult::found_inf) {
+    run.amp.add_overflow();
+    run.amp.set_growth_tracker(0);
+  }
   if (!is_skipped(update.result)) return;
   Notice::Details details{{"step", step}};
   const bool is_veto = update.result == UpdateResult::vetoed && update.gradients.empty();

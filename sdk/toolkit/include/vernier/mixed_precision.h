@@ -26,6 +26,7 @@ class Float8Layers;
 //                              validation is in float32; inference: only validation is not
 //   fallback = "none"          none | float32: what to compute in where the device has no instructions for the dtype
 //   cast_inputs = false        casts the batch's floating-point tensors before the task sees them
+//   cast_outputs = false       casts results of operations that no rule matches to float32
 //   attention = "auto"         auto | fused | matmul: LibTorch's kernel as in PyTorch, or attention_by_matmul();
 //                              auto: by matmul on a CPU with AMX, up to a length of 512, where fused_kernels.h is off
 //   rule = []                  [[precision.rule]] tables of vernier/precision_rules.h

@@ -87,6 +87,12 @@ extern template class Fused<LionOptions>;
 extern template class Fused<LambOptions>;
 extern template class Fused<AdafactorOptions>;
 extern template class Fused<MuonOptions>;
+extern template class Fused<AdadeltaOptions>;
+extern template class Fused<NAdamOptions>;
+extern template class Fused<RAdamOptions>;
+extern template class Fused<AdamaxOptions>;
+extern template class Fused<RpropOptions>;
+extern template class Fused<ASGDOptions>;
 using AdamW = Fused<AdamWOptions>;
 using Adam = Fused<AdamOptions>;
 using SGD = Fused<SGDOptions>;
@@ -96,5 +102,11 @@ using Lion = Fused<LionOptions>;
 using Lamb = Fused<LambOptions>;
 using Adafactor = Fused<AdafactorOptions>;
 using Muon = Fused<MuonOptions>;
+using Adadelta = Fused<AdadeltaOptions>;
+using NAdam = Fused<NAdamOptions>;
+using RAdam = Fused<RAdamOptions>;
+using Adamax = Fused<AdamaxOptions>;
+using Rprop = Fused<RpropOptions>;
+using ASGD = Fused<ASGDOptions>;
 
 }  // namespace vernier

@@ -68,6 +68,54 @@ struct VERNIER_API LionOptions {
   double weight_decay = 0.0;         // decoupled
 };
 
+// Zeiler, ADADELTA, arXiv:1212.5701. A step has the size of earlier ones, times lr.
+struct VERNIER_API AdadeltaOptions {
+  double lr = 1.0;
+  double rho = 0.9, eps = 1e-6;  // rho: decay of the means of squares, of gradients and of steps
+  double weight_decay = 0.0;     // L2 penalty: added to the gradient
+};
+
+// Adam with Nesterov's momentum, which rises over the steps. Dozat, ICLR 2016 workshop.
+struct VERNIER_API NAdamOptions {
+  double lr = 2e-3;
+  double beta1 = 0.9, beta2 = 0.999, eps = 1e-8;
+  double weight_decay = 0.0;     // L2 penalty, or decoupled
+  double momentum_decay = 4e-3;  // the momentum of step t is beta1 * (1 - 0.96^(t * momentum_decay) / 2)
+  bool decoupled_weight_decay = false;
+};
+
+// Adam that steps by its momentum alone until the mean of squares is certain. Liu et al., ICLR 2020, arXiv:1908.03265.
+struct VERNIER_API RAdamOptions {
+  double lr = 1e-3;
+  double beta1 = 0.9, beta2 = 0.999, eps = 1e-8;
+  double weight_decay = 0.0;  // L2 penalty, or decoupled
+  bool decoupled_weight_decay = false;
+};
+
+// Adam with the largest recent gradient instead of the mean of squares. Kingma and Ba, ICLR 2015, section 7.1.
+struct VERNIER_API AdamaxOptions {
+  double lr = 2e-3;
+  double beta1 = 0.9, beta2 = 0.999, eps = 1e-8;
+  double weight_decay = 0.0;  // L2 penalty: added to the gradient
+};
+
+// Steps by the sign of the gradient, with a size for each element. Riedmiller and Braun, ICNN 1993, in the form of
+// torch.optim.Rprop: an element whose gradient changed its sign rests for a step. For whole data sets as one batch.
+struct VERNIER_API RpropOptions {
+  double lr = 1e-2;                        // size of the first step, above 0. set_lr() scales all later ones
+  double eta_minus = 0.5, eta_plus = 1.2;  // factors of the size where the sign changed, and where it stayed
+  double step_min = 1e-6, step_max = 50.0;
+};
+
+// Plain steps whose size decays, and the average of the weights. Polyak and Juditsky, SIAM J. Control Optim. 30, 1992.
+// The average is the state "ax".
+struct VERNIER_API ASGDOptions {
+  double lr = 1e-2;
+  double lambd = 1e-4, alpha = 0.75;  // step t, from 0, has the size lr / (1 + lambd * lr * t)^alpha
+  double t0 = 1e6;                    // updates before the average begins; until then it is the weights
+  double weight_decay = 0.0;          // L2 penalty: added to the gradient, besides the decay by lambd
+};
+
 // Parameters with their own options, for example biases without weight decay. May be empty.
 template <class Options>
 struct VERNIER_API ParameterGroup {

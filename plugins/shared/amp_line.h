@@ -1,0 +1,35 @@
+// The statistics of mixed precision as one line for people:
+//   scale 65536, growth tracker 12, overflows 3 (0.6%), underflow in 2 measurements (0.4% of gradients), mixed
+//   precision in 100% of 500 steps
+#pragma once
+
+#include <c10/util/StringUtil.h>
+#include <vernier/amp_stats.h>
+
+#include <array>
+#include <cstdio>
+#include <string>
+
+// The host waits for the device if underflow was measured.
+inline std::string amp_line(const vernier::AmpStats& amp) {
+  const auto percent = [](double share) {
+    std::array<char, 32> text{};
+    std::snprintf(text.data(), text.size(), "%.2g%%", 100 * share);
+    return std::string(share >= 0.995 ? "100%" : text.data());
+  };
+  std::string text;
+  if (const auto scale = amp.current_scale()) {
+    text += c10::str("scale ", *scale, ", growth tracker ", amp.growth_tracker().value_or(0), ", overflows ",
+                     amp.overflow_count(), " (", percent(amp.overflow_ratio()), "), ");
+  } else {
+    text += "the loss is not scaled, ";
+  }
+  if (const auto share = amp.underflow()) {
+    text += c10::str("underflow in ", amp.underflow_count(),
+                     amp.underflow_count() == 1 ? " measurement (" : " measurements (", percent(*share),
+                     " of gradients), ");
+  }
+  text += c10::str("mixed precision in ", percent(amp.amp_usage_ratio()), " of ", amp.total_steps(), " steps");
+  if (const auto saved = amp.avg_memory_savings()) text += c10::str(", saves ", *saved, " GB");
+  return text;
+}
