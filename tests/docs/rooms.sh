@@ -15,7 +15,7 @@ find sdk framework plugins -name '*.cpp' -o -name '*.h' | LC_ALL=C sort | grep -
     -v toolkit="$(ls sdk/toolkit/include/vernier)" '
     BEGIN {
       # In each line, a room may include those before it.
-      sdk = "core base files text optim cpu trace amp memory advice data readers"
+      sdk = "core base files text cuda optim cpu trace amp memory advice data readers"
       runner = "wiring process state run output cli"
       service = "service/http service/queue service/audit service/api service/jobs service"
       count = split(sdk, names, " ")
@@ -63,6 +63,7 @@ find sdk framework plugins -name '*.cpp' -o -name '*.h' | LC_ALL=C sort | grep -
       n = split(path, part, "/")
       if (path ~ /\/include\//) return room_of_header(path)
       if (path ~ /^framework\/tools\/common\/model\//) return "trained_run"
+      if (part[2] == "cuda") return "cuda"
       if (part[2] == "tools") return "tools/" part[3]
       if (part[2] == "embed") return "embed"
       if (part[2] == "service") return n == 3 ? "service" : "service/" part[3]
@@ -94,6 +95,7 @@ find sdk framework plugins -name '*.cpp' -o -name '*.h' | LC_ALL=C sort | grep -
         sub(/^tools\/common\/(page|text|trials)$/, "tools/common", room)
         sub(/^tools\/common\/model$/, "trained_run", room)
         sub(/^run\//, "", room)
+        sub(/^(\.\.\/)+/, "", room)
         if (room in subroom) room = subroom[room]
       } else {
         next

@@ -194,7 +194,7 @@ RunOptions::RunOptions(Options& options, const std::string& default_name)
       init_rename(options.get("init_rename", std::vector<std::string>{},
                               "\"old -> new\" names of init_from, * for any text; no new name: left out")),
       fused(
-          options.get("fused", true, "Vernier's faster kernels for some operators on a CPU; small ones on one thread")),
+          options.get("fused", true, "Vernier's faster kernels for some operators on a CPU, and for updates on a GPU")),
       deterministic(options.get("deterministic", false,
                                 "as PyTorch's use_deterministic_algorithms: an operator that may differ is an error")),
       init_strict(options.get("init_strict", true, "refuse init_from where names are missing or not in the model")),

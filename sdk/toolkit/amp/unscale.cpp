@@ -16,7 +16,8 @@ void unscale(Run& run, const torch::Tensor& scale) {
     run.found_inf = unscale_gradients_(gradients, scale);
     return;
   }
-  auto inspected = run.results_are_late ? inspect_by_operators(gradients) : inspect_gradients(gradients);
+  const bool needs_each = run.results_are_late && gradients.front().is_cpu();
+  auto inspected = needs_each ? inspect_by_operators(gradients) : inspect_gradients(gradients);
   run.found_inf = std::move(inspected.found_inf);
   run.norms.all = std::move(inspected.norm);
   run.norms.each = std::move(inspected.norms);

@@ -14,6 +14,7 @@
 #include "blocked_attention.h"
 #include "cpu/kernels/activation_kernel.h"
 #include "operators.h"
+#include "optim/gpu_choice.h"
 #include "rows.h"
 
 namespace vernier {
@@ -104,6 +105,7 @@ void use_fused_kernels(bool on) {
     (void)once;
   }
   in_use = on;
+  use_gpu_library(on);
 }
 
 bool fused_kernels() {

@@ -6,6 +6,7 @@
 
 #include "base/parallel.h"
 #include "formula.h"
+#include "gpu_optimizers.h"
 #include "optim/kernels/element_kernel.h"
 #include "optim_rule.h"
 
@@ -153,6 +154,12 @@ UpdateRule rule_of(const AdagradOptions& o, const torch::Tensor& parameter) {
 UpdateRule rule_of(const LionOptions& o, const torch::Tensor& parameter) {
   UpdateRule rule{{{"exp_avg"}}, false, AdamState::full, {}};
   rule.apply = by_formula(lion_formula(o));
+  if (const auto* library = gpu_kernels_for(parameter); library != nullptr) {
+    rule.apply = [o, library](const UpdateLists& lists, double lr, const MaybeTensor& grad_scale,
+                              const MaybeTensor& found_inf) {
+      lion_on_gpu(*library, gpu_options(o, lr), lists, grad_scale, found_inf);
+    };
+  }
   if (!has_host_kernel(parameter)) return rule;
   rule.apply = [o](const UpdateLists& lists, double lr, const MaybeTensor& grad_scale, const MaybeTensor&) {
     elements_on_host(

@@ -11,6 +11,7 @@
 #endif
 
 #include "base/parallel.h"
+#include "gpu_optimizers.h"
 #include "grad_norm_operators.h"
 #include "tensor_lists.h"
 
@@ -187,7 +188,10 @@ bool can_inspect(const TensorVector& gradients) {
 Inspected inspect_gradients(const TensorVector& gradients) {
   const torch::NoGradGuard no_grad;
   if (!can_inspect(gradients)) throw Error("the gradients are not all dense, float32 and on one device");
-  if (!gradients.empty() && !gradients.front().is_cpu()) return inspect_by_operators(gradients);
+  if (!gradients.empty() && !gradients.front().is_cpu()) {
+    const auto* const library = gpu_library(gradients.front().device());
+    return library != nullptr ? inspect_on_gpu(*library, gradients) : inspect_by_operators(gradients);
+  }
   const double sum = sum_on_host(gradients);
   return {torch::scalar_tensor(std::isfinite(sum) ? 0.0 : 1.0, torch::kFloat32),
           torch::scalar_tensor(std::sqrt(sum), torch::kFloat64),

@@ -7,6 +7,7 @@
 #include "adam_host.h"
 #include "adam_operators.h"
 #include "block_quantisation.h"
+#include "gpu_optimizers.h"
 #include "optim_rule.h"
 
 namespace vernier {
@@ -82,6 +83,11 @@ UpdateRule adam_rule(const Options& o, const torch::Tensor& parameter, Kernel ke
   if (parameter.is_cpu() && parameter.scalar_type() == torch::kFloat32 && !o.amsgrad) {
     rule.apply = [o, kept](const UpdateLists& lists, double lr, const MaybeTensor& grad_scale, const MaybeTensor&) {
       update_on_host(kept, o, lists, lr, grad_scale);
+    };
+  } else if (const auto* library = gpu_kernels_for(parameter); library != nullptr && !o.amsgrad) {
+    rule.apply = [o, kept, library](const UpdateLists& lists, double lr, const MaybeTensor& grad_scale,
+                                    const MaybeTensor& found_inf) {
+      adam_on_gpu(*library, gpu_options(o, lr), kept, o.seed, lists, grad_scale, found_inf);
     };
   } else if (kept != AdamState::full) {
     rule.apply = [o, kept, kernel](const UpdateLists& lists, double lr, const MaybeTensor& grad_scale,
@@ -187,10 +193,17 @@ UpdateRule rule_of(const AdamOptions& options, const torch::Tensor& parameter) {
   return adam_rule(options, parameter, [](auto&&... arguments) { at::_fused_adam_(arguments...); });
 }
 
-UpdateRule rule_of(const SGDOptions& o, const torch::Tensor&) {
+UpdateRule rule_of(const SGDOptions& o, const torch::Tensor& parameter) {
   const bool dampens = o.momentum != 0 && o.dampening != 0;
   UpdateRule rule{{}, dampens, AdamState::full, {}};
   if (o.momentum != 0) rule.slots.push_back({"momentum_buffer"});
+  if (const auto* library = gpu_kernels_for(parameter); library != nullptr) {
+    rule.apply = [o, library](const UpdateLists& lists, double lr, const MaybeTensor& grad_scale,
+                              const MaybeTensor& found_inf) {
+      sgd_on_gpu(*library, gpu_options(o, lr), lists, grad_scale, found_inf);
+    };
+    return rule;
+  }
   rule.apply = [o, dampens](const UpdateLists& lists, double lr, const MaybeTensor& grad_scale,
                             const MaybeTensor& found_inf) {
     // Without dampening the first update needs no care: a buffer of zeros turns into the gradient.

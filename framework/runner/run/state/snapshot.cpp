@@ -18,6 +18,7 @@
 
 #include "core/process_state.h"
 #include "files/json.h"
+#include "optim/gpu_choice.h"
 #include "wiring/host.h"
 
 namespace vernier {
@@ -184,14 +185,17 @@ std::string device_of(const Run& run) {
 }
 
 // The options of [run] about LibTorch's kernels, as they were carried out.
-std::string kernels() {
+std::string kernels(const Run& run) {
   const auto precision = at::globalContext().float32MatmulPrecision();
   const char* name = precision == at::Float32MatmulPrecision::HIGHEST ? "highest"
                      : precision == at::Float32MatmulPrecision::HIGH  ? "high"
                                                                       : "medium";
   return c10::str("matmul = ", matmul_path(), ", matmul_precision = ", name,
                   ", fused = ", fused_kernels() ? "true" : "false",
-                  multiplies_in_float32(torch::kFloat16) ? ", products of 16 bits in float32" : "");
+                  multiplies_in_float32(torch::kFloat16) ? ", products of 16 bits in float32" : "",
+                  run.device.is_cpu()  ? ""
+                  : uses_gpu_library() ? ", updates by Vernier's CUDA kernels"
+                                       : ", updates by LibTorch's operators");
 }
 
 Differences differences(const State& snapshot, const Run& run, const std::vector<Plugin*>& plugins,
@@ -207,7 +211,7 @@ Differences differences(const State& snapshot, const Run& run, const std::vector
   found.compare("threads", std::to_string(snapshot.integer("run/threads")), std::to_string(at::get_num_threads()));
   found.compare("LibTorch", snapshot.text("run/libtorch"), TORCH_VERSION);
   found.compare("processor", snapshot.text("run/processor"), at::get_cpu_capability());
-  found.compare("[run]", snapshot.text("run/kernels"), kernels());
+  found.compare("[run]", snapshot.text("run/kernels"), kernels(run));
   return found;
 }
 
@@ -263,7 +267,7 @@ State take_snapshot(const TrainerRun& run, const std::vector<Plugin*>& plugins, 
   if (const auto builds = builds_of(plugins); !builds.empty()) state.put("run/builds", builds);
   state.put("run/libtorch", std::string(TORCH_VERSION));
   state.put("run/processor", at::get_cpu_capability());
-  state.put("run/kernels", kernels());
+  state.put("run/kernels", kernels(run));
   for (const auto& [name, counter] : counters) state.put(name, run.*counter);
   state.put("run/last_update", static_cast<std::int64_t>(run.last_update));
   state.put("run/device", device_of(run));

@@ -22,6 +22,8 @@ class CountedNoise {
     count_ = static_cast<std::uint32_t>(z >> 32);
   }
 
+  std::uint32_t place() const { return place_; }
+  std::uint32_t count() const { return count_; }
   void set_step(std::uint32_t step) { now_ = count_ + step * golden; }
   // Returns two random numbers of 16 bits for the element at this index.
   std::uint32_t operator()(std::uint32_t place) const { return mixed(mixed(place ^ place_) + now_); }

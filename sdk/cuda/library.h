@@ -1,0 +1,73 @@
+// The library of kernels for NVIDIA GPUs, libvernier_cuda.so. It links nothing of LibTorch. It is opened at run time,
+// where a run trains on a GPU, and exports the table below as the symbol vernier_cuda. All pointers are of the current
+// device's memory, unless said otherwise. Calls return at once; their work is in the stream.
+#pragma once
+
+#include <cstdint>
+
+#include "grid.h"
+
+namespace vernier::gpu {
+
+// Scalars that the optimizers of one call share. On the device: found_inf (float32; the update is skipped unless it is
+// 0) and grad_scale (float32; gradients are divided by it). Either may be nullptr.
+struct Gate {
+  const float *found_inf, *grad_scale;
+};
+
+// A parameter with its gradient and state, all dense and in one memory layout. All are float32 unless said otherwise.
+struct Tensor {
+  std::int64_t count;
+  float* parameter;
+  const float* gradient;
+  void* state[2];                          // in the order of the rule; float32, or for Adam bfloat16 or 8-bit codes
+  float* largest[2];                       // of each block of 256 codes
+  const float* steps;                      // counts this update; for Adam, and SGD with dampening
+  std::uint32_t noise_place, noise_count;  // of the stochastic rounding in bfloat16
+};
+
+enum class Averages : std::int32_t { full, bfloat16, eight_bit };
+
+struct AdamOptions {
+  double lr, beta1, beta2, eps, l2, weight_decay;  // l2: Adam's; weight_decay: AdamW's
+  bool maximize;
+};
+struct LionOptions {
+  double lr, beta1, beta2, weight_decay;
+};
+struct SGDOptions {
+  double lr, momentum, dampening, weight_decay;
+  bool nesterov, maximize;
+};
+
+// A gradient whose numbers are read.
+struct Numbers {
+  const float* first;
+  std::int64_t count;
+};
+// The memory that inspect() writes. norms: one for each tensor. The others are one number.
+struct Inspection {
+  double *norms, *norm;
+  float* found_inf;
+  double* scratch;  // inspection_scratch() numbers
+};
+
+constexpr std::int64_t adam_scratch = 12;
+
+struct Library {
+  std::uint64_t layout;  // VERNIER_CUDA_LAYOUT, a hash of these headers
+  // Says why the current device cannot run these kernels; nullptr: it can.
+  Trouble (*trouble)();
+
+  // Updates of all tensors in one pass. scratch: adam_scratch bytes for each tensor.
+  Trouble (*adam)(const AdamOptions& options, Averages averages, const Tensor* tensors, std::int64_t count, Gate gate,
+                  void* scratch, Stream stream);
+  Trouble (*lion)(const LionOptions& options, const Tensor* tensors, std::int64_t count, Gate gate, Stream stream);
+  Trouble (*sgd)(const SGDOptions& options, const Tensor* tensors, std::int64_t count, Gate gate, Stream stream);
+
+  // 2-norms in float64 and the finite check, in one pass over all gradients.
+  std::int64_t (*inspection_scratch)(const Numbers* tensors, std::int64_t count);
+  Trouble (*inspect)(const Numbers* tensors, std::int64_t count, const Inspection& to, Stream stream);
+};
+
+}  // namespace vernier::gpu

@@ -1,0 +1,16 @@
+// The functions of the library's table, as library.h says.
+#pragma once
+
+#include "library.h"
+
+namespace vernier::gpu {
+
+Trouble adam(const AdamOptions& options, Averages averages, const Tensor* tensors, std::int64_t count, Gate gate,
+             void* scratch, Stream stream);
+Trouble lion(const LionOptions& options, const Tensor* tensors, std::int64_t count, Gate gate, Stream stream);
+Trouble sgd(const SGDOptions& options, const Tensor* tensors, std::int64_t count, Gate gate, Stream stream);
+
+std::int64_t inspection_scratch(const Numbers* tensors, std::int64_t count);
+Trouble inspect(const Numbers* tensors, std::int64_t count, const Inspection& to, Stream stream);
+
+}  // namespace vernier::gpu

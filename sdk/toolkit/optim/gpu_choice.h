@@ -1,0 +1,15 @@
+// The choice between Vernier's CUDA kernels (gpu_library.h) and LibTorch's operators, for the whole process.
+#pragma once
+
+#include <vernier/abi.h>
+
+namespace vernier {
+
+// Has optimizers and norms on NVIDIA GPUs use the library of CUDA kernels, or LibTorch's operators. For optimizers made
+// from now on.
+VERNIER_API void use_gpu_library(bool on);
+
+// Returns true if the library has been opened and is used.
+VERNIER_API bool uses_gpu_library();
+
+}  // namespace vernier

@@ -1,0 +1,258 @@
+// The CUDA kernels, compiled for the host: their results are those of the kernels for the CPU.
+#include <ATen/ATen.h>
+#include <doctest/doctest.h>
+#include <vernier/error.h>
+#include <vernier/grad_norm.h>
+#include <vernier/optim.h>
+
+#include <cmath>
+#include <cstring>
+#include <filesystem>
+#include <limits>
+#include <random>
+#include <string>
+
+#include "optim/gpu_optimizers.h"
+
+extern "C" const vernier::gpu::Library vernier_cuda;
+
+namespace gpu_library_test {
+
+using vernier::AdamState;
+using vernier::AdamWOptions;
+using vernier::UpdateLists;
+using Tensors = std::vector<torch::Tensor>;
+
+namespace {
+
+const vernier::gpu::Library& library = vernier_cuda;
+std::mt19937 draw(20261126);
+
+double between(double least, double most) {
+  return std::uniform_real_distribution(least, most)(draw);
+}
+bool one_in(unsigned n) {
+  return draw() % n == 0;
+}
+
+// Numbers of many magnitudes, with odd ones among them where `odd`, at any alignment of float32.
+torch::Tensor numbers(std::int64_t count, bool odd) {
+  const auto start = static_cast<std::int64_t>(draw() % 4);
+  auto all = at::empty({count + start}, torch::kFloat32);
+  auto* first = all.data_ptr<float>();
+  constexpr float infinity = std::numeric_limits<float>::infinity();
+  const float strange[] = {infinity, -infinity, std::nanf(""), 1e-41F, -1e-44F, 0, -0.0F, 3e38F};
+  const auto scale = static_cast<float>(std::pow(10, between(-9, 3)));
+  for (std::int64_t i = 0; i < count + start; ++i) {
+    first[i] = odd && one_in(9) ? strange[draw() % 8] : scale * (static_cast<float>(draw()) / 2147483648.0F - 1.0F);
+  }
+  return all.slice(0, start);
+}
+
+std::int64_t any_size(std::int64_t least) {
+  if (one_in(40)) return least + 8192 + static_cast<std::int64_t>(draw() % 5);
+  return least + static_cast<std::int64_t>(draw() % (one_in(4) ? 700 : 40));
+}
+
+bool same_bits(const torch::Tensor& a, const torch::Tensor& b) {
+  if (a.scalar_type() != b.scalar_type() || a.numel() != b.numel()) return false;
+  if (!a.is_floating_point()) return at::equal(a.reshape({-1}), b.reshape({-1}));
+  const auto x = a.to(torch::kFloat32).contiguous(), y = b.to(torch::kFloat32).contiguous();
+  const auto *left = x.const_data_ptr<float>(), *right = y.const_data_ptr<float>();
+  for (std::int64_t i = 0; i < x.numel(); ++i) {
+    const bool both_nan = left[i] != left[i] && right[i] != right[i];
+    if (!both_nan && std::memcmp(left + i, right + i, sizeof(float)) != 0) return false;
+  }
+  return true;
+}
+
+// Two sums of the same squares in another order.
+bool is_near(double a, double b) {
+  return a == b || (a != a && b != b) || std::abs(a - b) <= 1e-13 * b;
+}
+double norm_of(const torch::Tensor& tensor) {
+  double sum = 0;
+  const auto* first = tensor.const_data_ptr<float>();
+  for (std::int64_t i = 0; i < tensor.numel(); ++i) sum += static_cast<double>(first[i]) * first[i];
+  return std::sqrt(sum);
+}
+
+torch::Tensor scalar(float number) {
+  return at::full({}, number, torch::kFloat32);
+}
+
+// The same updates by an optimizer on the CPU and by kernels of the library. `apply(lists, lr, scale, found_inf)`
+// calls the latter. Returns the name of the first tensor that differs, or "".
+template <class Options, class Apply>
+std::string difference(const Options& options, std::int64_t least, const std::vector<const char*>& names, bool counts,
+                       const Apply& apply) {
+  UpdateLists lists;
+  Tensors theirs;
+  const bool is_odd = one_in(2);
+  const std::size_t tensors = one_in(100) ? 60 : 1 + draw() % 4;
+  for (std::size_t i = 0; i < tensors; ++i) {
+    lists.parameters.push_back(numbers(any_size(least), false));
+    theirs.push_back(lists.parameters.back().clone());
+    lists.numbers.push_back(i);
+    if (counts) lists.steps.push_back(scalar(0));
+  }
+  vernier::Fused<Options> optimizer(theirs, options);
+  const auto updates = 1 + static_cast<int>(draw() % 3);
+  for (int update = 0; update < updates; ++update) {
+    const auto scale = one_in(2) ? torch::Tensor() : scalar(static_cast<float>(std::exp2(draw() % 20)));
+    const auto found_inf = one_in(4) ? torch::Tensor() : scalar(update > 0 && one_in(5) ? 1.0F : 0.0F);
+    const bool is_skipped = found_inf.defined() && found_inf.template item<float>() != 0;
+    lists.gradients.clear();
+    for (std::size_t i = 0; i < tensors; ++i) {
+      lists.gradients.push_back(numbers(theirs[i].numel(), is_odd));
+      theirs[i].mutable_grad() = lists.gradients.back().clone();
+    }
+    optimizer.step(found_inf, scale);
+    if (update == 0) {  // in the shapes and dtypes of the other side, with what a new state holds
+      const auto state = optimizer.state_dict();
+      for (const auto* name : names) {
+        auto& slot = lists.slots.emplace_back();
+        for (std::size_t i = 0; i < tensors; ++i) {
+          slot.push_back(at::zeros_like(state.tensor(std::to_string(i) + "/" + name)));
+        }
+      }
+    }
+    for (auto& step : lists.steps) step.add_(is_skipped ? 0 : 1);
+    vernier::gpu::threads_run_backwards = one_in(2);
+    apply(lists, optimizer.lr(), scale.defined() ? vernier::MaybeTensor(scale) : std::nullopt,
+          found_inf.defined() ? vernier::MaybeTensor(found_inf) : std::nullopt);
+  }
+  const auto state = optimizer.state_dict();
+  for (std::size_t i = 0; i < tensors; ++i) {
+    if (!same_bits(lists.parameters[i], theirs[i])) return "parameter";
+    for (std::size_t k = 0; k < names.size(); ++k) {
+      if (!same_bits(lists.slots[k][i], state.tensor(std::to_string(i) + "/" + names[k]))) return names[k];
+    }
+  }
+  return "";
+}
+
+template <class Options>
+Options any_adam(AdamState state) {
+  Options options;
+  options.lr = between(0, 0.1);
+  options.beta1 = one_in(4) ? between(0, 0.6) : between(0.6, 0.99);
+  options.beta2 = between(0.5, 0.9999);
+  options.eps = one_in(5) ? 0 : std::pow(10, between(-12, -4));
+  options.weight_decay = one_in(2) ? 0 : between(0, 0.2);
+  options.maximize = one_in(4);
+  options.state = state;
+  options.seed = draw();
+  return options;
+}
+
+// Returns true if the kernels for the CPU have fused multiplication, as the library has. Elsewhere they round twice.
+bool rounds_once() {
+  return at::get_cpu_capability().starts_with("AVX");
+}
+
+template <class Options>
+void compare_adam(AdamState state, int cases) {
+  const bool in_codes = state == AdamState::eight_bit;
+  std::vector<const char*> names{"exp_avg", "exp_avg_sq"};
+  if (in_codes) names.insert(names.end(), {"exp_avg_absmax", "exp_avg_sq_absmax"});
+  for (int i = 0; i < cases; ++i) {
+    const auto options = any_adam<Options>(state);
+    CAPTURE(i);
+    REQUIRE(difference(options, in_codes ? 4096 : 0, names, true, [&](const auto& lists, double lr, auto... gate) {
+              vernier::adam_on_gpu(library, vernier::gpu_options(options, lr), state, options.seed, lists, gate...);
+            }) == "");
+  }
+}
+
+}  // namespace
+
+TEST_CASE("gpu library: Adam and AdamW have the bits of the CPU, in each kind of state") {
+  if (!rounds_once()) return;
+  compare_adam<AdamWOptions>(AdamState::full, 1800);
+  compare_adam<vernier::AdamOptions>(AdamState::full, 1800);
+  compare_adam<AdamWOptions>(AdamState::bfloat16, 1800);
+  compare_adam<AdamWOptions>(AdamState::eight_bit, 300);
+}
+
+TEST_CASE("gpu library: Lion has the bits of the CPU, SGD those of LibTorch's kernel") {
+  for (int i = 0; i < 1800; ++i) {
+    const vernier::LionOptions options{between(0, 0.1), between(0, 0.99), between(0, 0.999), between(0, 0.5)};
+    CAPTURE(i);
+    REQUIRE(difference(options, 0, {"exp_avg"}, false, [&](const auto& lists, double lr, auto... gate) {
+              vernier::lion_on_gpu(library, vernier::gpu_options(options, lr), lists, gate...);
+            }) == "");
+  }
+  if (!rounds_once()) return;
+  for (int i = 0; i < 1800; ++i) {
+    vernier::SGDOptions options{.lr = between(0, 0.1), .weight_decay = one_in(2) ? 0 : between(0, 0.1)};
+    options.momentum = one_in(3) ? 0 : between(0.1, 0.99);
+    options.maximize = one_in(4);
+    if (options.momentum > 0) options.dampening = one_in(2) ? between(0, 0.9) : 0;
+    options.nesterov = options.momentum > 0 && options.dampening == 0 && one_in(2);
+    std::vector<const char*> names;
+    if (options.momentum > 0) names.push_back("momentum_buffer");
+    CAPTURE(i);
+    REQUIRE(difference(options, 0, names, options.dampening != 0, [&](const auto& lists, double lr, auto... gate) {
+              vernier::sgd_on_gpu(library, vernier::gpu_options(options, lr), lists, gate...);
+            }) == "");
+  }
+}
+
+TEST_CASE("gpu library: norms and the finite check are those of the CPU") {
+  for (int i = 0; i < 1200; ++i) {
+    Tensors gradients;
+    const auto count = one_in(50) ? 300 : 1 + draw() % 5;
+    for (std::size_t k = 0; k < count; ++k) {
+      gradients.push_back(numbers(one_in(10) ? 0 : any_size(0) + (one_in(30) ? 32768 : 0), one_in(20)));
+    }
+    vernier::gpu::threads_run_backwards = one_in(2);
+    const auto ours = vernier::inspect_on_gpu(library, gradients), right = vernier::inspect_gradients(gradients);
+    CAPTURE(i);
+    REQUIRE(*ours.found_inf.const_data_ptr<float>() == *right.found_inf.const_data_ptr<float>());
+    REQUIRE(is_near(*ours.norm.const_data_ptr<double>(), *right.norm.const_data_ptr<double>()));
+    const auto* norm = ours.norms.const_data_ptr<double>();
+    for (const auto& gradient : gradients) {
+      if (gradient.numel() != 0) REQUIRE(is_near(*norm++, norm_of(gradient)));
+    }
+    REQUIRE(norm == ours.norms.const_data_ptr<double>() + ours.norms.numel());
+  }
+}
+
+TEST_CASE("gpu library: one that computes something else is not used") {
+  CHECK(vernier::wrong_on_device(library, torch::kCPU) == "");
+  const auto nothing = [](auto...) -> vernier::gpu::Trouble { return nullptr; };
+  auto broken = library;
+  broken.adam = nothing;
+  CHECK(vernier::wrong_on_device(broken, torch::kCPU) == "adamw");
+  broken = library;
+  broken.lion = nothing;
+  CHECK(vernier::wrong_on_device(broken, torch::kCPU) == "lion");
+  broken = library;
+  broken.sgd = [](const auto& options, auto* tensors, auto count, auto gate, auto stream) {
+    auto other = options;
+    other.momentum *= 1.01;
+    return library.sgd(other, tensors, count, gate, stream);
+  };
+  CHECK(vernier::wrong_on_device(broken, torch::kCPU) == "sgd");
+  broken = library;
+  broken.inspect = [](auto*, auto, const auto& to, auto) -> vernier::gpu::Trouble {
+    *to.norm = 1;
+    *to.found_inf = 0;
+    return nullptr;
+  };
+  CHECK(vernier::wrong_on_device(broken, torch::kCPU) == "norm");
+}
+
+TEST_CASE("gpu library: a file that cannot be used says why") {
+  CHECK_THROWS_WITH_AS(vernier::open_gpu_library("nowhere/libvernier_cuda.so"),
+                       "Vernier was built without them, because nvcc was not found: set CUDACXX to it and build again",
+                       vernier::Error);
+  CHECK_THROWS_WITH_AS(vernier::open_gpu_library(VERNIER_BINARY_DIR "/libvernier_sdk.so"),
+                       (VERNIER_BINARY_DIR "/libvernier_sdk.so is of another build of Vernier: build it again"),
+                       vernier::Error);
+  if (!std::filesystem::exists(vernier::gpu_library_file())) return;
+  CHECK(vernier::open_gpu_library(vernier::gpu_library_file()).trouble() != nullptr);  // where there is no GPU
+}
+
+}  // namespace gpu_library_test
