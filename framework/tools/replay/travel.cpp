@@ -63,10 +63,11 @@ Steps steps_of(const std::string& text) {
   return steps;
 }
 
-Travel::Travel(const fs::path& folder, const Host& host, const std::atomic<int>& stop)
+Travel::Travel(const fs::path& folder, const Host& host, const std::atomic<int>& stop, Needs needs)
     : name_(folder.string()), files_(files_of(folder)), host_(host), stop_(stop), config_(configuration_of(folder)) {
   const auto ranks = files_.summary.is_object() ? files_.summary.value("ranks", 1) : 1;
-  if (ranks == 1) return;
+  if (needs == Needs::batches) config_.erase(Distributed::role);
+  if (ranks == 1 || needs == Needs::batches) return;
   refuse(c10::str(name_, ": ", ranks, " processes trained this run, and one process cannot repeat their bits"));
 }
 

@@ -26,8 +26,12 @@ Steps steps_of(const std::string& text);
 
 class Travel {
  public:
-  // folder: of a run of `vernier train`. Throws Error if it is none, or if the run has not come to one of the steps.
-  Travel(const std::filesystem::path& folder, const Host& host, const std::atomic<int>& stop);
+  // bits: the steps have the bits that they had in the run. batches: they have the same batches, as steps of a run that
+  // several processes trained have in one process too.
+  enum class Needs { bits, batches };
+  // folder: of a run of `vernier train`. Throws Error if it is none, or where it cannot have what is needed.
+  Travel(const std::filesystem::path& folder, const Host& host, const std::atomic<int>& stop,
+         Needs needs = Needs::bits);
   Travel(const Travel&) = delete;
   Travel& operator=(const Travel&) = delete;
 

@@ -5,7 +5,9 @@
 
 #include <cmath>
 #include <map>
+#include <numeric>
 #include <regex>
+#include <sstream>
 
 #include "run_folder.h"
 #include "small_run.h"
@@ -15,6 +17,7 @@ namespace travel_test {
 
 namespace fs = std::filesystem;
 using vernier::Look;
+using Words = std::vector<std::string>;
 
 namespace {
 
@@ -162,6 +165,66 @@ TEST_CASE("travel: replay prints a step, another precision beside it, and one la
     char text[64];
     std::snprintf(text, sizeof text, "\n%-4d  %.6g ", step, loss);
     CHECK_MESSAGE(says(run.out, text), text);
+  }
+}
+
+TEST_CASE("travel: data names the samples of a step, of a run of two ranks too, and through a rewind") {
+  const auto samples_of = [](RunFolder& run, const std::string& steps) {
+    REQUIRE_MESSAGE(run.call({"data", "out", "--step", steps}) == 0, run.err);
+    std::vector<int> samples;
+    for (std::istringstream lines(run.out); std::getline(lines, run.out);) {
+      if (run.out.starts_with("  sample ")) samples.push_back(std::stoi(run.out.substr(9)));
+    }
+    return samples;
+  };
+  const auto counted = [](int from, int to) {
+    std::vector<int> all(static_cast<std::size_t>(to - from));
+    std::iota(all.begin(), all.end(), from);
+    return all;
+  };
+  const Words all_samples = {"--set", "task.validation=0"};
+  RunFolder shuffled(base);
+  REQUIRE(shuffled.train(all_samples) == 0);
+  auto epoch = samples_of(shuffled, "1..7");
+  CHECK(epoch != counted(0, 80));
+  std::ranges::sort(epoch);
+  CHECK(epoch == counted(0, 80));
+
+  const Words in_order = {"--set", "task.validation=0", "--set", "task.order=sequential"};
+  for (const Words& start : {Words{"train"}, Words{"launch", "-n", "2"}}) {
+    RunFolder run(base);
+    auto words = start;
+    words.push_back("run.toml");
+    words.insert(words.end(), in_order.begin(), in_order.end());
+    if (start[0] == "launch") words.insert(words.end(), {"--set", "distributed.use=ddp"});
+    REQUIRE_MESSAGE(run.call(words) == 0, run.err);
+    CHECK(samples_of(run, "3") == counted(24, 36));
+    CHECK(samples_of(run, "7") == counted(72, 80));
+    CHECK(samples_of(run, "8") == counted(0, 12));
+  }
+  // The batch that spiked is passed over when the run goes back, so its place has the next one.
+  RunFolder rewound(
+      std::string(base) +
+      "[[callback]]\nuse = 'inject'\nat_step = 6\nwhat = 'nan'\nlayer = 'layers.1'\n[[callback]]\nuse = 'recovery'\n"
+      "non_finite = ['rewind']\n");
+  REQUIRE_MESSAGE(rewound.train(in_order) == 0, rewound.err);
+  CHECK(samples_of(rewound, "5") == counted(48, 60));
+
+  RunFolder table(base);
+  table.folder.write("rows.csv", "x,y\n1,2\n2,4\n3,6\n4,8\n");
+  REQUIRE_MESSAGE(table.train({"--set",
+                               "task={use=\"tabular\", data=\"rows.csv\", target=\"y\", validation=0, "
+                               "batch_size=2, order=\"sequential\"}"}) == 0,
+                  table.err);
+  REQUIRE(table.call({"data", "out", "--step", "2"}) == 0);
+  CHECK(says(table.out, "step 2: 2 samples\n  sample 2 ("));
+  CHECK(says(table.out, "line 4)\n  sample 3 ("));
+  for (const Words& wrong : {Words{"data", "out"},
+                             {"data", "out", "--step", "99"},
+                             {"data", "run.toml", "--step", "1"},
+                             {"data", "out", "--step", "0"}}) {
+    CHECK(table.call(wrong) == 2);
+    CHECK(is_one_line(table.err));
   }
 }
 
