@@ -4,6 +4,7 @@
 #include <unistd.h>
 #include <vernier/fused_kernels.h>
 #include <vernier/hardware.h>
+#include <vernier/memory.h>
 
 #include <csignal>
 #include <filesystem>
@@ -143,6 +144,11 @@ void print_wiring(const Prepared& prepared) {
   print_text("[AMP] " + precision.id() + (what.empty() ? "" : ": ") + what + "\n[AMP] " +
              (scaler.scales() ? "the loss is scaled by " + scaler.id() : "the loss is not scaled") + "; " +
              hardware_of(run.device.type()).can() + '\n');
+  if (!precision.is_mixed()) return;
+  const auto saved = run.amp.avg_memory_savings();
+  print_text(saved ? c10::str("[AMP] expected: a step takes ", memory_text(static_cast<std::int64_t>(*saved * 1e9)),
+                              " less than in float32, as measured; speed unknown, see vernier compare\n")
+                   : "[AMP] expected: speed and memory unknown; vernier compare and vernier check measure them\n");
 }
 
 }  // namespace vernier::cli

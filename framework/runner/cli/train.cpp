@@ -15,6 +15,7 @@
 #include "run/process/crash.h"
 #include "run/training_loop.h"
 #include "shorthands.h"
+#include "tools/common/child.h"
 #include "tools/common/text/numbers.h"
 #include "tools/common/text/quoting.h"
 #include "wiring/config.h"
@@ -140,6 +141,28 @@ void show_progress(Table& config) {
   config.try_emplace(Monitor::role, Value{Array{{Table{{"use", {std::string("progress"), ""}}}, ""}}, ""});
 }
 
+// For [run] measure_savings: vernier check takes a step as configured and one in float32, in a process of its own, so
+// that the run keeps its memory and its bits. The run goes on without a figure where that fails.
+void measure_savings(const Prepared& prepared, TrainerRun& run, const po::variables_map& given) {
+  if (run.control->ranks() > 1) refuse("[run] measure_savings is for a single process; leave it out");
+  std::vector<std::string> words = {"check", run.output + "/config.toml", "--savings"};
+  auto folders = words_in(given, "plugin-path");
+  for (const auto& folder : plugin_folders_beside(words_of(given))) {
+    if (std::error_code none; fs::is_directory(folder, none)) folders.push_back(folder.string());
+  }
+  for (const auto& folder : folders) words.push_back("--plugin-path=" + folder);
+  Children children(program_beside_this());
+  const auto ended = children.run(words);
+  if (const int signal = children.stopped_by(); signal != 0) stop_signal() = signal;
+  char* end = nullptr;
+  const auto bytes = std::strtoll(ended.out.c_str(), &end, 10);
+  if (ended.status == 0 && end != ended.out.c_str()) {
+    run.amp.add_memory_savings(static_cast<double>(bytes) / 1e9);
+  } else {
+    log(Level::warning, "run", "measure_savings: " + last_line(ended.err));
+  }
+}
+
 // Ends a run that a signal stopped before there is anything to save.
 int stop_before_the_first_step(const Prepared& prepared) {
   const int signal = stop_signal();
@@ -185,6 +208,7 @@ int train(const po::variables_map& given) {
     return 0;
   }
   write_config(*prepared);
+  if (prepared->options.measure_savings && !prepared->resumes) measure_savings(*prepared, run, given);
   print_wiring(*prepared);
   if (prepared->resumes) std::cout << "resumed after step " << run.step << '\n';
   std::cout.flush();  // before the monitors write to stderr

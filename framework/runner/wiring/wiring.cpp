@@ -202,6 +202,8 @@ RunOptions::RunOptions(Options& options, const std::string& default_name)
       undo_failed_steps(
           options.get("undo_failed_steps", true,
                       "a step that fails before its update is undone, and the run is saved; costs microseconds")),
+      measure_savings(options.get("measure_savings", false,
+                                  "before the first step, measure how much less memory one takes than in float32")),
       steps(options.get("steps", 0, "updates to train; 0: as many as `epochs` are", at_least(0))),
       epochs(options.get("epochs", 0, "passes over the data; 0: as many as `steps` are", at_least(0))),
       threads(options.get("threads", 0, "threads of the CPU kernels; 0: all cores", between(0, 1024))),

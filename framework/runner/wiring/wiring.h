@@ -22,7 +22,7 @@ constexpr std::int64_t each_epoch = -1, each_epoch_if_held_out = -2;
 struct RunOptions {
   std::string name, output, device, resume, init_from, memory_limit, matmul, matmul_precision;
   std::vector<std::string> init_rename;
-  bool fused, deterministic, init_strict, requeue, undo_failed_steps;
+  bool fused, deterministic, init_strict, requeue, undo_failed_steps, measure_savings;
   std::int64_t steps, epochs, threads, validate_every;
   std::uint64_t seed;
   std::chrono::seconds time_limit;  // 0: none

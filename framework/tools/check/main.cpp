@@ -23,6 +23,7 @@ constexpr const char* usage = R"(usage: vernier check FILEâ€¦ [--set KEY=VALUE]â
 All of a run but the training: plugins, data, model, device, one batch without an update, its memory, advice. With a
 library of a plugin, tries the laws of plugins on it; see vernier check PLUGIN.so --help.
 
+  --savings              prints only by how many bytes the peak memory of a step is below that of one in float32
   --find-lr              also trains a copy of the model for 100 steps at ever higher learning rates, plots the loss,
                          and suggests a rate
   The options of `vernier train`; see vernier train --help.
@@ -116,7 +117,22 @@ void find_learning_rate(const po::variables_map& given) {
   std::cout << plot(test_rates(prepared->trainer, *prepared->wiring, prepared->run));
 }
 
+void print_savings(const po::variables_map& given) {
+  set_log_level(static_cast<int>(Level::error));
+  auto prepared = prepare(given);
+  if (prepared->run.control->ranks() > 1) refuse("--savings is for a single process");
+  const auto seen = dry_run(prepared->trainer, *prepared->wiring, prepared->run);
+  prepared.reset();
+  const auto in_float32 = seen.is_low ? dry_run_in_float32(given) : std::optional(seen);
+  if (!in_float32) refuse("--savings: the run in float32 failed; `vernier check` says why");
+  std::cout << in_float32->memory.peak - seen.memory.peak << '\n';
+}
+
 int check(const po::variables_map& given) {
+  if (given.count("savings") != 0) {
+    print_savings(given);
+    return 0;
+  }
   check_run(given);
   if (given.count("find-lr") != 0) find_learning_rate(given);
   return 0;
@@ -128,6 +144,6 @@ int check(const po::variables_map& given) {
 
 int main(int argc, char** argv) {
   auto options = vernier::configuration_options();
-  options.add_options()("find-lr", "");
+  options.add_options()("find-lr", "")("savings", "");
   return vernier::call_run_verb({"check", vernier::usage, options, vernier::check}, argc, argv);
 }
