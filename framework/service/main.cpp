@@ -42,6 +42,7 @@ them again when it is started in the same folder. `vernier jobs` is the client. 
   --cores NUMBER          cores that jobs may have together; those of the machine
   --gpus NUMBER           GPUs that jobs may have together; those of NVIDIA that the machine has
   --data FOLDER           a folder from which jobs may read; may be repeated
+  --models FOLDER         a folder with a folder for each published model, which requests name; may be repeated
   --output-data FOLDER    a folder in which jobs may also write; may be repeated
   --plugin-path FOLDER    a folder of plugins, as for vernier train; may be repeated
   --keep-days DAYS        a job is removed so long after its end; 30; 0: never
@@ -83,7 +84,7 @@ class ServerLock {
 
 struct Settings {
   serve::QueueSettings queue;
-  std::vector<fs::path> data;
+  std::vector<fs::path> data, models;
   std::vector<std::string> hosts;
   std::string listen;
   vernier::HttpLimits limits;
@@ -151,10 +152,11 @@ Settings settings_in(const po::variables_map& given) {
   for (const auto& folder : vernier::words_in(given, "plugin-path")) {
     settings.queue.more.insert(settings.queue.more.end(), {"--plugin-path", folder_in(folder, "plugin-path").string()});
   }
-  for (const char* option : {"data", "output-data"}) {
+  for (const char* option : {"data", "models", "output-data"}) {
     for (const auto& text : vernier::words_in(given, option)) {
       settings.data.push_back(data_folder_in(text, option, settings.queue.folder));
       settings.queue.limits.data.push_back(settings.data.back());
+      if (option == std::string("models")) settings.models.push_back(settings.data.back());
       if (option == std::string("output-data")) settings.queue.limits.writable.push_back(settings.data.back());
     }
   }
@@ -235,7 +237,7 @@ int serve_jobs(Settings settings) {
   serve::Live live(queue, courses);
   vernier::HttpService service("Vernier: jobs", VERNIER_VERSION,
                                vernier::Tokens(folder / "tokens", vernier::Scope::admin, say), settings.hosts,
-                               serve::routes({queue, audit, workers, courses, live, settings.data}));
+                               serve::routes({queue, audit, workers, courses, live, settings.data, settings.models}));
   settings.limits.knows = [&](const vernier::HttpRequest& request) { return service.knows(request); };
   vernier::HttpServer server(
       settings.listen, [&](const vernier::HttpRequest& request) { return service.answer(request); },
@@ -284,10 +286,10 @@ int main(int argc, char** argv) {
   known.add_options()("listen", po::value<std::string>()->default_value("127.0.0.1:8080"))(
       "tls-certificate", po::value<std::string>())("tls-key", po::value<std::string>())("host", po::value<Words>())(
       "cores", number(vernier::available_cores()))("gpus", number(gpus_of_machine()))("data", po::value<Words>())(
-      "output-data", po::value<Words>())("plugin-path", po::value<Words>())("keep-days", number(30))(
-      "time-limit", number(0))("memory-limit", number(0))("file-size", number(0))("open-files", number(4096))(
-      "processes", number(0))("grace", number(30))("slurm", "")("sbatch", po::value<Words>())("requests-per-second",
-                                                                                              number(100));
+      "models", po::value<Words>())("output-data", po::value<Words>())("plugin-path", po::value<Words>())(
+      "keep-days", number(30))("time-limit", number(0))("memory-limit", number(0))("file-size", number(0))(
+      "open-files", number(4096))("processes", number(0))("grace", number(30))("slurm", "")(
+      "sbatch", po::value<Words>())("requests-per-second", number(100));
   const auto run = [](const po::variables_map& given) { return serve_jobs(settings_in(given)); };
   return vernier::call_verb({"serve", usage, known, run}, argc, argv);
 }

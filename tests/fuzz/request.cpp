@@ -69,12 +69,24 @@ HttpRoute post(const char* path, HttpResponse (*answer)(const Json& body)) {
           }};
 }
 
+// A folder with the model "gpt2".
+const fs::path& models() {
+  static const TokenFile file;
+  static const fs::path folder = [] {
+    auto models = file.path().parent_path();
+    fs::create_directory(models / "gpt2");
+    std::ofstream(models / "gpt2/config.json") << R"({"model_type": "gpt2"})";
+    return models;
+  }();
+  return folder;
+}
+
 template <serve::FirstKind kind>
 HttpResponse first(const Json& body) {
-  const auto made = serve::first_job_of(kind, body, data);
-  auto answer = taken(made.config);
-  serve::rest_of(serve::checked_configuration(made.config, data));
-  return answer;
+  const auto made = serve::first_job_of(kind, body, serve::ModelFolders({models()}));
+  const auto text = serve::checked_configuration(made.config, {models()});
+  serve::settings_of(text);
+  return json_response({{"config", text}});
 }
 
 HttpService& service() {
@@ -100,8 +112,8 @@ HttpService& service() {
             }),
        post("/finetuning/mixed-precision", first<FirstKind::finetune>),
        post("/finetuning/optimized", first<FirstKind::optimized>),
-       post("/finetuning/optimize-mixed-precision", first<FirstKind::optimize>),
-       post("/train/mixed-precision", first<FirstKind::train>)});
+       post("/finetuning/setup-mixed-precision",
+            [](const Json& body) { return taken(serve::precision_tables(body)); })});
   return made;
 }
 

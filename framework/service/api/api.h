@@ -19,7 +19,8 @@ struct ApiOf {
   Workers& workers;
   Courses& courses;
   Live& live;
-  std::vector<std::filesystem::path> data;  // folders from which jobs may read
+  std::vector<std::filesystem::path> data;    // folders from which jobs may read
+  std::vector<std::filesystem::path> models;  // those with a folder for each published model
 };
 
 // Called on the server's thread.
@@ -28,7 +29,7 @@ std::vector<vernier::HttpRoute> routes(const ApiOf& of);
 // Parts of them.
 std::vector<vernier::HttpRoute> job_routes(const ApiOf& of);
 std::vector<vernier::HttpRoute> run_routes(const ApiOf& of);    // of the run of a job
-std::vector<vernier::HttpRoute> first_routes(const ApiOf& of);  // of the first service: /train/mixed-precision
+std::vector<vernier::HttpRoute> first_routes(const ApiOf& of);  // for fine-tuning by name: /finetuning/…
 std::vector<vernier::HttpRoute> page_routes();
 vernier::HttpRoute comparison_route(const ApiOf& of);
 

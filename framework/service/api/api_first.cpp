@@ -1,6 +1,7 @@
 // The endpoints of the first service: each becomes a job, or says what became of one.
 #include <algorithm>
 
+#include "service/api/advice.h"
 #include "service/api/api.h"
 #include "service/api/first_jobs.h"
 #include "service/api/job_check.h"
@@ -13,102 +14,108 @@ using namespace vernier::schema;
 
 namespace {
 
+const Json number_or_null = {{"type", {"number", "null"}}}, integer_or_null = {{"type", {"integer", "null"}}};
+const Json boolean = {{"type", "boolean"}};
 const Json gigabytes = {{"type", {"number", "null"}},
                         {"description",
-                         "less peak memory than the newest job of this user that is the same in float32; null: there "
-                         "is none that is done"}};
+                         "by how much the peak memory of a step is below that of the same step in float32, in 10^9 "
+                         "bytes; null: it is not measured yet, or the job is in float32"}};
 
-Json summary_of(const ApiOf& of, const Job& job) {
-  const auto run = of.queue.run_of(job.id);
-  return run.empty() ? Json() : Json::parse(read_whole(run / "summary.json"), nullptr, /*allow_exceptions=*/false);
-}
+// Becomes part of the name of the job, so that statistics find it again.
+const Json user_schema = {
+    {"anyOf", {Json{{"type", "string"}, {"pattern", "^[A-Za-z0-9._@-]{1,64}$"}}, whole(0, most)}},
+    {"description", "whom the caller does it for: a note on the job, which belongs to the user of the token"}};
 
-Json peak_of(const Json& summary) {
-  const bool is_there =
-      summary.is_object() && summary.contains("this_process") && summary["this_process"].contains("peak_memory_bytes");
-  return is_there ? summary["this_process"]["peak_memory_bytes"] : Json();
-}
-
-// Measured, or null.
-Json savings_of(const ApiOf& of, const Job& job, const Json& summary) {
-  const auto rest = rest_of(job.request.config);
-  const auto peak = peak_of(summary);
-  if (job.state != State::done || rest.is_float32 || !peak.is_number()) return nullptr;
-  for (const auto& listed : of.queue.list({.before = 0, .limit = 1000, .state = "done", .user = job.request.user})) {
-    const auto other = of.queue.find(listed.id);  // with its texts
-    if (other.request.texts != job.request.texts) continue;
-    const auto its = rest_of(other.request.config);
-    const auto its_peak = its.is_float32 && its.text == rest.text ? peak_of(summary_of(of, other)) : Json();
-    if (its_peak.is_number()) return (its_peak.get<double>() - peak.get<double>()) / 1e9;
-  }
-  return nullptr;
-}
-
-Json job_answer_schema() {
-  return object_of({{"job_id", integer},
-                    {"status", text},
-                    {"user_id", text},
-                    {"model_path", {{"type", "string"}, {"description", "the folder of the run, with checkpoints"}}},
-                    {"memory_savings_gb", gigabytes},
-                    {"statistics", {{"type", {"object", "null"}}}}});
-}
-
-// Statistics are those of summary.json, once the run is over.
-Json answer_of(const ApiOf& of, const Job& job) {
-  auto run = of.queue.run_of(job.id);
-  const auto summary = summary_of(of, job);
-  Json statistics = nullptr;
-  if (summary.is_object()) {
-    statistics = Json::object();
-    for (const char* key : {"steps", "updates_applied", "updates_skipped", "amp", "loss", "validation_loss"}) {
-      if (summary.contains(key)) statistics[key] = summary[key];
-    }
-    if (summary.contains("this_process")) {
-      for (const char* key : {"seconds", "samples_per_second", "peak_memory_bytes"}) {
-        if (summary["this_process"].contains(key)) statistics[key] = summary["this_process"][key];
-      }
-    }
-  }
-  if (run.empty()) run = of.queue.folder_of(job.id) / "run";
-  return {{"job_id", job.id},
-          {"status", name_of(job.state)},
-          {"user_id", job.request.user},
-          {"model_path", run.string()},
-          {"memory_savings_gb", savings_of(of, job, summary)},
-          {"statistics", statistics}};
-}
-
-// The body's user must be the token's, but for administrators, who may give jobs to others.
 std::string user_in(const HttpCall& call) {
-  if (!call.body.contains("user_id")) return call.who;
-  if (!call.body["user_id"].is_string()) throw HttpRefused{422, "user_id must be a text"};
-  const auto user = call.body["user_id"].get<std::string>();
-  if (user == call.who) return user;
-  if (call.scope < Scope::admin)
-    throw HttpRefused{403, "user_id is another user; that needs a token of the scope admin"};
+  if (!call.body.contains("user_id")) return "";
+  const auto& given = call.body["user_id"];
+  if (const auto number = whole_in(given, 0, most)) return std::to_string(*number);
+  const auto user = given.is_string() ? given.get<std::string>() : "";
   const bool is_name = !user.empty() && user.size() <= 64 && std::ranges::all_of(user, [](unsigned char c) {
     return std::isalnum(c) != 0 || c == '.' || c == '_' || c == '@' || c == '-';
   });
-  if (!is_name) throw HttpRefused{422, "user_id must have the letters of a name: a-z, A-Z, 0-9 and ._@-"};
-  return user;
+  if (is_name) return user;
+  throw HttpRefused{422, "user_id must be a whole number, or have the letters of a name: a-z, A-Z, 0-9 and ._@-"};
 }
 
-HttpRoute post_route(const ApiOf& of, const char* path, const char* id, FirstKind kind, const char* summary) {
-  const bool takes_texts = kind != FirstKind::train;
-  const Json user = {{"type", "string"}, {"pattern", "^[A-Za-z0-9._@-]{1,64}$"}};
-  Json properties = {{"user_id", user}, {"training_args", training_schema()}};
-  if (takes_texts) {
-    properties["texts"] = {{"type", "array"}, {"items", text}, {"minItems", 1}};
-    properties["max_length"] = length_schema();
-    properties["model"] = text_schema({});
-    properties["model"]["minLength"] = 1;
-    properties["model"]["description"] =
-        "folder of a published model, below a data folder; without: bytes, from scratch";
-    properties["config"] = precision_schema(/*may_scale=*/kind != FirstKind::optimize);
-  } else {
-    properties["config"] = configuration_schema();
-    properties["mixed_precision"] = precision_schema(/*may_scale=*/true);
+// The jobs of these endpoints have the name of the endpoint, and behind a colon the user_id of the request.
+std::string name_of_job(const char* path, const std::string& user) {
+  return path + 1 + (user.empty() ? "" : ":" + user);
+}
+bool is_of_these(const Job& job) {
+  return job.request.name.starts_with("finetuning/") || job.request.name.starts_with("train/mixed-precision");
+}
+std::string user_of(const Job& job) {
+  const auto colon = job.request.name.find(':');
+  return colon == std::string::npos ? job.request.user : job.request.name.substr(colon + 1);
+}
+
+void refuse_unknown(const Json& body, const Json& properties) {
+  for (const auto& [name, value] : body.items()) {
+    if (!properties.contains(name)) throw HttpRefused{422, "this request has no " + name + "; see /v1/openapi.json"};
   }
+}
+
+Json job_answer_schema() {
+  return object_of(
+      {{"job_id", integer_or_null},
+       {"status", text},
+       {"user_id", text},
+       {"model_path", {{"type", {"string", "null"}}, {"description", "the folder of the run, with checkpoints"}}},
+       {"enabled", boolean},
+       {"mixed_precision_enabled", boolean},
+       {"gradient_accumulation_enabled", boolean},
+       {"effective_batch_size", integer_or_null},
+       {"memory_savings_gb", gigabytes},
+       {"scaler_scale", number_or_null},
+       {"overflow_count", integer_or_null},
+       {"underflow_count", integer_or_null},
+       {"warnings", {{"type", "array"}, {"items", text}}},
+       {"statistics", {{"type", {"object", "null"}}}}});
+}
+
+// The outcome of a job, from summary.json once the run is over. Numbers that are not known yet are null.
+Json statistics_of(const Json& summary) {
+  if (!summary.is_object()) return nullptr;
+  Json statistics = Json::object();
+  for (const char* key : {"steps", "updates_applied", "updates_skipped", "amp", "loss", "validation_loss"}) {
+    if (summary.contains(key)) statistics[key] = summary[key];
+  }
+  for (const char* key : {"seconds", "samples_per_second", "peak_memory_bytes"}) {
+    const auto found = summary.value(Json::json_pointer("/this_process/" + std::string(key)), Json());
+    if (!found.is_null()) statistics[key] = found;
+  }
+  return statistics;
+}
+
+Json answer_of(const ApiOf& of, const Job& job, const Json& warnings = Json::array()) {
+  auto run = of.queue.run_of(job.id);
+  const auto summary =
+      run.empty() ? Json() : Json::parse(read_whole(run / "summary.json"), nullptr, /*allow_exceptions=*/false);
+  if (run.empty()) run = of.queue.folder_of(job.id) / "run";
+  const auto settings = settings_of(job.request.config);
+  const auto of_amp = [&](const char* key) {
+    return summary.is_object() ? summary.value(Json::json_pointer("/amp/" + std::string(key)), Json()) : Json();
+  };
+  return {{"job_id", job.id},
+          {"status", name_of(job.state)},
+          {"user_id", user_of(job)},
+          {"model_path", run.string()},
+          {"enabled", settings.is_mixed},
+          {"mixed_precision_enabled", settings.is_mixed},
+          {"gradient_accumulation_enabled", settings.accumulates},
+          {"effective_batch_size", settings.effective_batch_size},
+          {"memory_savings_gb", of_amp("avg_memory_savings")},
+          {"scaler_scale", of_amp("current_scale")},
+          {"overflow_count", of_amp("overflow_count")},
+          {"underflow_count", of_amp("underflow_count")},
+          {"warnings", warnings},
+          {"statistics", statistics_of(summary)}};
+}
+
+HttpRoute training_route(const ApiOf& of, const char* path, const char* id, FirstKind kind, const char* summary) {
+  auto properties = first_properties();
+  properties["user_id"] = user_schema;
   return {.method = "POST",
           .path = path,
           .scope = Scope::control,
@@ -116,63 +123,77 @@ HttpRoute post_route(const ApiOf& of, const char* path, const char* id, FirstKin
           .summary = summary,
           .body = {{"type", "object"},
                    {"properties", properties},
-                   {"required", {takes_texts ? "texts" : "config"}},
+                   {"required", {"model_name", "dataset_config"}},
                    {"additionalProperties", false}},
           .result = job_answer_schema(),
           .other_results = {{"202", "The job is in the queue; Location says where to ask for it."},
                             {"503", "The queue is full, or the audit log cannot be written."}},
-          .schemas = {{"Value", value_schema({})}},
           .answer = [of, properties, path, kind](const HttpCall& call) {
-            for (const auto& [name, value] : call.body.items()) {
-              if (!properties.contains(name)) throw HttpRefused{422, "this request has no " + name};
-            }
+            refuse_unknown(call.body, properties);
             const auto& limits = of.queue.settings().limits;
-            JobRequest request{.user = user_in(call),
-                               .name = path + 1,
-                               .key = "",
-                               .config = "",
-                               .texts_name = "",
-                               .texts = "",
-                               .time_limit = limits.time_limit,
-                               .memory_limit = limits.memory_limit};
-            FirstJob made;
-            try {
-              made = first_job_of(kind, call.body, of.data);
-            } catch (const NotAllowed& refused) {
-              throw HttpRefused{422, refused.what()};
-            }
-            request.texts_name = made.texts_name;
-            request.texts = made.texts;
+            auto made = first_job_of(kind, call.body, ModelFolders(of.models));
+            const JobRequest request{.user = call.who,
+                                     .name = name_of_job(path, user_in(call)),
+                                     .key = "",
+                                     .config = "",
+                                     .texts_name = made.texts_name,
+                                     .texts = made.texts,
+                                     .time_limit = limits.time_limit,
+                                     .memory_limit = limits.memory_limit};
             bool is_new = false;
             const auto job = submit(of, call, request, made.config, is_new);
-            auto answer = json_response(answer_of(of, job), 202);
+            auto answer = json_response(answer_of(of, job, made.warnings), 202);
             answer.fields.emplace_back("Location", "/v1/jobs/" + std::to_string(job.id));
             return answer;
           }};
 }
 
-HttpRoute setup_route() {
-  auto body = object_of({{"config", precision_schema(/*may_scale=*/true)}});
-  body["additionalProperties"] = false;
-  return {.method = "POST",
-          .path = "/finetuning/setup-mixed-precision",
-          .scope = Scope::control,
-          .id = "setup_mixed_precision",
-          .summary = "Checks settings of mixed precision, and answers with the tables of a configuration that they are",
-          .body = body,
-          .result = object_of({{"config", {{"type", "object"}}}}),
-          .answer = [](const HttpCall& call) {
-            if (!call.body.contains("config") || !call.body["config"].is_object() || call.body.size() != 1) {
-              throw HttpRefused{422, "config is needed, an object, and nothing else"};
-            }
-            try {
-              const auto tables = precision_tables(call.body["config"]);
-              checked_configuration(tables, {});
-              return json_response({{"config", tables}});
-            } catch (const NotAllowed& refused) {
-              throw HttpRefused{422, refused.what()};
-            }
-          }};
+HttpRoute setup_route(const ApiOf& of) {
+  auto body = precision_schema();
+  body["properties"]["model_name"] = text;
+  body["properties"]["user_id"] = user_schema;
+  return {
+      .method = "POST",
+      .path = "/finetuning/setup-mixed-precision",
+      .scope = Scope::control,
+      .id = "setup_mixed_precision",
+      .summary = "Checks settings of mixed precision, and answers with the tables of a configuration that they are",
+      .body = body,
+      .result = object_of({{"enabled", boolean}, {"scaler_scale", number_or_null}, {"config", {{"type", "object"}}}}),
+      .answer = [of](const HttpCall& call) {
+        auto settings = call.body;
+        user_in(call);
+        settings.erase("user_id");
+        if (settings.contains("model_name")) {
+          if (!settings["model_name"].is_string()) throw HttpRefused{422, "model_name must be a text"};
+          ModelFolders(of.models).find(settings["model_name"].get<std::string>());
+          settings.erase("model_name");
+        }
+        const auto tables = precision_tables(settings);
+        checked_configuration(tables, {});
+        const bool scales = tables.contains("scaler");
+        return json_response({{"enabled", tables["precision"]["use"] != "fp32"},
+                              {"scaler_scale", scales ? tables["scaler"].value("init_scale", Json(65536)) : Json()},
+                              {"config", tables}});
+      }};
+}
+
+// Without a job, what there is to say before the first one.
+Json nothing_yet(const std::string& user) {
+  return {{"job_id", nullptr},
+          {"status", "none"},
+          {"user_id", user},
+          {"model_path", nullptr},
+          {"enabled", false},
+          {"mixed_precision_enabled", false},
+          {"gradient_accumulation_enabled", false},
+          {"effective_batch_size", nullptr},
+          {"memory_savings_gb", nullptr},
+          {"scaler_scale", nullptr},
+          {"overflow_count", nullptr},
+          {"underflow_count", nullptr},
+          {"warnings", Json::array()},
+          {"statistics", nullptr}};
 }
 
 HttpRoute stats_route(const ApiOf& of) {
@@ -180,42 +201,89 @@ HttpRoute stats_route(const ApiOf& of) {
       .method = "GET",
       .path = "/finetuning/mixed-precision-stats",
       .id = "get_mixed_precision_stats",
-      .summary = "What became of a job of these endpoints: of job_id, or the newest of user_id",
+      .summary = "What became of a job of these endpoints: of job_id, or the newest, or that of user_id",
       .parameters = {parameter("job_id", "query", "its number", whole(1, most)),
-                     parameter("user_id", "query", "whose newest one; without it, that of the token", text)},
+                     parameter("user_id", "query", "of a request; without it, the newest job of the token's user",
+                               text)},
       .result = job_answer_schema(),
       .other_results = {{"404", "There is no such job."}, {"503", "It is busy."}},
       .answer = [of](const HttpCall& call) {
         const auto wanted = call.integer("job_id", 0, 1, most);
         const auto given = call.parameters.find("user_id");
-        const auto user = given == call.parameters.end() ? call.who : given->second;
+        const bool is_any = given == call.parameters.end();
         const auto jobs = of.queue.list({.before = wanted > 0 ? wanted + 1 : 0,
                                          .limit = wanted > 0 ? 1 : 1000,
                                          .state = "",
-                                         .user = wanted > 0 ? "" : user});
+                                         .user = wanted > 0 || !is_any ? "" : call.who});
         const auto found = std::ranges::find_if(jobs, [&](const Job& job) {
-          const bool is_of_these =
-              job.request.name.starts_with("finetuning/") || job.request.name == "train/mixed-precision";
-          return is_of_these && (wanted == 0 || job.id == wanted);
+          const bool is_wanted = wanted > 0 ? job.id == wanted : is_any || user_of(job) == given->second;
+          return is_of_these(job) && is_wanted;
         });
-        if (found == jobs.end()) throw HttpRefused{404, "there is no such job of these endpoints"};
+        if (found == jobs.end() && wanted > 0) throw HttpRefused{404, "there is no such job of these endpoints"};
+        if (found == jobs.end()) return json_response(nothing_yet(is_any ? call.who : given->second));
         return of.workers.answer([of, job = of.queue.find(found->id)] { return json_response(answer_of(of, job)); });
       }};
+}
+
+const Json advice_properties = {{"model_name", text},
+                                {"gpu_memory_gb", {{"type", "number"}, {"exclusiveMinimum", 0}, {"maximum", 1e6}}},
+                                {"batch_size", whole(1, 1 << 20)},
+                                {"user_id", user_schema}};
+
+HttpRoute advice_route(const ApiOf& of) {
+  return {.method = "POST",
+          .path = "/finetuning/optimize-mixed-precision",
+          .scope = Scope::control,
+          .id = "optimize_mixed_precision",
+          .summary =
+              "Measures a few steps of a model, and says whether mixed precision pays on this server. Trains nothing",
+          .body = {{"type", "object"},
+                   {"properties", advice_properties},
+                   {"required", {"model_name"}},
+                   {"additionalProperties", false}},
+          .result = object_of({{"should_use_mixed_precision", boolean},
+                               {"recommendations", {{"type", "array"}, {"items", text}}},
+                               {"reason", text},
+                               {"settings", {{"type", "object"}}},
+                               {"evidence", {{"type", "array"}, {"items", {{"type", "object"}}}}}}),
+          .other_results = {{"503", "The server measures for somebody else, or has too much to do."}},
+          .answer = [of](const HttpCall& call) {
+            refuse_unknown(call.body, advice_properties);
+            user_in(call);
+            if (!call.body.contains("model_name") || !call.body["model_name"].is_string()) {
+              throw HttpRefused{422, "model_name is needed: the name of a model of this server"};
+            }
+            AdviceRequest request{.model = ModelFolders(of.models).find(call.body["model_name"].get<std::string>())};
+            if (call.body.contains("gpu_memory_gb")) {
+              const auto& given = call.body["gpu_memory_gb"];
+              if (!given.is_number() || !(given.get<double>() > 0) || given.get<double>() > 1e6) {
+                throw HttpRefused{422, "gpu_memory_gb must be a number above 0, to 1000000"};
+              }
+              request.gigabytes = given.get<double>();
+            }
+            if (call.body.contains("batch_size")) {
+              const auto batch = whole_in(call.body["batch_size"], 1, 1 << 20);
+              if (!batch) throw HttpRefused{422, "batch_size must be a whole number from 1 to 1048576"};
+              request.batch_size = *batch;
+            }
+            note(of, call, "advise", {{"model", call.body["model_name"]}});
+            const auto program = of.queue.settings().program;
+            return of.workers.answer([program, request] { return json_response(advice_on(program, request)); });
+          }};
 }
 
 }  // namespace
 
 std::vector<HttpRoute> first_routes(const ApiOf& of) {
-  return {setup_route(),
+  return {setup_route(of),
           stats_route(of),
-          post_route(of, "/finetuning/mixed-precision", "finetune", FirstKind::finetune,
-                     "A job that trains on texts in mixed precision"),
-          post_route(of, "/finetuning/optimized", "finetune_optimized", FirstKind::optimized,
-                     "The same with less memory: micro-batches that fit, recomputed activations, 8-bit optimizer"),
-          post_route(of, "/finetuning/optimize-mixed-precision", "optimize_mixed_precision", FirstKind::optimize,
-                     "The same in the precision that suits the server's device"),
-          post_route(of, "/train/mixed-precision", "train", FirstKind::train,
-                     "A job of any configuration, with settings of mixed precision")};
+          advice_route(of),
+          training_route(of, "/finetuning/mixed-precision", "finetune", FirstKind::finetune,
+                         "A job that trains a model on texts in mixed precision"),
+          training_route(of, "/finetuning/optimized", "finetune_optimized", FirstKind::optimized,
+                         "The same with gradient accumulation and less memory"),
+          training_route(of, "/train/mixed-precision", "train", FirstKind::finetune,
+                         "The same as /finetuning/mixed-precision")};
 }
 
 }  // namespace serve

@@ -8,7 +8,6 @@
 #include <fstream>
 #include <initializer_list>
 #include <span>
-#include <sstream>
 #include <string_view>
 
 #include "service/api/job_check.h"
@@ -22,7 +21,7 @@ using vernier::schema::whole_in;
 namespace {
 
 // A key of a request, and the table and option of a configuration that it becomes. A number must be from `least` to
-// `most`.
+// `most`. Keys without a table have code of their own.
 struct Place {
   const char *key, *type, *table, *option;
   std::int64_t least = 0, most = 1'000'000'000'000;
@@ -30,31 +29,54 @@ struct Place {
 
 constexpr std::int64_t most_samples = 1 << 20;  // of an update
 
-constexpr Place precision_places[] = {{"level", "level", "precision", "level"},
-                                      {"opt_level", "level", "precision", "level"}};
+constexpr Place precision_places[] = {{"enabled", "boolean", "", ""},
+                                      {"dtype", "dtype", "", ""},
+                                      {"precision", "dtype", "", ""},
+                                      {"autocast_enabled", "boolean", "", ""},
+                                      {"scaler_enabled", "boolean", "", ""},
+                                      {"memory_efficient", "boolean", "", ""},
+                                      {"log_precision", "boolean", "", ""},
+                                      {"log_memory_usage", "boolean", "", ""},
+                                      {"level", "level", "precision", "level"},
+                                      {"opt_level", "level", "precision", "level"},
+                                      {"cache_enabled", "boolean", "precision", "weight_casts"},
+                                      {"deterministic", "boolean", "run", "deterministic"},
+                                      {"init_scale", "number", "scaler", "init_scale"},
+                                      {"growth_factor", "number", "scaler", "growth_factor"},
+                                      {"backoff_factor", "number", "scaler", "backoff_factor"},
+                                      {"growth_interval", "integer", "scaler", "growth_interval"},
+                                      {"loss_scale_window", "integer", "scaler", "growth_interval"},
+                                      {"min_loss_scale", "number", "scaler", "min_scale"},
+                                      {"max_loss_scale", "number", "scaler", "max_scale"},
+                                      {"hysteresis", "integer", "scaler", "hysteresis"}};
 
-constexpr Place scaling_places[] = {{"init_scale", "number", "scaler", "init_scale"},
-                                    {"growth_factor", "number", "scaler", "growth_factor"},
-                                    {"backoff_factor", "number", "scaler", "backoff_factor"},
-                                    {"growth_interval", "integer", "scaler", "growth_interval"}};
-
-constexpr Place training_places[] = {
-    {"num_train_epochs", "integer", "run", "epochs"},
-    {"max_steps", "integer", "run", "steps"},
-    {"seed", "integer", "run", "seed"},
-    {"learning_rate", "number", "optimizer", "learning_rate"},
-    {"weight_decay", "number", "optimizer", "weight_decay"},
-    {"gradient_accumulation_steps", "integer", "accumulation", "micro_batches", 1, most_samples},
-    {"per_device_train_batch_size", "integer", "task", "batch_size", 1, most_samples},
-    {"save_steps", "integer", "checkpoint", "every"},
-    {"eval_steps", "integer", "run", "validate_every"},
-    {"gradient_checkpointing", "boolean", "task", "recompute"},
-    {"max_grad_norm", "number", "callback", "max_norm"}};
+constexpr Place training_places[] = {{"epochs", "integer", "run", "epochs"},
+                                     {"num_train_epochs", "integer", "run", "epochs"},
+                                     {"max_steps", "integer", "run", "steps"},
+                                     {"seed", "integer", "run", "seed"},
+                                     {"learning_rate", "number", "optimizer", "learning_rate"},
+                                     {"weight_decay", "number", "optimizer", "weight_decay"},
+                                     {"batch_size", "integer", "task", "batch_size", 1, most_samples},
+                                     {"per_device_train_batch_size", "integer", "task", "batch_size", 1, most_samples},
+                                     {"gradient_accumulation_steps", "integer", "", "", 1, most_samples},
+                                     {"save_steps", "integer", "checkpoint", "every"},
+                                     {"eval_steps", "integer", "run", "validate_every"},
+                                     {"gradient_checkpointing", "boolean", "", ""},
+                                     {"max_grad_norm", "number", "", ""}};
 
 constexpr Place length_place = {"max_length", "integer", "task", "context", 1, 1'000'000};
+constexpr Place target_place = {"target_effective_batch_size", "integer", "", "", 1, most_samples};
 
-const Json& precision_names() {
-  static const Json names = {"no", "fp32", "fp16", "bf16", "fp8", "auto"};
+// The dtypes of PyTorch and of Vernier, and the precision that each is.
+constexpr std::pair<const char*, const char*> dtypes[] = {
+    {"float16", "fp16"}, {"fp16", "fp16"}, {"half", "fp16"}, {"bfloat16", "bf16"}, {"bf16", "bf16"},
+    {"float32", "fp32"}, {"fp32", "fp32"}, {"no", "fp32"},   {"fp8", "fp8"},       {"auto", "auto"}};
+const Json& dtype_names() {
+  static const Json names = [] {
+    Json all = Json::array();
+    for (const auto& [name, precision] : dtypes) all.push_back(name);
+    return all;
+  }();
   return names;
 }
 const Json& level_names() {
@@ -66,11 +88,18 @@ bool is_one_of(const Json& names, const Json& value) {
   return std::ranges::find(names, value) != names.end();
 }
 
+// The object below the key; empty if it is not there.
 const Json& object_in(const Json& body, const char* key) {
   static const Json none = Json::object();
   if (!body.contains(key)) return none;
   if (!body[key].is_object()) throw NotAllowed(std::string(key) + " must be an object");
   return body[key];
+}
+
+bool is_true(const Json& body, const char* key, bool fallback) {
+  if (!body.contains(key)) return fallback;
+  if (!body[key].is_boolean()) throw NotAllowed(std::string(key) + " must be of the type boolean");
+  return body[key].get<bool>();
 }
 
 bool is_in_range(const Json& value, const Place& place) {
@@ -80,17 +109,14 @@ bool is_in_range(const Json& value, const Place& place) {
   return number >= static_cast<double>(place.least) && number <= static_cast<double>(place.most);
 }
 
-void require_boolean(const Json& value, const char* key) {
-  if (!value.is_boolean()) throw NotAllowed(std::string(key) + " must be of the type boolean");
-}
-
 void require_type(const Json& value, const Place& place) {
   const std::string_view type = place.type;
-  if (type == "boolean") return require_boolean(value, place.key);
   const std::string key = place.key;
-  if (type == "level") {
-    if (!is_one_of(level_names(), value))
-      throw NotAllowed(key + " must be one of " + vernier::json_text(level_names()));
+  if (type == "boolean") {
+    if (!value.is_boolean()) throw NotAllowed(key + " must be of the type boolean");
+  } else if (type == "level" || type == "dtype") {
+    const auto& names = type == "level" ? level_names() : dtype_names();
+    if (!is_one_of(names, value)) throw NotAllowed(key + " must be one of " + vernier::json_text(names));
   } else if (!is_in_range(value, place)) {
     throw NotAllowed(key + " must be a " + (type == "integer" ? "whole number" : "number") + " from " +
                      std::to_string(place.least) + " to " + std::to_string(place.most));
@@ -102,196 +128,246 @@ Json schema_of(const Place& place) {
   const std::string_view type = place.type;
   if (type == "boolean") return {{"type", "boolean"}};
   if (type == "level") return {{"enum", level_names()}};
+  if (type == "dtype") return {{"enum", dtype_names()}};
   return {{"type", place.type}, {"minimum", place.least}, {"maximum", place.most}};
 }
 
-// The table with this name. The configuration is a user's, so something else may stand there.
-Json& table_in(Json& config, const char* name) {
-  auto& table = config[name];
-  if (!table.is_null() && !table.is_object()) throw NotAllowed(std::string("config.") + name + " must be an object");
-  return table;
+Json schema_of(std::span<const Place> places) {
+  Json properties = Json::object();
+  for (const auto& place : places) properties[place.key] = schema_of(place);
+  return {{"type", "object"}, {"properties", properties}, {"additionalProperties", false}};
 }
 
 void put(const Json& value, const Place& place, Json& config) {
-  require_type(value, place);
-  auto& option = table_in(config, place.table)[place.option];
+  auto& option = config[place.table][place.option];
   option = value;
   if (std::string_view(place.type) == "integer") option = value.get<std::int64_t>();  // 3.0 is whole, too
 }
 
-// The key's place in the first list that has it. what: the name of the request's object, for the message.
-const Place& place_in(std::initializer_list<std::span<const Place>> lists, const std::string& key, const char* what,
-                      std::string others = "") {
-  for (const auto& list : lists) {
-    const auto found = std::ranges::find_if(list, [&](const Place& each) { return key == each.key; });
-    if (found != list.end()) return *found;
-    for (const auto& each : list) others += (others.empty() ? "" : ", ") + std::string(each.key);
-  }
-  throw NotAllowed(std::string(what) + " has no " + key + "; it has " + others);
-}
-
-void set_training(const Json& settings, Json& config) {
+// Checks the keys and values of an object of the request, and puts those into the configuration that have a place
+// there.
+void put_all(const Json& settings, const char* what, std::span<const Place> places, Json& config) {
   for (const auto& [key, value] : settings.items()) {
-    const auto& place = place_in({training_places}, key, "training_args");
-    if (key != "max_grad_norm") {
-      put(value, place, config);
-      continue;
+    const auto found = std::ranges::find_if(places, [&](const Place& each) { return key == each.key; });
+    if (found == places.end()) {
+      std::string others;
+      for (const auto& each : places) others += (others.empty() ? "" : ", ") + std::string(each.key);
+      throw NotAllowed(std::string(what) + " has no " + key + "; it has " + others);
     }
-    require_type(value, place);
-    auto& callbacks = config["callback"];
-    if (!callbacks.is_null() && !callbacks.is_array()) throw NotAllowed("config.callback must be a list");
-    callbacks.push_back({{"use", "clip_norm"}, {"max_norm", value}});
-  }
-  if (settings.contains("gradient_checkpointing")) {
-    config["task"]["recompute"] = settings["gradient_checkpointing"] == true ? "full" : "none";
-  }
-  if (settings.contains("gradient_accumulation_steps")) {
-    config["accumulation"]["use"] = "fixed";
-    // Here a batch is that of a whole update, whatever its micro-batches.
-    if (settings.contains("per_device_train_batch_size")) {
-      auto& batch = config["task"]["batch_size"];
-      batch = batch.get<std::int64_t>() * config["accumulation"]["micro_batches"].get<std::int64_t>();
-    }
+    require_type(value, *found);
+    if (found->table[0] != '\0') put(value, *found, config);
   }
 }
 
-// With a model, a line of JSON for each text, as task/llama reads them; else the texts, whose bytes are learned.
-std::string texts_of(const Json& body) {
-  if (!body.contains("texts") || !body["texts"].is_array() || body["texts"].empty()) {
-    throw NotAllowed("texts must be a list of texts, with one at least");
-  }
-  std::string lines;
-  for (const auto& text : body["texts"]) {
-    if (!text.is_string()) throw NotAllowed("texts must be a list of texts");
-    lines += (body.contains("model") ? vernier::json_text(Json{{"text", text}}) : text.get<std::string>()) + "\n";
-  }
-  return lines;
+void save_memory(Json& config) {
+  config["task"]["recompute"] = "full";
+  config["optimizer"]["state"] = "8bit";
 }
 
-// "gpt2", "llama", … of a published model's folder; "" where it is none.
-std::string kind_of_model(const std::string& folder) {
-  const auto path = fs::path(folder) / "config.json";
-  std::error_code none;
-  if (!fs::is_regular_file(path, none)) return "";
-  std::ifstream file(path);
-  const auto config = Json::parse(file, nullptr, /*allow_exceptions=*/false);
-  return config.is_object() && config.contains("model_type") && config["model_type"].is_string()
-             ? config["model_type"].get<std::string>()
-             : "";
+std::int64_t integer_in(const Json& settings, const char* key, std::int64_t fallback) {
+  return settings.contains(key) ? settings[key].get<std::int64_t>() : fallback;
 }
 
-// Without a model, bytes are learned from scratch.
-void set_model(const Json& body, const std::string& texts, const std::vector<fs::path>& data, Json& config) {
-  auto& task = config["task"];
-  task["data"] = {texts};
-  task["context"] = 128;
-  if (body.contains("max_length")) put(body["max_length"], length_place, config);
-  if (!body.contains("model")) {
-    task["use"] = "gpt";
+// The samples of a micro-batch and of an update.
+void set_batches(const Json& body, const Json& training, bool accumulates, Json& config) {
+  auto& batch = config["task"]["batch_size"];
+  if (!accumulates) {
+    if (batch.is_null()) batch = 8;
     return;
   }
-  if (!body["model"].is_string() || body["model"] == "")
-    throw NotAllowed("model must be the folder of a published model");
-  task["folder"] = body["model"];
-  checked_configuration(config, data);  // before anything is read there
-  task["use"] = kind_of_model(body["model"].get<std::string>()) == "gpt2" ? "gpt" : "llama";
+  if (body.contains("target_effective_batch_size")) require_type(body["target_effective_batch_size"], target_place);
+  auto target = integer_in(body, "target_effective_batch_size", 0);
+  if (batch.is_null()) {
+    batch = 8;
+    while (target % batch.get<std::int64_t>() != 0) batch = batch.get<std::int64_t>() / 2;
+  }
+  const auto samples = batch.get<std::int64_t>();
+  if (target == 0) target = samples * integer_in(training, "gradient_accumulation_steps", 4);
+  if (target % samples != 0) {
+    throw NotAllowed("target_effective_batch_size is " + std::to_string(target) +
+                     ", and must be a multiple of batch_size, " + std::to_string(samples));
+  }
+  config["accumulation"] = {{"use", "target"}, {"target_effective_batch_size", target}};
+}
+
+void set_training(const Json& body, FirstKind kind, Json& config) {
+  Json training = object_in(body, "training_config");
+  for (const auto& [key, value] : object_in(body, "training_args").items()) training[key] = value;
+  put_all(training, "training_config", training_places, config);
+  if (training.contains("max_grad_norm")) {
+    config["callback"].push_back({{"use", "clip_norm"}, {"max_norm", training["max_grad_norm"]}});
+  }
+  if (kind == FirstKind::optimized) save_memory(config);
+  if (training.contains("gradient_checkpointing")) {
+    config["task"]["recompute"] = training["gradient_checkpointing"] == true ? "full" : "none";
+  }
+  const bool says_how_often =
+      body.contains("target_effective_batch_size") || training.contains("gradient_accumulation_steps");
+  set_batches(body, training,
+              is_true(body, "use_gradient_accumulation", says_how_often || kind == FirstKind::optimized), config);
+  if (!config["run"].contains("steps") && !config["run"].contains("epochs")) config["run"]["epochs"] = 1;
+}
+
+// A line of JSON for each text, as tasks with a published model read them.
+void set_texts(const Json& dataset, const fs::path& model, FirstJob& job) {
+  for (const auto& [key, value] : dataset.items()) {
+    if (key != "texts" && key != "max_length")
+      throw NotAllowed("dataset_config has no " + key + "; it has texts, max_length");
+  }
+  if (!dataset.contains("texts") || !dataset["texts"].is_array() || dataset["texts"].empty()) {
+    throw NotAllowed("dataset_config.texts must be a list of texts, with one at least");
+  }
+  std::size_t bytes = 0;
+  for (const auto& text : dataset["texts"]) {
+    if (!text.is_string()) throw NotAllowed("dataset_config.texts must be a list of texts");
+    job.texts += vernier::json_text(Json{{"text", text}}) + "\n";
+    bytes += text.get_ref<const std::string&>().size();
+  }
+  job.texts_name = "texts.jsonl";
+  auto& task = job.config["task"];
+  task = {{"use", task_of_model(model)}, {"folder", model.string()}, {"data", {job.texts_name}}, {"context", 128}};
+  if (dataset.contains("max_length")) {
+    require_type(dataset["max_length"], length_place);
+    put(dataset["max_length"], length_place, job.config);
+  }
+  // A token is a few bytes, and rows of `context` tokens are held out.
+  const auto rows = bytes / 4 / task["context"].get<std::size_t>();
+  if (rows >= 20) return;
+  task["validation_share"] = 0;
+  const auto count = dataset["texts"].size();
+  job.warnings.push_back(std::to_string(count) + (count == 1 ? " text is" : " texts are") +
+                         " little to learn from: nothing is held out for a validation");
+}
+
+Json config_of_model(const fs::path& folder) {
+  std::ifstream file(folder / "config.json");
+  return Json::parse(file, nullptr, /*allow_exceptions=*/false);
 }
 
 }  // namespace
 
-Json precision_schema(bool may_scale) {
-  const auto with = [](Json properties, std::initializer_list<std::span<const Place>> lists) {
-    for (const auto& list : lists) {
-      for (const auto& place : list) properties[place.key] = schema_of(place);
+fs::path ModelFolders::find(const std::string& name) const {
+  const bool is_name = !name.empty() && name.size() <= 200 && name.front() != '/' && name.front() != '.' &&
+                       name.find("/.") == name.npos && std::ranges::all_of(name, [](unsigned char c) {
+                         return std::isalnum(c) != 0 || c == '.' || c == '_' || c == '-' || c == '/';
+                       });
+  std::error_code none;
+  for (const auto& folder : folders_) {
+    if (is_name && fs::is_regular_file(folder / name / "config.json", none)) return folder / name;
+  }
+  if (folders_.empty()) throw NotAllowed("this server has no models: it must be started with --models FOLDER");
+  std::string all;
+  for (const auto& each : names()) all += (all.empty() ? "" : ", ") + each;
+  throw NotAllowed(
+      "model_name: there is no such model" + (all.empty() ? "" : "; there are " + all) +
+      "; a model is added as a folder with config.json, weights and tokenizer.json below a folder that the "
+      "server's --models names");
+}
+
+std::vector<std::string> ModelFolders::names() const {
+  std::vector<std::string> names;
+  std::error_code none;
+  for (const auto& folder : folders_) {
+    for (const auto& each : fs::directory_iterator(folder, none)) {
+      if (fs::is_regular_file(each.path() / "config.json", none)) names.push_back(each.path().filename());
     }
-    return Json{{"type", "object"}, {"properties", properties}, {"additionalProperties", false}};
-  };
-  auto plain =
-      with({{"precision", {{"enum", precision_names()}}}, {"enabled", {{"type", "boolean"}}}}, {precision_places});
-  if (!may_scale) return plain;
-  auto scaled =
-      with({{"precision", {{"const", "fp16"}}}, {"enabled", {{"const", true}}}}, {precision_places, scaling_places});
-  scaled["required"] = {"precision"};
-  return {{"anyOf", {std::move(plain), std::move(scaled)}}};
+  }
+  std::ranges::sort(names);
+  return names;
 }
 
-Json training_schema() {
-  Json properties = Json::object();
-  for (const auto& place : training_places) properties[place.key] = schema_of(place);
-  return {{"type", "object"}, {"properties", properties}, {"additionalProperties", false}};
-}
-
-Json length_schema() {
-  return schema_of(length_place);
+std::string task_of_model(const fs::path& folder) {
+  const auto config = config_of_model(folder);
+  return config.is_object() && config.value("model_type", "") == "gpt2" ? "gpt" : "llama";
 }
 
 Json precision_tables(const Json& settings) {
   Json config = Json::object();
-  for (const auto& [key, value] : settings.items()) {
-    if (key == "precision" || key == "enabled") continue;
-    put(value, place_in({precision_places, scaling_places}, key, "config", "precision, enabled"), config);
-  }
-  if (settings.contains("enabled")) require_boolean(settings["enabled"], "enabled");
-  const bool is_on = !settings.contains("enabled") || settings["enabled"] == true;
-  const auto given = settings.contains("precision") ? settings["precision"] : Json("bf16");
-  if (!is_one_of(precision_names(), given)) {
-    throw NotAllowed("precision must be one of " + vernier::json_text(precision_names()));
-  }
-  const auto name = !is_on || given == "no" ? "fp32" : given.get<std::string>();
+  put_all(settings, "mixed_precision_config", precision_places, config);
+  const auto given = settings.contains("dtype") ? settings["dtype"] : settings.value("precision", Json());
+  const auto named = std::ranges::find_if(dtypes, [&](const auto& dtype) { return given == dtype.first; });
+  const bool is_on = is_true(settings, "enabled", true) && is_true(settings, "autocast_enabled", true);
+  const std::string name = !is_on                      ? "fp32"
+                           : named != std::end(dtypes) ? named->second
+                           : config.contains("scaler") ? "fp16"  // its scale is set
+                                                       : "bf16";
   config["precision"]["use"] = name;
   if (name == "fp32") config["precision"].erase("level");
-  if (name == "fp16") {
+  if (auto& casts = config["precision"]; casts.contains("weight_casts")) {
+    casts["weight_casts"] = casts["weight_casts"] == true ? "forward" : "none";
+    if (name == "fp32") casts.erase("weight_casts");
+  }
+  const bool scales = is_true(settings, "scaler_enabled", name == "fp16");
+  if (name == "fp16" && !scales) {
+    throw NotAllowed("scaler_enabled is false, and float16 needs a loss scale; bfloat16 needs none");
+  }
+  if (!is_on) {
+    config.erase("scaler");
+  } else if (scales) {
     config["scaler"]["use"] = "dynamic";
   } else if (config.contains("scaler")) {
-    throw NotAllowed(
-        "the loss is scaled for fp16 only; leave out init_scale, growth_factor, backoff_factor and "
-        "growth_interval");
+    throw NotAllowed("the loss is scaled for float16 only; leave out init_scale and the other settings of the scale");
   }
+  if (is_true(settings, "memory_efficient", false)) save_memory(config);
+  if (is_true(settings, "log_precision", false)) config["callback"].push_back({{"use", "layers"}});
+  if (is_true(settings, "log_memory_usage", false)) config["callback"].push_back({{"use", "memory"}});
   return config;
 }
 
-Rest rest_of(const std::string& config) {
-  auto table = toml::parse(config);
-  const auto precision = table["precision"]["use"].value_or(std::string("fp32"));
-  table.erase("precision");
-  table.erase("scaler");
-  std::ostringstream text;
-  text << table;
-  return {text.str(), precision == "fp32"};
+FirstJob first_job_of(FirstKind kind, const Json& body, const ModelFolders& models) {
+  FirstJob job{.config = Json::object(), .texts_name = "", .texts = ""};
+  if (!body.contains("model_name") || !body["model_name"].is_string()) {
+    throw NotAllowed("model_name is needed: the name of a model of this server");
+  }
+  set_texts(object_in(body, "dataset_config"), models.find(body["model_name"].get<std::string>()), job);
+  job.config["optimizer"]["use"] = "adamw";
+  auto precision = object_in(body, "mixed_precision_config");
+  if (!is_true(body, "use_mixed_precision", true)) precision["enabled"] = false;
+  const auto tables = precision_tables(precision);
+  for (const auto& [table, options] : tables.items()) {
+    if (options.is_array()) {
+      job.config[table] = options;
+    } else {
+      job.config[table].update(options);
+    }
+  }
+  set_training(body, kind, job.config);
+  // The float32 peak of the same run, for memory_savings_gb.
+  if (job.config["precision"]["use"] != "fp32") job.config["run"]["measure_savings"] = true;
+  return job;
 }
 
-FirstJob first_job_of(FirstKind kind, const Json& body, const std::vector<fs::path>& data) {
-  FirstJob job{.config = Json::object(), .texts_name = "", .texts = ""};
-  auto& config = job.config;
-  if (kind == FirstKind::train) {
-    config = object_in(body, "config");
-    if (config.empty()) throw NotAllowed("config is needed: a configuration of Vernier, with task and optimizer");
-  } else {
-    job.texts = texts_of(body);
-    job.texts_name = body.contains("model") ? "texts.jsonl" : "texts.txt";
-    set_model(body, job.texts_name, data, config);
-    config["optimizer"] = {{"use", "adamw"}};
-  }
-  auto precision = object_in(body, kind == FirstKind::train ? "mixed_precision" : "config");
-  if (kind == FirstKind::optimize) {
-    precision_tables(precision);  // a wrong name is refused all the same
-    precision["precision"] = "auto";
-  }
-  const bool says_precision = kind != FirstKind::train || body.contains("mixed_precision");
-  if (says_precision) {
-    const auto tables = precision_tables(precision);
-    for (const auto& [table, options] : tables.items()) config[table] = options;
-  }
-  set_training(object_in(body, "training_args"), config);
-  if (kind != FirstKind::train && !config["run"].contains("steps") && !config["run"].contains("epochs")) {
-    config["run"]["epochs"] = 1;
-  }
-  if (kind == FirstKind::optimized) {
-    if (!config.contains("accumulation")) config["accumulation"]["use"] = "fit";
-    config["task"]["recompute"] = "full";
-    config["optimizer"]["state"] = "8bit";
-  }
-  return job;
+FirstSettings settings_of(const std::string& config) {
+  const auto table = toml::parse(config);
+  FirstSettings settings;
+  settings.is_mixed = table["precision"]["use"].value_or(std::string("fp32")) != "fp32";
+  settings.accumulates = table["accumulation"]["use"].value_or(std::string()) == "target";
+  settings.effective_batch_size = settings.accumulates
+                                      ? table["accumulation"]["target_effective_batch_size"].value_or(std::int64_t{0})
+                                      : table["task"]["batch_size"].value_or(std::int64_t{0});
+  return settings;
+}
+
+Json precision_schema() {
+  return schema_of(precision_places);
+}
+
+Json first_properties() {
+  const Json boolean = {{"type", "boolean"}}, text = {{"type", "string"}};
+  Json dataset = {
+      {"type", "object"},
+      {"properties",
+       {{"texts", {{"type", "array"}, {"items", text}, {"minItems", 1}}}, {"max_length", schema_of(length_place)}}},
+      {"required", {"texts"}},
+      {"additionalProperties", false}};
+  return {{"model_name", text},
+          {"dataset_config", dataset},
+          {"training_config", schema_of(training_places)},
+          {"training_args", schema_of(training_places)},
+          {"mixed_precision_config", precision_schema()},
+          {"use_mixed_precision", boolean},
+          {"use_gradient_accumulation", boolean},
+          {"target_effective_batch_size", schema_of(target_place)}};
 }
 
 }  // namespace serve

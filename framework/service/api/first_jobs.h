@@ -1,4 +1,5 @@
-// The requests of the first service for mixed precision, translated to configurations of jobs.
+// The requests of the first service for mixed precision, translated to configurations of jobs. The names are those that
+// backends for fine-tuning send: {"model_name": "gpt2", "dataset_config": {"texts": […]}, "training_config": {…}, …}.
 #pragma once
 
 #include <filesystem>
@@ -13,33 +14,44 @@ using Json = nlohmann::ordered_json;
 // A request is turned into this.
 struct FirstJob {
   Json config;                    // of a job
-  std::string texts_name, texts;  // a file that it reads; "" where the request has no texts
+  std::string texts_name, texts;  // a file that it reads
+  Json warnings = Json::array();  // sentences for the user
 };
 
-enum class FirstKind {
-  finetune,   // texts; a published model, or bytes from scratch
-  optimized,  // the same with what saves memory
-  optimize,   // the same in the precision that suits the device
-  train       // any configuration, with the same settings of mixed precision
+// optimized: with gradient accumulation and what saves memory, unless the request says otherwise.
+enum class FirstKind { finetune, optimized };
+
+// The published models below folders of the server, by the names of their own folders.
+class ModelFolders {
+ public:
+  explicit ModelFolders(std::vector<std::filesystem::path> folders) : folders_(std::move(folders)) {}
+  // Throws NotAllowed with the names that there are.
+  std::filesystem::path find(const std::string& name) const;
+  std::vector<std::string> names() const;
+
+ private:
+  std::vector<std::filesystem::path> folders_;
 };
 
-// [precision] and [scaler] of {"precision": "fp16", "level": "O2", "init_scale": 65536, …}. Throws NotAllowed for
-// another key, naming those that there are.
+// "gpt" or "llama": the task that trains the model of this folder.
+std::string task_of_model(const std::filesystem::path& folder);
+
+// The tables of {"enabled": true, "dtype": "float16", "init_scale": 65536, …}. Throws NotAllowed for another key,
+// naming those that there are.
 Json precision_tables(const Json& settings);
 
-// data: the folders below which a model may be. Throws NotAllowed. Values are checked later, by the job's plugins.
-FirstJob first_job_of(FirstKind kind, const Json& body, const std::vector<std::filesystem::path>& data);
+// Throws NotAllowed. Values are checked later, by the job's plugins.
+FirstJob first_job_of(FirstKind kind, const Json& body, const ModelFolders& models);
 
-// A configuration without its precision, to compare with others.
-struct Rest {
-  std::string text;
-  bool is_float32;
+// What a job of these requests uses, as its configuration says.
+struct FirstSettings {
+  bool is_mixed = false, accumulates = false;
+  std::int64_t effective_batch_size = 0;  // samples of an update
 };
-Rest rest_of(const std::string& config);
+FirstSettings settings_of(const std::string& config);
 
-// The schemas of a request's parts. may_scale: the precision may be fp16, with settings of its loss scale.
-Json precision_schema(bool may_scale);
-Json training_schema();
-Json length_schema();
+// The schemas of a request: of its properties, and of the settings of mixed precision.
+Json first_properties();
+Json precision_schema();
 
 }  // namespace serve

@@ -230,9 +230,9 @@ std::map<int, int> ask_with_mistakes(const JobServer& server, std::mt19937& rand
               R"({"config": {"task": {"use": "mlp", "data": ["a", "b"]}}, "cores": 1, "key": "k"})"),
       request("POST", "/v1/jobs", R"({"config": "[task]\nuse = \"mlp\"\n[[callback]]\nuse = \"x\"", "name": "n"})"),
       request("POST", "/v1/jobs/1/commands", R"({"command": "swap", "roles": {"precision": {"use": "bf16"}}})"),
-      request("POST", "/finetuning/mixed-precision", R"({"texts": ["a"], "config": {"precision": "fp16"}})"),
-      request("POST", "/train/mixed-precision",
-              R"({"config": {"run": {"seed": 1}, "callback": [{"use": "x"}]}, "training_args": {"max_steps": 1}})"),
+      request("POST", "/finetuning/mixed-precision",
+              R"({"model_name": "gpt2", "dataset_config": {"texts": ["a"]}, "user_id": 1})"),
+      request("POST", "/finetuning/setup-mixed-precision", R"({"dtype": "float16", "init_scale": 8, "level": "O1"})"),
       request("DELETE", "/v1/jobs/7")};
   std::map<int, int> answers;
   for (int i = 0; i < count; ++i) {
