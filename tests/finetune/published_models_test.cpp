@@ -4,6 +4,8 @@
 #include <vernier/published_model.h>
 #include <vernier/supervised_task.h>
 
+#include <array>
+#include <cmath>
 #include <filesystem>
 #include <functional>
 #include <iterator>
@@ -69,7 +71,7 @@ void check_as_recorded(const LoadedTask& task, const Oracle& oracle, const std::
 TEST_CASE("oracle published models: logits, loss and gradients of every variant are those of transformers") {
   const Oracle oracle("published_models");
   const auto variants = variants_of(oracle);
-  REQUIRE(variants.size() == 27);
+  REQUIRE(variants.size() == 53);
   for (const auto& variant : variants) {
     CAPTURE(variant);
     const Folder given(variant);
@@ -78,7 +80,7 @@ TEST_CASE("oracle published models: logits, loss and gradients of every variant 
 }
 
 TEST_CASE("oracle published models: blocks that are computed again in backward change no number") {
-  for (const char* variant : {"gpt2", "llama"}) {
+  for (const char* variant : {"gpt2", "llama", "gemma2", "smollm3_window"}) {
     CAPTURE(variant);
     const Folder given(variant);
     check_as_recorded(given.load({{"recompute", value("full")}}), given.oracle, variant);
@@ -86,7 +88,8 @@ TEST_CASE("oracle published models: blocks that are computed again in backward c
 }
 
 TEST_CASE("published models: a folder that is written back has the same tensors, names and logits") {
-  for (const auto& variant : {"gpt2", "gpt2_untied", "llama", "llama_tied", "llama_biases"}) {
+  for (const auto& variant : {"gpt2", "gpt2_untied", "llama", "llama_tied", "llama_biases", "mistral", "qwen2", "qwen3",
+                              "phi3_long", "gemma", "gemma2", "gemma3", "olmo2", "smollm3", "granite"}) {
     CAPTURE(variant);
     const Folder given(variant);
     given.folder.write("model/tokenizer.json", "{}");
@@ -99,6 +102,22 @@ TEST_CASE("published models: a folder that is written back has the same tensors,
     CHECK(config == Json::parse(bytes_of(given.oracle[std::string(variant) + ".config"])));
     CHECK(read_text(given.folder / "back/tokenizer.json") == "{}");
     check_as_recorded(given.load({{"folder", value(given.folder / "back")}}), given.oracle, variant);
+  }
+}
+
+TEST_CASE("published models: layers and adapters have the names that PEFT looks for") {
+  const std::vector<std::array<const char*, 3>> all = {
+      {"gpt2", "h.0.attn.c_attn", "transformer.h.0.attn.c_attn"},
+      {"gpt2_untied", "lm_head", "lm_head"},
+      {"gpt2_untied", "lm_head.lora_A.weight", "lm_head.lora_A.weight"},
+      {"llama", "lm_head", "lm_head"},
+      {"llama", "lm_head.weight", "lm_head.weight"},
+      {"llama", "model.layers.0.mlp.up_proj", "model.layers.0.mlp.up_proj"},
+      {"phi3", "model.layers.0.self_attn.qkv_proj", "model.layers.0.self_attn.qkv_proj"}};
+  for (const auto& [variant, name, expected] : all) {
+    CAPTURE(name);
+    const Folder given(variant);
+    CHECK(published(given.load()).published_name(name) == expected);
   }
 }
 
@@ -177,6 +196,13 @@ TEST_CASE("published models: a malformed folder ends in one line that names file
        "has the dtype Long"},
       {"llama", [](Json&, Tensors& w) { w["model.extra"] = torch::ones({2}); }, "'model.extra': is not one of the"},
       {"llama", [](Json&, Tensors& w) { w["norm.weight"] = torch::ones({16}); }, "is there twice"},
+      {"llama", [](Json&, Tensors& w) { w["model.norm.weight"] = torch::full({16}, std::nan("")); },
+       "model.safetensors: tensor 'model.norm.weight': has a number that is not finite"},
+      {"llama",
+       [](Json&, Tensors& w) {
+         w["lm_head.weight"] = torch::full({29, 16}, 1e39, torch::kFloat64);
+       },
+       "'lm_head.weight': has a number that is not finite"},
       {"gpt2",
        [](Json&, Tensors& w) {
          w["lm_head.weight"] = torch::ones({29, 8});
@@ -206,6 +232,33 @@ TEST_CASE("published models: a malformed folder ends in one line that names file
       {"llama", [](Json& c, Tensors&) { c["rope_parameters"] = 3; }, "rope_parameters is 3, and must be an object"},
       {"llama", [](Json& c, Tensors&) { c["tie_word_embeddings"] = "no"; }, "must be true or false"},
       {"llama", [](Json& c, Tensors&) { c = Json::array(); }, "is not a JSON object"},
+      {"llama", [](Json& c, Tensors&) { c["model_type"] = "bloom"; },
+       "must be one of \"llama\", \"mistral\", \"qwen2\""},
+      {"llama", [](Json& c, Tensors&) { c["pad_token_id"] = 29; }, "pad_token_id is 29, and must be below 29"},
+      {"mistral", [](Json& c, Tensors&) { c["sliding_window"] = "six"; }, "sliding_window is \"six\""},
+      {"qwen3_types", [](Json& c, Tensors&) { c["layer_types"] = {"full_attention"}; },
+       "must name the type of each of 2 layers"},
+      {"qwen3_types",
+       [](Json& c, Tensors&) {
+         c["layer_types"] = {"full_attention", "chunked_attention"};
+       },
+       "this task has full_attention and sliding_attention"},
+      {"qwen3_types", [](Json& c, Tensors&) { c["use_sliding_window"] = false; }, "sliding_window gives no window"},
+      {"qwen3_types", [](Json& c, Tensors&) { c["layer_types"] = 3; }, "layer_types is 3, and must be a list of texts"},
+      {"phi3_long", [](Json& c, Tensors&) { c["rope_scaling"]["long_factor"] = {1.0}; }, "must have 2 numbers"},
+      {"phi3_long",
+       [](Json& c, Tensors&) { c["rope_scaling"]["type"] = "linear", c["rope_scaling"].erase("rope_type"); },
+       "must be default or longrope for this model"},
+      {"phi3_partial", [](Json& c, Tensors&) { c["partial_rotary_factor"] = 0.4; }, "an even number of a head's 8"},
+      {"gemma", [](Json& c, Tensors&) { c["use_bidirectional_attention"] = true; }, "a causal model sees the tokens"},
+      {"gemma3",
+       [](Json& c, Tensors&) {
+         c["rope_parameters"] = {{"rope_theta", 3.0}};
+       },
+       "must have full_attention and"},
+      {"gemma3", [](Json& c, Tensors&) { c["model_type"] = "gemma3"; }, "model_type is \"gemma3\", and must be one of"},
+      {"smollm3_window", [](Json& c, Tensors&) { c["no_rope_layers"] = {1}; },
+       "must have a number for each of 2 layers"},
   };
   for (const auto& [variant, change, message] : all) {
     const auto text = Folder(variant, change).refusal_of();
@@ -216,7 +269,7 @@ TEST_CASE("published models: a malformed folder ends in one line that names file
 
 TEST_CASE("published models: files that are missing or no tokens of the model are refused") {
   const Folder given("gpt2");
-  CHECK(contains(given.refusal_of({{"folder", value("nowhere")}}), "nowhere/config.json"));
+  CHECK(contains(given.refusal_of({{"folder", value("meta-llama/none")}}), "models are not downloaded"));
   CHECK(contains(given.refusal_of({{"context", value(25)}}), "has positions for 24 tokens"));
   given.folder.write("large.bin", std::string(100, '\x1d'));
   const auto large = list<std::string>({given.folder / "large.bin"});
@@ -226,8 +279,11 @@ TEST_CASE("published models: files that are missing or no tokens of the model ar
   CHECK(contains(given.refusal_of(), "model.safetensors"));
   std::filesystem::remove(given.folder / "model/model.safetensors");
   CHECK(contains(given.refusal_of(), "Set weights = \"random\""));
-  given.folder.write("model/pytorch_model.bin", "");
-  CHECK(contains(given.refusal_of(), "save it with safetensors in Python"));
+  for (const char* name : {"model/pytorch_model.bin.index.json", "model/pytorch_model.bin"}) {
+    given.folder.write(name, "");
+    CHECK(contains(given.refusal_of(), "save it with safetensors in Python"));
+    std::filesystem::remove(given.folder / name);
+  }
 }
 
 TEST_CASE("published models: config.json alone is enough for random weights, which follow from the seed") {

@@ -1,4 +1,4 @@
-"""Records published_models.safetensors: small GPT-2 and Llama models of all variants that a config.json can describe.
+"""Records published_models.safetensors: small models of all families and variants that a config.json can describe.
 
     python3 tests/oracles/published_models.py [--compare]
     python3 tests/oracles/published_models.py --load FOLDER TOKENS   prints the loss of what `vernier export --format
@@ -31,6 +31,26 @@ LLAMA = {
 # As transformers 4 writes them and as 5 does.
 LLAMA3 = {"low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 64, "factor": 8.0}
 YARN = {"factor": 4.0, "original_max_position_embeddings": 8, "beta_fast": 4.0, "beta_slow": 1.0}
+LONGROPE = {"rope_type": "longrope", "short_factor": [1.0, 1.5], "long_factor": [1.2, 3.0]}
+SMALL = {
+    "vocab_size": VOCABULARY,
+    "hidden_size": 8,
+    "intermediate_size": 10,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 2,
+    "num_key_value_heads": 1,
+    "max_position_embeddings": 32,
+}
+TWO = SMALL | {"num_hidden_layers": 2}
+
+
+def small(model_type, **more):
+    return SMALL | {"model_type": model_type} | more
+
+
+def two(model_type, **more):
+    return TWO | {"model_type": model_type} | more
+
 
 VARIANTS = {
     "gpt2": GPT2 | {"n_layer": 2, "n_ctx": 99},
@@ -63,6 +83,84 @@ VARIANTS = {
     | {"rope_parameters": YARN | {"rope_type": "yarn", "rope_theta": 50.0, "mscale": 0.7, "mscale_all_dim": 0.3}},
     "llama_yarn_exact": LLAMA
     | {"rope_parameters": YARN | {"rope_type": "yarn", "rope_theta": 50.0, "attention_factor": 1.3, "truncate": False}},
+    "llama_llama3_top": LLAMA
+    | {"rope_scaling": LLAMA3 | {"rope_type": "llama3"}, "original_max_position_embeddings": 16},
+    "llama_yarn_top": LLAMA
+    | {"rope_parameters": YARN | {"rope_type": "yarn", "rope_theta": 50.0}, "original_max_position_embeddings": 12},
+    "llama_padding": LLAMA | {"pad_token_id": 3},
+    "mistral": two("mistral", sliding_window=6),
+    "mistral_whole": small("mistral", sliding_window=None, head_dim=6),
+    "qwen2": small("qwen2", num_key_value_heads=None),
+    "qwen2_window": two("qwen2", use_sliding_window=True, sliding_window=5, max_window_layers=1),
+    "qwen3": small("qwen3", head_dim=6, attention_bias=True, tie_word_embeddings=True),
+    "qwen3_types": two(
+        "qwen3",
+        head_dim=6,
+        use_sliding_window=True,
+        sliding_window=5,
+        layer_types=["sliding_attention", "full_attention"],
+    ),
+    "phi3": small("phi3", pad_token_id=None),
+    "phi3_window": small("phi3", pad_token_id=None, sliding_window=7),
+    "phi3_long": small(
+        "phi3", pad_token_id=None, rope_scaling=LONGROPE, original_max_position_embeddings=16, rope_theta=100.0
+    ),
+    "phi3_short": small("phi3", pad_token_id=4, rope_scaling=LONGROPE, original_max_position_embeddings=24),
+    "phi3_partial": small(
+        "phi3", pad_token_id=None, num_attention_heads=1, partial_rotary_factor=0.5, tie_word_embeddings=True
+    ),
+    "gemma": small("gemma", head_dim=6, hidden_act="gelu", hidden_activation=None),
+    "gemma_bias": small("gemma", head_dim=6, attention_bias=True, rope_theta=50.0),
+    "gemma2": two(
+        "gemma2",
+        head_dim=6,
+        sliding_window=6,
+        attn_logit_softcapping=5.0,
+        final_logit_softcapping=8.0,
+        query_pre_attn_scalar=5,
+    ),
+    "gemma2_uncapped": small("gemma2", head_dim=4, attn_logit_softcapping=None, final_logit_softcapping=None),
+    "gemma3": two(
+        "gemma3_text",
+        head_dim=6,
+        sliding_window=6,
+        sliding_window_pattern=2,
+        rope_local_base_freq=30.0,
+        rope_theta=500.0,
+        rope_scaling={"rope_type": "linear", "factor": 4.0},
+    ),
+    "gemma3_new": two(
+        "gemma3_text",
+        head_dim=6,
+        sliding_window=5,
+        layer_types=["full_attention", "sliding_attention"],
+        query_pre_attn_scalar=9,
+        final_logit_softcapping=4.0,
+        rope_parameters={
+            "full_attention": {"rope_type": "default", "rope_theta": 300.0},
+            "sliding_attention": {"rope_type": "default", "rope_theta": 20.0},
+        },
+    ),
+    "olmo2": two("olmo2"),
+    "olmo2_bias": small("olmo2", attention_bias=True, num_key_value_heads=None, tie_word_embeddings=True),
+    "smollm3": two("smollm3", no_rope_layer_interval=2, pad_token_id=None),
+    "smollm3_window": two(
+        "smollm3",
+        pad_token_id=5,
+        no_rope_layers=[0, 1],
+        use_sliding_window=True,
+        sliding_window=6,
+        attention_bias=True,
+        mlp_bias=True,
+    ),
+    "granite": two(
+        "granite",
+        embedding_multiplier=3.0,
+        logits_scaling=2.0,
+        residual_multiplier=0.4,
+        attention_multiplier=0.3,
+    ),
+    "granite_plain": small("granite", attention_bias=True, mlp_bias=True, tie_word_embeddings=True),
 }
 
 

@@ -4,7 +4,7 @@
 //   alpha = 8.0
 //   dropout = 0.0           of the input of A, in training
 //   targets = []            layers by name, * for any text: ["*.q_proj", "*.mlp.*"]; none: as in PEFT *.q_proj and
-//                           *.v_proj, or *.c_attn
+//                           *.v_proj, *.qkv_proj or *.c_attn
 //   fan_in_fan_out = false  true for a model that stores its weights as [inputs, outputs], such as task/gpt
 //   rslora = false          scale = alpha / sqrt(rank) (Kalajdzievski 2023, arXiv:2312.03732)
 //   base = "model"          the chosen layers' own weights: as the model has them, or in 8 bits, "int8" or "fp8", with
@@ -95,7 +95,7 @@ class Lora final : public vernier::Callback, public vernier::Interceptor, public
         alpha_(options.get("alpha", 8.0, "what they add is multiplied by alpha / rank", vernier::at_least(0))),
         dropout_(options.get("dropout", 0.0, "of the input of A, in training", between(0, 0.99))),
         patterns_(options.get("targets", std::vector<std::string>{},
-                              "layers by name, * for any text; none: *.q_proj and *.v_proj, or *.c_attn")),
+                              "layers by name, * for any text; none: *.q_proj and *.v_proj, *.qkv_proj or *.c_attn")),
         fan_in_fan_out_(options.get("fan_in_fan_out", false, "the model stores its weights as [inputs, outputs]")),
         rslora_(options.get("rslora", false, "alpha / sqrt(rank) instead of alpha / rank")),
         base_(options.choose("base", "model", {"model", "int8", "fp8"},
@@ -264,10 +264,13 @@ class Lora final : public vernier::Callback, public vernier::Interceptor, public
       return std::ranges::any_of(names, [&](const auto& name) { return vernier::matches_any({pattern}, name); });
     };
     if (has("*.q_proj") && has("*.v_proj")) return {"*.q_proj", "*.v_proj"};
-    if (has("*.c_attn")) return {"*.c_attn"};
-    options_.refuse("targets",
-                    "must be given: the model has neither *.q_proj and *.v_proj nor *.c_attn. Its layers are " +
-                        vernier::some_of(names));
+    for (const char* fused : {"*.qkv_proj", "*.c_attn"}) {
+      if (has(fused)) return {fused};
+    }
+    options_.refuse(
+        "targets",
+        "must be given: the model has none of *.q_proj and *.v_proj, *.qkv_proj and *.c_attn. Its layers are " +
+            vernier::some_of(names));
   }
 
   // PEFT makes two linear layers first and draws A once more.

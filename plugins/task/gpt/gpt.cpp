@@ -360,7 +360,7 @@ gpt::Shape shape_of(const language::Config& config, double dropout) {
 
 language::Family family() {
   language::Family family;
-  family.layout = {.model_type = "gpt2", .prefix = "transformer.", .is_in_model = false, .embedding = "wte.weight"};
+  family.layout = {.model_types = {"gpt2"}, .prefix = "transformer.", .is_in_model = false, .embedding = "wte.weight"};
   family.make = [](const language::Config& config, double dropout, std::uint64_t seed) {
     return std::make_shared<gpt::Network>(shape_of(config, dropout), seed);
   };

@@ -10,7 +10,9 @@
 #include <vernier/error.h>
 #include <vernier/json_text.h>
 
+#include <algorithm>
 #include <cmath>
+#include <filesystem>
 #include <map>
 
 namespace language {
@@ -47,8 +49,15 @@ nlohmann::json read_json(const std::string& path, std::uint64_t most) {
   }
 }
 
-Config::Config(const std::string& folder)
-    : place_(folder + "/config.json: "), object_(read_object(folder + "/config.json")) {}
+Config::Config(const std::string& folder) : place_(folder + "/config.json: ") {
+  std::error_code none;
+  if (!std::filesystem::is_directory(folder, none)) {
+    vernier::refuse("folder '" + folder +
+                    "' is not a folder on this machine, and models are not downloaded; give the path of a model's "
+                    "folder, as huggingface-cli download --local-dir writes it");
+  }
+  object_ = read_object(folder + "/config.json");
+}
 
 bool Config::has(const char* key) const {
   const auto found = object_.find(key);
@@ -100,9 +109,34 @@ Config Config::part(const char* key) const {
   return {place_ + key + ".", object_.at(key)};
 }
 
-void require_model_type(const Config& config, const std::string& model_type) {
-  if (config.text("model_type", "") != model_type) {
-    config.refuse("model_type", ", and must be \"" + model_type + "\" for this task");
+std::optional<double> Config::number_or_null(const char* key, std::optional<double> fallback, double least) const {
+  if (!object_.contains(key)) return fallback;
+  if (!has(key)) return std::nullopt;
+  return require_number(key, least);
+}
+
+std::vector<double> Config::numbers(const char* key) const {
+  if (!has(key)) return {};
+  const auto& list = object_.at(key);
+  const auto is_number = [](const auto& value) { return value.is_number(); };
+  if (!list.is_array() || !std::ranges::all_of(list, is_number)) refuse(key, ", and must be a list of numbers");
+  return list.get<std::vector<double>>();
+}
+
+std::vector<std::string> Config::texts(const char* key) const {
+  if (!has(key)) return {};
+  const auto& list = object_.at(key);
+  const auto is_text = [](const auto& value) { return value.is_string(); };
+  if (!list.is_array() || !std::ranges::all_of(list, is_text)) refuse(key, ", and must be a list of texts");
+  return list.get<std::vector<std::string>>();
+}
+
+void require_model_type(const Config& config, const std::vector<std::string>& model_types) {
+  if (std::ranges::find(model_types, config.text("model_type", "")) == model_types.end()) {
+    std::string known;
+    for (const auto& type : model_types) known += (known.empty() ? "\"" : ", \"") + type + '"';
+    config.refuse("model_type",
+                  (model_types.size() == 1 ? ", and must be " : ", and must be one of ") + known + " for this task");
   }
   if (config.has("quantization_config")) {
     config.refuse("quantization_config", ": its weights are quantised; give the folder of the weights before that");

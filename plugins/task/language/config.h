@@ -3,7 +3,9 @@
 
 #include <cstdint>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
+#include <vector>
 
 #include "network.h"
 
@@ -25,6 +27,10 @@ class Config {
   bool flag(const char* key, bool fallback) const;
   std::string text(const char* key, const std::string& fallback) const;
   Config part(const char* key) const;  // an object; an empty one if the key is missing
+  // Returns nothing for null, which is not a missing key here.
+  std::optional<double> number_or_null(const char* key, std::optional<double> fallback, double least) const;
+  std::vector<double> numbers(const char* key) const;  // a list; empty if the key is missing
+  std::vector<std::string> texts(const char* key) const;
 
   // The value for a key that has no fallback.
   double require_number(const char* key, double least) const;
@@ -36,8 +42,8 @@ class Config {
   nlohmann::json object_;
 };
 
-// Refuses what this program cannot read: another model_type, and weights that are packed by a quantisation.
-void require_model_type(const Config& config, const std::string& model_type);
+// Refuses what this program cannot read: another model_type than these, and weights that are packed by a quantisation.
+void require_model_type(const Config& config, const std::vector<std::string>& model_types);
 
 // The function that a key such as activation_function names. Throws Error for a name that is not known.
 Activation activation_of(const Config& config, const char* key, const std::string& fallback);

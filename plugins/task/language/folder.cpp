@@ -29,6 +29,12 @@ constexpr std::uint64_t largest_index = 256'000'000;  // bytes
   vernier::refuse(file + ": tensor '" + name + "': " + reason);
 }
 
+// True for the files of torch.save(), whole or in shards, which this program does not read.
+bool has_pickled_weights(const std::string& folder) {
+  std::error_code none;
+  return fs::exists(folder + "/pytorch_model.bin", none) || fs::exists(folder + "/pytorch_model.bin.index.json", none);
+}
+
 // The files that have the weights, each once.
 std::vector<std::string> weight_files(const std::string& folder) {
   const auto whole = folder + "/model.safetensors", index = whole + ".index.json";
@@ -36,9 +42,8 @@ std::vector<std::string> weight_files(const std::string& folder) {
   if (fs::exists(whole, none)) return {whole};
   if (!fs::exists(index, none)) {
     vernier::refuse(folder + ": has neither model.safetensors nor model.safetensors.index.json. " +
-                    (fs::exists(folder + "/pytorch_model.bin", none)
-                         ? "It has pytorch_model.bin: save it with safetensors in Python"
-                         : "Set weights = \"random\" to begin with random weights"));
+                    (has_pickled_weights(folder) ? "It has pytorch_model.bin: save it with safetensors in Python"
+                                                 : "Set weights = \"random\" to begin with random weights"));
   }
   const auto json = read_json(index, largest_index);
   const auto map = json.is_object() ? json.find("weight_map") : json.end();
@@ -137,6 +142,7 @@ class Reader {
     }
     const torch::NoGradGuard no_grad;
     parameter.copy_(tensor);
+    if (!parameter.isfinite().all().item<bool>()) refuse_tensor(file, published, "has a number that is not finite");
   }
 
   const Layout& layout_;
@@ -171,7 +177,8 @@ void write_config(const std::string& to, const std::string& source, torch::Scala
 }  // namespace
 
 std::string published_name(const Layout& layout, const std::string& name) {
-  if (name == head || name.starts_with(layout.prefix)) return name;
+  const bool is_of_head = name == "lm_head" || name.starts_with("lm_head.");
+  if (is_of_head || name.starts_with(layout.prefix)) return name;
   return layout.prefix + name;
 }
 

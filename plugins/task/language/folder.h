@@ -4,6 +4,7 @@
 #include <vernier/state.h>
 
 #include <string>
+#include <vector>
 
 #include "network.h"
 
@@ -11,13 +12,13 @@ namespace language {
 
 // How a family of models names its tensors.
 struct Layout {
-  std::string model_type;  // of config.json: "gpt2"
-  std::string prefix;      // before all names but lm_head's: "transformer."; files without it are read too
-  bool is_in_model;        // the parameters of the network have the prefix
-  std::string embedding;   // the name without the prefix of what a tied head equals: "wte.weight"
+  std::vector<std::string> model_types;  // of config.json: "gpt2"
+  std::string prefix;     // before all names but lm_head's: "transformer."; files without it are read too
+  bool is_in_model;       // the parameters of the network have the prefix
+  std::string embedding;  // the name without the prefix of what a tied head equals: "wte.weight"
 };
 
-// The name in a published file of a tensor of the network.
+// The name in a published file of a tensor or layer of the network.
 std::string published_name(const Layout& layout, const std::string& name);
 
 // Copies the weights of a folder into a new network. float64, float32, float16 and bfloat16 are read, whatever the

@@ -1,9 +1,14 @@
 #include "network.h"
 
 #include <ATen/CPUGeneratorImpl.h>
+#include <ATen/ops/dropout.h>
+#include <ATen/ops/matmul.h>
 #include <ATen/ops/ones.h>
 #include <ATen/ops/scaled_dot_product_attention.h>
+#include <ATen/ops/tanh.h>
 
+#include <cmath>
+#include <limits>
 #include <tuple>
 
 namespace language {
@@ -18,30 +23,54 @@ torch::Tensor for_each_query(const torch::Tensor& x, std::int64_t heads) {
   return x.unsqueeze(2).expand({batch, key_heads, heads / key_heads, time, width}).reshape({batch, heads, time, width});
 }
 
-// Element [i, past + j] is true if token i sees token past + j: bool [time, past + time].
-torch::Tensor causal_mask(std::int64_t past, std::int64_t time, torch::Device device) {
-  return at::ones({time, past + time}, torch::TensorOptions(device).dtype(torch::kBool)).tril(past);
+// Element [i, past + j] is true if token i sees token past + j: bool [time, past + time]. window: as for Sight.
+torch::Tensor causal_mask(std::int64_t past, std::int64_t time, std::int64_t window, torch::Device device) {
+  const auto before = at::ones({time, past + time}, torch::TensorOptions(device).dtype(torch::kBool)).tril(past);
+  return window == 0 ? before : before.triu(past - window + 1);
+}
+
+// Softmax in float32 of capped scores, which scaled_dot_product_attention does not have.
+torch::Tensor capped_attention(const torch::Tensor& query, const torch::Tensor& key, const torch::Tensor& value,
+                               const Sight& sight, double dropout, double scale, double cap) {
+  const auto mask =
+      sight.mask.defined() ? sight.mask : causal_mask(key.size(2) - query.size(2), query.size(2), 0, query.device());
+  auto scores = capped(at::matmul(query, key.transpose(2, 3)) * scale, cap);
+  scores = scores.masked_fill(mask.logical_not(), -std::numeric_limits<double>::infinity());
+  auto weights = scores.softmax(-1, torch::kFloat32).to(query.scalar_type());
+  if (dropout > 0) weights = at::dropout(weights, dropout, /*train=*/true);
+  return at::matmul(weights, value);
 }
 
 }  // namespace
 
-Sight::Sight(const Texts& texts) : cache(texts.cache) {
+Sight::Sight(const Texts& texts, std::int64_t window) : cache(texts.cache) {
   const auto time = texts.tokens.size(1), past = texts.past();
+  if (past + time <= window) window = 0;  // all is within it
   if (texts.segments.defined()) {
     const auto is_same = texts.segments.unsqueeze(2) == texts.segments.unsqueeze(1);
-    mask = is_same.logical_and(causal_mask(0, time, is_same.device())).unsqueeze(1);
-  } else if (past == 0) {
+    mask = is_same.logical_and(causal_mask(0, time, window, is_same.device())).unsqueeze(1);
+  } else if (past == 0 && window == 0) {
     is_causal = true;
-  } else if (time > 1) {
-    mask = causal_mask(past, time, texts.tokens.device()).unsqueeze(0).unsqueeze(0);
+  } else if (time > 1 || window > 0) {
+    mask = causal_mask(past, time, window, texts.tokens.device()).unsqueeze(0).unsqueeze(0);
   }
 }
 
+torch::Tensor capped(const torch::Tensor& x, double cap) {
+  return at::tanh(x / cap) * cap;
+}
+
 torch::Tensor attend(const torch::Tensor& query, torch::Tensor key, torch::Tensor value, const Sight& sight,
-                     std::int64_t layer, double dropout, std::optional<double> scale) {
+                     std::int64_t layer, double dropout, std::optional<double> scale, double cap) {
   if (sight.cache != nullptr) std::tie(key, value) = sight.cache->add(layer, key, value);
   const auto heads = query.size(1);
-  return at::scaled_dot_product_attention(query, for_each_query(key, heads), for_each_query(value, heads),
+  key = for_each_query(key, heads);
+  value = for_each_query(value, heads);
+  if (cap > 0) {
+    const auto own_scale = scale.value_or(1 / std::sqrt(static_cast<double>(query.size(3))));
+    return capped_attention(query, key, value, sight, dropout, own_scale, cap);
+  }
+  return at::scaled_dot_product_attention(query, key, value,
                                           sight.mask.defined() ? std::optional(sight.mask) : std::nullopt, dropout,
                                           sight.is_causal, scale);
 }

@@ -31,7 +31,7 @@ void PublishedTask::build(vernier::Run& run) {
     data_.forget_tokenizer();
   }
   const Config config(model_folder());
-  require_model_type(config, family_.layout.model_type);
+  require_model_type(config, family_.layout.model_types);
   network_ = family_.make(config, dropout_, run.seed);
   if (weights_ == "folder" && !is_trained()) read_weights(folder_, *network_, family_.layout);
   network_->run_blocks_by([this](const Network::Part& block, const torch::Tensor& x) { return recomputed(block, x); });

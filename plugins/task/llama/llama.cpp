@@ -1,5 +1,5 @@
-// llama: trains a published model of the Llama family on files of tokens or texts, from its weights or from random
-// ones.
+// llama: trains a published model on files of tokens or texts, from its weights or from random ones. Its config.json
+// may be of Llama, Mistral, Qwen 2 and 3, Phi-3, Gemma 1 to 3, OLMo 2, SmolLM 3 or Granite (families.cpp).
 //
 // folder                required: the folder of the model, with config.json
 // data = []             needed: files of tokens, .bin or .npy (vernier/readers.h), or of texts: .txt and .jsonl
@@ -26,50 +26,20 @@
 // batch_size = 8
 // order = "shuffled", drop_last = false, workers = 1, prefetch = 2, recompute = "none"  see vernier/supervised_task.h
 //
-// Sources: Touvron et al. 2023, arXiv:2307.09288; for names and defaults LlamaConfig and modeling_llama.py of Hugging
-// Face's transformers 5.
+// Sources: Touvron et al. 2023, arXiv:2307.09288; for names and defaults of all families the configuration and modeling
+// files of Hugging Face's transformers 5.
 #include <vernier/sdk.h>
 
 #include "../language/task.h"
-#include "model.h"
+#include "families.h"
 
 namespace {
 
-// The defaults are those of transformers' LlamaConfig.
-llama::Shape shape_of(const language::Config& config, double dropout) {
-  llama::Shape shape;
-  shape.vocabulary = config.integer("vocab_size", 32000);
-  shape.width = config.integer("hidden_size", 4096);
-  shape.inner = config.integer("intermediate_size", 11008);
-  shape.layers = config.integer("num_hidden_layers", 32);
-  shape.heads = config.integer("num_attention_heads", 32);
-  shape.key_heads = config.integer("num_key_value_heads", shape.heads);
-  if (!config.has("head_dim") && shape.width % shape.heads != 0) {
-    config.refuse("num_attention_heads", c10::str(", which does not divide hidden_size, ", shape.width));
-  }
-  shape.head_width = config.integer("head_dim", shape.width / shape.heads);
-  if (shape.head_width % 2 != 0) config.refuse("head_dim", ": rotary positions need an even width of the heads");
-  if (shape.heads % shape.key_heads != 0) {
-    config.refuse("num_key_value_heads", c10::str(", which does not divide num_attention_heads, ", shape.heads));
-  }
-  shape.epsilon = config.number("rms_norm_eps", 1e-6, 0.0);
-  shape.activation = language::activation_of(config, "hidden_act", "silu");
-  shape.attention_bias = config.flag("attention_bias", false);
-  shape.mlp_bias = config.flag("mlp_bias", false);
-  shape.is_tied = config.flag("tie_word_embeddings", false);
-  shape.dropout = dropout < 0 ? config.number("attention_dropout", 0.0, 0.0) : dropout;
-  shape.deviation = config.number("initializer_range", 0.02, 0.0);
-  return shape;
-}
-
 language::Family family() {
   language::Family family;
-  family.layout = {.model_type = "llama", .prefix = "model.", .is_in_model = true, .embedding = "embed_tokens.weight"};
-  family.make = [](const language::Config& config, double dropout, std::uint64_t seed) {
-    const auto shape = shape_of(config, dropout);
-    const llama::Rope rope(config, shape.head_width, config.integer("max_position_embeddings", 2048));
-    return std::make_shared<llama::Network>(shape, rope, seed);
-  };
+  family.layout = {
+      .model_types = llama::model_types(), .prefix = "model.", .is_in_model = true, .embedding = "embed_tokens.weight"};
+  family.make = llama::make;
   return family;
 }
 

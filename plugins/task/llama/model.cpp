@@ -1,10 +1,14 @@
 // The network of task/llama; see model.h.
 #include "model.h"
 
+#include <ATen/ops/dropout.h>
 #include <ATen/ops/embedding.h>
 #include <ATen/ops/linear.h>
 #include <ATen/ops/rms_norm.h>
 #include <torch/nn/modules/container/modulelist.h>
+
+#include <algorithm>
+#include <map>
 
 namespace llama {
 
@@ -24,20 +28,27 @@ class Linear final : public torch::nn::Module {
   torch::Tensor weight_, bias_;
 };
 
+// The cosines and sines of a layer: [time, turned width / 2], or [batch, 1, time, turned width / 2]. Undefined in a
+// layer without positions.
 struct Turn {
-  torch::Tensor cosines, sines;  // [time, head_width / 2], or [batch, 1, time, head_width / 2]
+  torch::Tensor cosines, sines;
 };
 
 }  // namespace
 
 class RmsNorm final : public torch::nn::Module {
  public:
-  explicit RmsNorm(const Shape& shape)
-      : epsilon_(shape.epsilon), weight_(register_parameter("weight", torch::ones({shape.width}))) {}
-  torch::Tensor forward(const torch::Tensor& x) const { return at::rms_norm(x, weight_.sizes(), weight_, epsilon_); }
+  RmsNorm(const Shape& shape, std::int64_t width)
+      : epsilon_(shape.epsilon),
+        adds_one_(shape.adds_one),
+        weight_(register_parameter("weight", torch::full({width}, adds_one_ ? 0.0 : 1.0))) {}
+  torch::Tensor forward(const torch::Tensor& x) const {
+    return at::rms_norm(x, weight_.sizes(), adds_one_ ? weight_ + 1 : weight_, epsilon_);
+  }
 
  private:
   double epsilon_;
+  bool adds_one_;
   torch::Tensor weight_;
 };
 
@@ -51,49 +62,89 @@ class Attention final : public torch::nn::Module {
         key_heads_(shape.key_heads),
         head_width_(shape.head_width),
         dropout_(shape.dropout),
-        q_(linear("q_proj", shape.width, heads_ * head_width_, shape)),
-        k_(linear("k_proj", shape.width, key_heads_ * head_width_, shape)),
-        v_(linear("v_proj", shape.width, key_heads_ * head_width_, shape)),
-        o_(linear("o_proj", heads_ * head_width_, shape.width, shape)) {}
+        cap_(shape.score_cap),
+        scale_(shape.attention_scale),
+        head_norms_(shape.head_norms) {
+    const auto of_queries = heads_ * head_width_, of_keys = key_heads_ * head_width_;
+    const auto linear = [&](const char* name, std::int64_t inputs, std::int64_t outputs, bool has_bias) {
+      return register_module(name, std::make_shared<Linear>(inputs, outputs, has_bias));
+    };
+    if (shape.is_fused) {
+      qkv_ = linear("qkv_proj", shape.width, of_queries + 2 * of_keys, shape.query_bias);
+    } else {
+      q_ = linear("q_proj", shape.width, of_queries, shape.query_bias);
+      k_ = linear("k_proj", shape.width, of_keys, shape.query_bias);
+      v_ = linear("v_proj", shape.width, of_keys, shape.query_bias);
+    }
+    o_ = linear("o_proj", of_queries, shape.width, shape.output_bias);
+    if (head_norms_ == HeadNorms::none) return;
+    const bool is_each = head_norms_ == HeadNorms::each;
+    q_norm_ = register_module("q_norm", std::make_shared<RmsNorm>(shape, is_each ? head_width_ : of_queries));
+    k_norm_ = register_module("k_norm", std::make_shared<RmsNorm>(shape, is_each ? head_width_ : of_keys));
+  }
 
   torch::Tensor forward(const torch::Tensor& x, const Turn& turn, const language::Sight& sight) const {
     const auto batch = x.size(0), time = x.size(1);
-    const auto in_heads = [&](const torch::Tensor& y, std::int64_t heads) {
-      return y.view({batch, time, heads, head_width_}).transpose(1, 2);
-    };
-    auto q = in_heads(q_->forward(x), heads_), k = in_heads(k_->forward(x), key_heads_);
-    const auto v = in_heads(v_->forward(x), key_heads_);
-    const auto cosines = turn.cosines.to(q.scalar_type()), sines = turn.sines.to(q.scalar_type());
-    q = turned(q, cosines, sines);
-    k = turned(k, cosines, sines);
-    const auto y = language::attend(q, k, v, sight, layer_, is_training() ? dropout_ : 0.0);
+    auto [q, k, v] = projected(x);
+    q = in_heads(q, heads_, q_norm_.get());
+    k = in_heads(k, key_heads_, k_norm_.get());
+    v = in_heads(v, key_heads_, nullptr);
+    if (turn.cosines.defined()) {
+      const auto cosines = turn.cosines.to(q.scalar_type()), sines = turn.sines.to(q.scalar_type());
+      q = turned(q, cosines, sines);
+      k = turned(k, cosines, sines);
+    }
+    const auto y = language::attend(q, k, v, sight, layer_, is_training() ? dropout_ : 0.0, scale_, cap_);
     return o_->forward(y.transpose(1, 2).reshape({batch, time, heads_ * head_width_}));
   }
 
  private:
-  std::shared_ptr<Linear> linear(const char* name, std::int64_t inputs, std::int64_t outputs, const Shape& shape) {
-    return register_module(name, std::make_shared<Linear>(inputs, outputs, shape.attention_bias));
+  std::tuple<torch::Tensor, torch::Tensor, torch::Tensor> projected(const torch::Tensor& x) const {
+    if (!qkv_) return {q_->forward(x), k_->forward(x), v_->forward(x)};
+    const auto of_keys = key_heads_ * head_width_;
+    const auto parts = qkv_->forward(x).split_with_sizes({heads_ * head_width_, of_keys, of_keys}, -1);
+    return {parts[0], parts[1], parts[2]};
+  }
+
+  // Turns [batch, time, heads * width] into [batch, heads, time, width].
+  torch::Tensor in_heads(const torch::Tensor& x, std::int64_t heads, const RmsNorm* norm) const {
+    auto y = norm != nullptr && head_norms_ == HeadNorms::all ? norm->forward(x) : x;
+    y = y.view({x.size(0), x.size(1), heads, head_width_});
+    if (norm != nullptr && head_norms_ == HeadNorms::each) y = norm->forward(y);
+    return y.transpose(1, 2);
   }
 
   std::int64_t layer_, heads_, key_heads_, head_width_;
-  double dropout_;
-  std::shared_ptr<Linear> q_, k_, v_, o_;
+  double dropout_, cap_;
+  std::optional<double> scale_;
+  HeadNorms head_norms_;
+  std::shared_ptr<Linear> q_, k_, v_, qkv_, o_;
+  std::shared_ptr<RmsNorm> q_norm_, k_norm_;
 };
 
 class Mlp final : public torch::nn::Module {
  public:
-  explicit Mlp(const Shape& shape)
-      : activation_(shape.activation),
-        gate_(register_module("gate_proj", std::make_shared<Linear>(shape.width, shape.inner, shape.mlp_bias))),
-        up_(register_module("up_proj", std::make_shared<Linear>(shape.width, shape.inner, shape.mlp_bias))),
-        down_(register_module("down_proj", std::make_shared<Linear>(shape.inner, shape.width, shape.mlp_bias))) {}
+  explicit Mlp(const Shape& shape) : activation_(shape.activation) {
+    const auto linear = [&](const char* name, std::int64_t inputs, std::int64_t outputs) {
+      return register_module(name, std::make_shared<Linear>(inputs, outputs, shape.mlp_bias));
+    };
+    if (shape.is_fused) {
+      gate_up_ = linear("gate_up_proj", shape.width, 2 * shape.inner);
+    } else {
+      gate_ = linear("gate_proj", shape.width, shape.inner);
+      up_ = linear("up_proj", shape.width, shape.inner);
+    }
+    down_ = linear("down_proj", shape.inner, shape.width);
+  }
   torch::Tensor forward(const torch::Tensor& x) const {
-    return down_->forward(activation_(gate_->forward(x)) * up_->forward(x));
+    if (!gate_up_) return down_->forward(activation_(gate_->forward(x)) * up_->forward(x));
+    const auto parts = gate_up_->forward(x).chunk(2, -1);
+    return down_->forward(activation_(parts[0]) * parts[1]);
   }
 
  private:
   language::Activation activation_;
-  std::shared_ptr<Linear> gate_, up_, down_;
+  std::shared_ptr<Linear> gate_, up_, gate_up_, down_;
 };
 
 }  // namespace
@@ -101,23 +152,47 @@ class Mlp final : public torch::nn::Module {
 class Layer final : public torch::nn::Module {
  public:
   Layer(const Shape& shape, std::int64_t layer)
-      : attention_(register_module("self_attn", std::make_shared<Attention>(shape, layer))),
-        mlp_(register_module("mlp", std::make_shared<Mlp>(shape))),
-        first_norm_(register_module("input_layernorm", std::make_shared<RmsNorm>(shape))),
-        second_norm_(register_module("post_attention_layernorm", std::make_shared<RmsNorm>(shape))) {}
+      : scale_(shape.half_scale),
+        dropout_(shape.half_dropout),
+        attention_(register_module("self_attn", std::make_shared<Attention>(shape, layer))),
+        mlp_(register_module("mlp", std::make_shared<Mlp>(shape))) {
+    const auto norm = [&](const char* name) {
+      return register_module(name, std::make_shared<RmsNorm>(shape, shape.width));
+    };
+    // The published name "post_attention_layernorm" is the norm before the MLP if there is none behind the attention.
+    if (shape.norms != Norms::after) before_attention_ = norm("input_layernorm");
+    (shape.norms == Norms::before ? before_mlp_ : behind_attention_) = norm("post_attention_layernorm");
+    if (shape.norms == Norms::around) before_mlp_ = norm("pre_feedforward_layernorm");
+    if (shape.norms != Norms::before) behind_mlp_ = norm("post_feedforward_layernorm");
+  }
 
   torch::Tensor forward(torch::Tensor x, const Turn& turn, const language::Sight& sight) const {
-    x = x + attention_->forward(first_norm_->forward(x), turn, sight);
-    return x + mlp_->forward(second_norm_->forward(x));
+    x = sum(x, by(behind_attention_, attention_->forward(by(before_attention_, x), turn, sight)));
+    return sum(x, by(behind_mlp_, mlp_->forward(by(before_mlp_, x))));
   }
 
  private:
+  static torch::Tensor by(const std::shared_ptr<RmsNorm>& norm, const torch::Tensor& x) {
+    return norm ? norm->forward(x) : x;
+  }
+  torch::Tensor sum(const torch::Tensor& x, const torch::Tensor& half) const {
+    const auto kept = dropout_ > 0 ? at::dropout(half, dropout_, is_training()) : half;
+    return scale_ == 1 ? x + kept : x + kept * scale_;
+  }
+
+  double scale_, dropout_;
   std::shared_ptr<Attention> attention_;
   std::shared_ptr<Mlp> mlp_;
-  std::shared_ptr<RmsNorm> first_norm_, second_norm_;
+  std::shared_ptr<RmsNorm> before_attention_, behind_attention_, before_mlp_, behind_mlp_;  // some are missing
 };
 
-Network::Network(const Shape& shape, Rope rope, std::uint64_t seed) : rope_(std::move(rope)) {
+Network::Network(const Shape& shape, std::vector<Rope> ropes, std::uint64_t seed)
+    : ropes_(std::move(ropes)),
+      kinds_(shape.kinds),
+      padding_(shape.padding),
+      embedding_scale_(shape.embedding_scale),
+      logit_divisor_(shape.logit_divisor),
+      logit_cap_(shape.logit_cap) {
   const auto body = register_module("model", std::make_shared<torch::nn::Module>("model"));
   embedding_ = language::add_matrix(*body, "embed_tokens", shape.vocabulary, shape.width);
   torch::nn::ModuleList list;
@@ -126,29 +201,47 @@ Network::Network(const Shape& shape, Rope rope, std::uint64_t seed) : rope_(std:
     list->push_back(layers_.back());
   }
   body->register_module("layers", list);
-  norm_ = body->register_module("norm", std::make_shared<RmsNorm>(shape));
+  norm_ = body->register_module("norm", std::make_shared<RmsNorm>(shape, shape.width));
   if (!shape.is_tied) head_ = language::add_matrix(*this, "lm_head", shape.vocabulary, shape.width);
   language::draw_weights(*this, seed, [&](const std::string&) { return shape.deviation; });
 }
 
+std::int64_t Network::cacheable() const {
+  std::int64_t least = 0;
+  for (const auto& rope : ropes_) {
+    if (rope.cacheable() > 0) least = least == 0 ? rope.cacheable() : std::min(least, rope.cacheable());
+  }
+  return least;
+}
+
 torch::Tensor Network::features(const language::Texts& texts) {
   const auto time = texts.tokens.size(1), past = texts.past();
-  const auto [cosines, sines] = rope_.tables(past + time, texts.tokens.device());
   const auto of_texts = [&](const torch::Tensor& table) {
     if (texts.positions.defined()) return at::embedding(table, texts.positions).unsqueeze(1);
     return past == 0 ? table : table.narrow(0, past, time);
   };
-  const Turn turn{of_texts(cosines), of_texts(sines)};
-  const language::Sight sight(texts);
-  auto x = at::embedding(embedding_, texts.tokens);
-  for (const auto& layer : layers_) {
-    x = run([layer = layer.get(), turn, sight](const torch::Tensor& y) { return layer->forward(y, turn, sight); }, x);
+  std::vector<Turn> turns;
+  for (auto& rope : ropes_) {
+    const auto [cosines, sines] = rope.tables(past + time, texts.tokens.device());
+    turns.push_back({of_texts(cosines), of_texts(sines)});
+  }
+  std::map<std::int64_t, language::Sight> sights;
+  auto x = at::embedding(embedding_, texts.tokens, padding_);
+  if (embedding_scale_ != 1) x = x * embedding_scale_;
+  for (std::size_t i = 0; i < layers_.size(); ++i) {
+    const auto& [window, rope] = kinds_[i];
+    const auto& sight = sights.try_emplace(window, texts, window).first->second;
+    const auto turn = rope ? turns[*rope] : Turn();
+    x = run([layer = layers_[i].get(), turn, sight](const torch::Tensor& y) { return layer->forward(y, turn, sight); },
+            x);
   }
   return norm_->forward(x);
 }
 
 torch::Tensor Network::logits(const torch::Tensor& features) const {
-  return at::linear(features, is_tied() ? embedding_ : head_);
+  auto logits = at::linear(features, is_tied() ? embedding_ : head_);
+  if (logit_divisor_ != 1) logits = logits / logit_divisor_;
+  return logit_cap_ == 0 ? logits : language::capped(logits, logit_cap_);
 }
 
 }  // namespace llama

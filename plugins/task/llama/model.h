@@ -1,10 +1,12 @@
-// The network of Llama (Touvron et al. 2023, arXiv:2302.13971 and arXiv:2307.09288): RMSNorm before each half of a
-// block, rotary positions, SwiGLU, grouped queries. Parameters have the names and shapes of the published safetensors:
-// "model.layers.0.self_attn.q_proj.weight" is [outputs, inputs].
+// The network of Llama (Touvron et al. 2023, arXiv:2302.13971 and arXiv:2307.09288) and of the families that differ
+// from it in parts: RMSNorm around the halves of a block, rotary positions, a gated MLP, grouped queries. Parameters
+// have the names and shapes of the published safetensors: "model.layers.0.self_attn.q_proj.weight" is [outputs,
+// inputs].
 #pragma once
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "../language/network.h"
@@ -12,15 +14,35 @@
 
 namespace llama {
 
+// The norms of a block: of the input of each half, of its output, or of both.
+enum class Norms : std::uint8_t { before, after, around };
+// The norms of queries and keys: none, one of each head's width, or one of all heads together.
+enum class HeadNorms : std::uint8_t { none, each, all };
+
+struct LayerKind {
+  std::int64_t window = 0;          // tokens that a token sees, with itself; 0: all before it
+  std::optional<std::size_t> rope;  // which of the network's; nothing: the layer knows no positions
+};
+
 struct Shape {
   std::int64_t vocabulary = 0, width = 0, inner = 0, layers = 0;
   std::int64_t heads = 0, key_heads = 0, head_width = 0;  // key_heads divides heads
+  std::vector<LayerKind> kinds;                           // one for each layer
   double epsilon = 1e-6;                                  // of the norms
-  language::Activation activation = nullptr;              // of the gate
-  bool attention_bias = false, mlp_bias = false;
-  bool is_tied = false;     // the head is the token embedding
-  double dropout = 0.0;     // of the attention
-  double deviation = 0.02;  // of the initial weights
+  bool adds_one = false;                                  // norms multiply by 1 + weight
+  Norms norms = Norms::before;
+  HeadNorms head_norms = HeadNorms::none;
+  language::Activation activation = nullptr;  // of the gate
+  bool query_bias = false, output_bias = false, mlp_bias = false;
+  bool is_fused = false;                       // q, k and v are one matrix, and so are gate and up
+  bool is_tied = false;                        // the head is the token embedding
+  std::optional<double> attention_scale;       // nothing: the inverse root of head_width
+  double score_cap = 0, logit_cap = 0;         // as in language::capped(); 0: none
+  double embedding_scale = 1, half_scale = 1;  // of embeddings, and of what a half adds
+  double logit_divisor = 1;
+  double dropout = 0.0, half_dropout = 0.0;  // of the attention, and of what a half adds
+  double deviation = 0.02;                   // of the initial weights
+  std::int64_t padding = -1;  // the token whose embedding learns nothing as an input, as in transformers; -1: none
 };
 
 class Layer;
@@ -29,18 +51,21 @@ class RmsNorm;
 class Network final : public language::Network {
  public:
   // Builds the network on the CPU in float32, with initial weights drawn from the seed alone.
-  Network(const Shape& shape, Rope rope, std::uint64_t seed);
+  Network(const Shape& shape, std::vector<Rope> ropes, std::uint64_t seed);
 
   std::int64_t vocabulary() const override { return embedding_.size(0); }
   std::int64_t longest() const override { return 0; }
-  std::int64_t cacheable() const override { return rope_.cacheable(); }
+  std::int64_t cacheable() const override;
   bool is_tied() const override { return !head_.defined(); }
 
  private:
   torch::Tensor features(const language::Texts& texts) override;
   torch::Tensor logits(const torch::Tensor& features) const override;
 
-  Rope rope_;
+  std::vector<Rope> ropes_;
+  std::vector<LayerKind> kinds_;
+  std::int64_t padding_;
+  double embedding_scale_, logit_divisor_, logit_cap_;
   torch::Tensor embedding_, head_;  // head_: undefined if tied
   std::vector<std::shared_ptr<Layer>> layers_;
   std::shared_ptr<RmsNorm> norm_;

@@ -5,6 +5,8 @@
 #include <ATen/ops/outer.h>
 #include <ATen/ops/pow.h>
 #include <ATen/ops/where.h>
+#include <c10/util/StringUtil.h>
+#include <torch/types.h>
 
 #include <algorithm>
 #include <cmath>
@@ -21,7 +23,7 @@ double yarn_amplitude(double factor, double scale) {
 
 }  // namespace
 
-Rope::Kind Rope::kind_of(const language::Config& part) {
+Rope::Kind Rope::kind_of(const language::Config& part, bool is_phi) {
   const char* key = part.has("rope_type") ? "rope_type" : "type";
   if (!part.has(key) && part.has("factor")) {
     part.refuse("rope_type",
@@ -30,6 +32,10 @@ Rope::Kind Rope::kind_of(const language::Config& part) {
   }
   const auto name = part.text(key, "default");
   if (name == "default") return Kind::plain;
+  if (is_phi) {
+    if (name == "longrope" || name == "su" || name == "yarn") return Kind::longrope;  // older names
+    part.refuse(key, ", and must be default or longrope for this model");
+  }
   if (name == "linear") return Kind::linear;
   if (name == "dynamic") return Kind::dynamic;
   if (name == "llama3") return Kind::llama3;
@@ -37,24 +43,49 @@ Rope::Kind Rope::kind_of(const language::Config& part) {
   part.refuse(key, ", and must be default, linear, dynamic, llama3 or yarn");
 }
 
-Rope::Rope(const language::Config& config, std::int64_t head_width, std::int64_t longest)
-    : width_(head_width), longest_(longest) {
-  const auto part = config.part(config.has("rope_parameters") ? "rope_parameters" : "rope_scaling");
-  kind_ = kind_of(part);
-  const auto& thetas = part.has("rope_theta") ? part : config;
-  theta_ = thetas.number("rope_theta", theta_, 1.0);
-  if (part.number("partial_rotary_factor", 1.0, 0.0) != 1.0) {
+Rope::Rope(const language::Config& part, const RopeOptions& options)
+    : kind_(kind_of(part, options.is_phi)), width_(options.width), longest_(options.longest) {
+  theta_ = part.number("rope_theta", options.theta, 1.0);
+  const auto share = part.number("partial_rotary_factor", options.partial, 0.0);
+  if (!options.is_phi && share != 1.0) {
     part.refuse("partial_rotary_factor", ", and heads that turn in part are not known to this task");
   }
+  width_ = static_cast<std::int64_t>(static_cast<double>(width_) * share);
+  if (width_ < 2 || width_ > options.width || width_ % 2 != 0) {
+    part.refuse("partial_rotary_factor", c10::str(", and an even number of a head's ", options.width, " must turn"));
+  }
   if (kind_ == Kind::plain) return;
+  const auto own = part.number("original_max_position_embeddings", static_cast<double>(longest_), 1.0);
+  original_ = options.original > 0 ? options.original : own;
+  if (kind_ == Kind::longrope) {
+    read_longrope(part);
+    return;
+  }
   factor_ = part.require_number("factor", 1.0);
-  original_ = part.number("original_max_position_embeddings", static_cast<double>(longest), 1.0);
   if (kind_ == Kind::llama3) {
     low_ = part.require_number("low_freq_factor", 0.0);
     high_ = part.require_number("high_freq_factor", 0.0);
     if (high_ <= low_) part.refuse("high_freq_factor", ", and must be above low_freq_factor");
   }
   if (kind_ == Kind::yarn) read_yarn(part, original_);
+}
+
+std::int64_t Rope::cacheable() const {
+  if (kind_ == Kind::dynamic) return longest_;
+  return kind_ == Kind::longrope ? static_cast<std::int64_t>(original_) : 0;
+}
+
+// Ding et al. 2024, arXiv:2402.13753, as Phi-3 has it: other divisors for texts above the original length.
+void Rope::read_longrope(const language::Config& part) {
+  short_ = part.numbers("short_factor");
+  long_ = part.numbers("long_factor");
+  for (const auto* key : {"short_factor", "long_factor"}) {
+    const auto& list = std::string(key) == "short_factor" ? short_ : long_;
+    if (std::ssize(list) != width_ / 2) part.refuse(key, c10::str(", and must have ", width_ / 2, " numbers"));
+  }
+  factor_ = part.number("factor", static_cast<double>(longest_) / original_, 0.0);
+  const double own = factor_ <= 1 ? 1.0 : std::sqrt(1 + std::log(factor_) / std::log(original_));
+  amplitude_ = part.number("attention_factor", own, 0.0);
 }
 
 // The number of the frequency that turns so often within the original length.
@@ -85,6 +116,10 @@ torch::Tensor Rope::frequencies(std::int64_t time) const {
   }
   const auto steps = at::arange(0, width_, 2, torch::kInt64).to(torch::kFloat32) / static_cast<double>(width_);
   const auto periods = at::pow(theta, steps);
+  if (kind_ == Kind::longrope) {
+    const auto& divisors = static_cast<double>(time) > original_ ? long_ : short_;
+    return 1.0 / (torch::tensor(divisors, torch::kFloat32) * periods);
+  }
   const auto plain = 1.0 / periods;
   if (kind_ == Kind::linear) return plain / factor_;
   if (kind_ == Kind::llama3) {
@@ -117,6 +152,10 @@ std::pair<torch::Tensor, torch::Tensor> Rope::tables(std::int64_t time, torch::D
 }
 
 torch::Tensor turned(const torch::Tensor& x, const torch::Tensor& cosines, const torch::Tensor& sines) {
+  const auto width = 2 * cosines.size(-1);
+  if (width < x.size(-1)) {
+    return at::cat({turned(x.narrow(-1, 0, width), cosines, sines), x.narrow(-1, width, x.size(-1) - width)}, -1);
+  }
   const auto parts = x.chunk(2, -1);
   return at::cat({parts[0] * cosines - parts[1] * sines, parts[1] * cosines + parts[0] * sines}, -1);
 }
