@@ -112,6 +112,7 @@ class Inject final : public vernier::Callback, public vernier::Interceptor {
   }
 
   // The operations of a forward that the fault is for, and those of them that come again in backward.
+  bool changes(std::string_view layer) const override { return unmet_.count(std::string(layer)) != 0; }
   vernier::Values call(const vernier::Operation& operation, vernier::Values arguments) override {
     const std::string layer(operation.layer());
     auto results = operation.proceed(std::move(arguments));

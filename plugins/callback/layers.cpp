@@ -36,6 +36,7 @@ int significant_bits(torch::ScalarType type) {
 // Sees the results of the operations that use a layer's weights.
 class Dtypes final : public vernier::Interceptor {
  public:
+  bool changes(std::string_view) const override { return false; }
   explicit Dtypes(const torch::nn::Module& model) : layers(model), bits(layers.names().size(), 0) {}
   Values call(const vernier::Operation& operation, Values arguments) override {
     const auto layer = operation.layer_index();

@@ -227,6 +227,7 @@ std::string tables_of(const std::vector<kineto::KinetoEvent>& events, std::int64
 
 // Gives each operation that uses a layer's weight a range with the layer's name.
 struct NameLayers final : vernier::Interceptor {
+  bool changes(std::string_view) const override { return false; }
   vernier::Values call(const vernier::Operation& operation, vernier::Values arguments) override {
     if (operation.layer().empty()) return operation.proceed(std::move(arguments));
     at::RecordFunction range(at::RecordScope::USER_SCOPE);

@@ -1,8 +1,12 @@
 // The data of task/llama and task/gpt: perplexity with a stride, and texts through a tokenizer.
 #include <ATen/ops/cross_entropy_loss.h>
 #include <doctest/doctest.h>
+#include <torch/csrc/autograd/function.h>
 #include <vernier/supervised_task.h>
 #include <vernier/tokenizer.h>
+
+#include <cmath>
+#include <string>
 
 #include "loaded_task.h"
 #include "log_lines.h"
@@ -113,6 +117,37 @@ TEST_CASE("language task: a packed row has the loss and the gradient of its text
     loss.backward();
     other.backward();
     CHECK(distance(gradient_of(packed), gradient_of(alone)) <= tolerance);
+  }
+}
+
+TEST_CASE("language task: a large vocabulary has the loss, the gradient and the validation of all its logits") {
+  for (const char* variant : {"gpt2", "llama_grouped"}) {  // a head that is tied, and one that is not
+    CAPTURE(variant);
+    const PublishedFolder given(variant, [](auto& config, auto&) { config["vocab_size"] = 120'000; });
+    auto task = given.load({{"weights", value("random")},
+                            {"token_type", value("uint16")},
+                            {"context", value(20)},
+                            {"stride", value(1)},
+                            {"batch_size", value(20)},
+                            {"validation", list<std::string>({given.folder / "tokens.bin"})},
+                            {"validation_stride", value(1)}});
+    const auto batch = task->next();
+    const auto tokens = batch.tensors[1].numel();
+    CHECK(tokens * 120'000 * 4 > 100'000'000);  // so much that the head works in chunks
+    const auto whole = [&](const torch::Tensor& logits) {
+      return at::cross_entropy_loss(logits.flatten(0, 1), batch.tensors[1].flatten());
+    };
+    const auto expected = whole(static_cast<vernier::SupervisedTask&>(*task.task).forward(batch));
+    expected.backward();
+    const auto gradient = gradient_of(task);
+    for (const auto& parameter : task.run.parameters) parameter.model.mutable_grad() = torch::Tensor();
+    const auto loss = task->loss(batch);
+    CHECK(std::string(loss.grad_fn()->name()).find("LinearCrossEntropy") != std::string::npos);
+    loss.backward();
+    CHECK(loss.item<double>() == doctest::Approx(expected.item<double>()).epsilon(1e-6));
+    CHECK(distance(gradient_of(task), gradient) <= tolerance);
+    CHECK(std::isfinite(task.validate()));
+    CHECK(task.run.metrics.value("perplexity").value() > 1e4);
   }
 }
 

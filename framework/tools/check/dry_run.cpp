@@ -64,6 +64,7 @@ class Observer final : public Interceptor {
     return results;
   }
 
+  bool changes(std::string_view) const override { return false; }
   Layers& layers() { return layers_; }
   std::vector<Seen> operations;
   bool is_random = false;

@@ -16,6 +16,7 @@ namespace recorder {
 // The last output of each layer of a step's first micro-batch.
 class Outputs final : public vernier::Interceptor {
  public:
+  bool changes(std::string_view) const override { return false; }
   vernier::Values call(const vernier::Operation& operation, vernier::Values arguments) override {
     if (!is_collecting) return operation.proceed(std::move(arguments));  // a layer that is computed again in backward
     const std::string layer(operation.layer());

@@ -146,6 +146,7 @@ class Lora final : public vernier::Callback, public vernier::Interceptor, public
     info(targets_.size(), " layers get ", count, " parameters; the weights of the model are frozen");
   }
 
+  bool changes(std::string_view layer) const override { return !layer.empty(); }  // it sees its targets alone
   vernier::Values call(const vernier::Operation& operation, vernier::Values arguments) override {
     if (operation.layer_index() < 0 || is_merged_) return operation.proceed(std::move(arguments));
     auto& target = targets_.at(static_cast<std::size_t>(operation.layer_index()));

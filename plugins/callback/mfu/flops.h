@@ -21,6 +21,7 @@ Flops flops_of(std::string_view name, const Values& arguments, const torch::Tens
 // Sums the products of a forward pass, and of what is computed again in backward only the gradients' part.
 class FlopCounter final : public Interceptor {
  public:
+  bool changes(std::string_view) const override { return false; }
   Values call(const Operation& operation, Values arguments) override;
 
   void begin_forward();  // from 0

@@ -32,6 +32,7 @@ struct Place {
 // The digests of all that this rank computes in a step, from the batch to the gradients of its share.
 class Bits final : public vernier::Interceptor {
  public:
+  bool changes(std::string_view) const override { return false; }
   void prepare(const vernier::Run& run) { layers_ = vernier::Layers(*run.model); }
   void begin_micro_batch(const vernier::Run& run);  // at BatchReady
   void end_forward(const vernier::Run& run);        // at LossReady

@@ -165,8 +165,8 @@ torch::Tensor Network::block(std::size_t index, const torch::Tensor& x, const la
   return again ? vernier::checkpoint(keep_, forward, x) : run(forward, x);
 }
 
-torch::Tensor Network::logits(const torch::Tensor& features) const {
-  return at::linear(features, is_tied() ? token_embedding_ : head_);
+const torch::Tensor& Network::head() const {
+  return is_tied() ? token_embedding_ : head_;
 }
 
 }  // namespace gpt

@@ -51,7 +51,7 @@ class Network final : public language::Network {
   torch::Tensor features(const language::Texts& texts) override;
   torch::Tensor positions_of(const language::Texts& texts) const;
   torch::Tensor block(std::size_t index, const torch::Tensor& x, const language::Sight& sight);
-  torch::Tensor logits(const torch::Tensor& features) const override;
+  const torch::Tensor& head() const override;
 
   double embedding_dropout_;
   std::size_t recompute_every_;

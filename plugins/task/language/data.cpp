@@ -241,13 +241,17 @@ void Data::read_both(Model& model, std::uint64_t seed, Sets& sets) const {
   sets.training = together(training);
 }
 
-void TokenLoss::update(const torch::Tensor& logits, const torch::Tensor& targets) {
-  if (!sum_.defined()) sum_ = count_ = torch::zeros({}, logits.options().dtype(torch::kFloat64));
-  const auto flat = targets.flatten();
+void TokenLoss::update(const torch::Tensor& output, const torch::Tensor& targets) {
+  if (!sum_.defined()) sum_ = count_ = torch::zeros({}, output.options().dtype(torch::kFloat64));
+  const auto flat = targets.flatten(), count = (flat != not_learned).sum();
+  count_ = count_ + count;
+  if (output.dim() == 0) {
+    sum_ = sum_ + at::where(count > 0, output.to(torch::kFloat64) * count, torch::zeros_like(sum_));
+    return;
+  }
   const auto losses =
-      at::cross_entropy_loss(logits.flatten(0, 1).to(torch::kFloat32), flat, {}, at::Reduction::None, not_learned);
+      at::cross_entropy_loss(output.flatten(0, 1).to(torch::kFloat32), flat, {}, at::Reduction::None, not_learned);
   sum_ = sum_ + losses.sum(torch::kFloat64);
-  count_ = count_ + (flat != not_learned).sum();
 }
 
 std::optional<vernier::State> TokenLoss::state_dict() const {

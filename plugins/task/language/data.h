@@ -74,7 +74,8 @@ class TokenLoss final : public vernier::Metric {
  public:
   std::string name() const override { return "perplexity"; }
   void reset() override { sum_ = count_ = torch::Tensor(); }
-  void update(const torch::Tensor& logits, const torch::Tensor& targets) override;
+  // output: logits [batch, time, vocabulary], or, 0-dim, the mean loss of the batch's tokens.
+  void update(const torch::Tensor& output, const torch::Tensor& targets) override;
   torch::Tensor value() const override { return mean().exp(); }
   torch::Tensor mean() const { return sum_ / count_; }
   std::optional<vernier::State> state_dict() const override;

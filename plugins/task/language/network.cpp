@@ -1,11 +1,14 @@
 #include "network.h"
 
 #include <ATen/CPUGeneratorImpl.h>
+#include <ATen/ops/cross_entropy_loss.h>
 #include <ATen/ops/dropout.h>
+#include <ATen/ops/linear.h>
 #include <ATen/ops/matmul.h>
 #include <ATen/ops/ones.h>
 #include <ATen/ops/scaled_dot_product_attention.h>
 #include <ATen/ops/tanh.h>
+#include <vernier/linear_cross_entropy.h>
 
 #include <cmath>
 #include <limits>
@@ -73,6 +76,19 @@ torch::Tensor attend(const torch::Tensor& query, torch::Tensor key, torch::Tenso
   return at::scaled_dot_product_attention(query, key, value,
                                           sight.mask.defined() ? std::optional(sight.mask) : std::nullopt, dropout,
                                           sight.is_causal, scale);
+}
+
+torch::Tensor Network::logits(const torch::Tensor& features) const {
+  return at::linear(features, head());
+}
+
+torch::Tensor Network::forward(const Texts& texts) {
+  return logits(features(texts));
+}
+
+torch::Tensor Network::loss(const Texts& texts, const torch::Tensor& targets) {
+  if (has_linear_logits()) return vernier::linear_cross_entropy(features(texts), head(), targets);
+  return at::cross_entropy_loss(forward(texts).flatten(0, 1), targets.flatten());
 }
 
 torch::Tensor Network::next_logits(const Texts& text) {

@@ -48,8 +48,10 @@ class Network : public torch::nn::Module {
   using Part = std::function<torch::Tensor(const torch::Tensor&)>;
 
   // Logits [batch, time, vocabulary].
-  torch::Tensor forward(const Texts& texts) { return logits(features(texts)); }
+  torch::Tensor forward(const Texts& texts);
   torch::Tensor forward(const torch::Tensor& tokens) { return forward(Texts{tokens}); }
+  // The mean loss of targets, int64 [batch, time], without all logits at once; -100: a token that is not learned.
+  torch::Tensor loss(const Texts& texts, const torch::Tensor& targets);
   // Logits [vocabulary] of the token after the only text, and of no other.
   torch::Tensor next_logits(const Texts& text);
   virtual std::int64_t vocabulary() const = 0;
@@ -63,9 +65,12 @@ class Network : public torch::nn::Module {
   void run_blocks_by(Runner runner) { runner_ = std::move(runner); }
 
  protected:
-  // The last layer's output [batch, time, width] after the last norm, and the logits of such vectors.
+  // The last layer's output [batch, time, width] after the last norm, and the weight [vocabulary, width] of the head.
   virtual torch::Tensor features(const Texts& texts) = 0;
-  virtual torch::Tensor logits(const torch::Tensor& features) const = 0;
+  virtual const torch::Tensor& head() const = 0;
+  // The logits of such vectors. has_linear_logits: they are the product with the head, and no more.
+  virtual torch::Tensor logits(const torch::Tensor& features) const;
+  virtual bool has_linear_logits() const { return true; }
   torch::Tensor run(const Part& block, const torch::Tensor& x) const { return runner_ ? runner_(block, x) : block(x); }
 
  private:

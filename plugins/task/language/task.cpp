@@ -36,8 +36,8 @@ void PublishedTask::build(vernier::Run& run) {
   if (weights_ == "folder" && !is_trained()) read_weights(folder_, *network_, family_.layout);
   network_->run_blocks_by([this](const Network::Part& block, const torch::Tensor& x) { return recomputed(block, x); });
   set_model(network_, [this](const vernier::Batch& batch) { return network_->forward(texts_of(batch)); });
-  set_loss([](const torch::Tensor& logits, const torch::Tensor& targets) {
-    return at::cross_entropy_loss(logits.flatten(0, 1), targets.flatten());
+  set_loss([](const torch::Tensor& output, const torch::Tensor& targets) {
+    return output.dim() == 0 ? output : at::cross_entropy_loss(output.flatten(0, 1), targets.flatten());
   });
   auto token_loss = std::make_unique<TokenLoss>();
   token_loss_ = token_loss.get();
@@ -107,6 +107,10 @@ vernier::Batch PublishedTask::next() {
   return batch;
 }
 
+torch::Tensor PublishedTask::loss(const vernier::Batch& micro_batch) {
+  return network_->loss(texts_of(micro_batch), micro_batch.tensors.at(1));
+}
+
 // Rows of texts learn different numbers of tokens, and the loss is the mean over all that an update learns.
 std::optional<double> PublishedTask::weight_of(const vernier::Batch& part) const {
   if (part.tensors.empty()) return 0;
@@ -118,7 +122,7 @@ torch::Tensor PublishedTask::validate(vernier::Run& run) {
   for (const auto& text : samples_.write(*this, run.device, run.seed + static_cast<std::uint64_t>(run.step))) {
     info("sample after step ", run.step, ":\n", text);
   }
-  const auto loss = SupervisedTask::validate(run);
+  const auto loss = validate_with(run, [this](const vernier::Batch& batch) { return PublishedTask::loss(batch); });
   return loss.defined() ? token_loss_->mean() : loss;
 }
 

@@ -57,6 +57,7 @@ class PublishedTask : public vernier::SupervisedTask, public vernier::PublishedM
   void build(vernier::Run& run) override;
   vernier::Batch next() override;
   std::optional<double> weight_of(const vernier::Batch& part) const override;
+  torch::Tensor loss(const vernier::Batch& micro_batch) override;
   torch::Tensor validate(vernier::Run& run) override;
 
   std::string published_name(const std::string& name) const override;

@@ -239,9 +239,13 @@ torch::Tensor Network::features(const language::Texts& texts) {
 }
 
 torch::Tensor Network::logits(const torch::Tensor& features) const {
-  auto logits = at::linear(features, is_tied() ? embedding_ : head_);
+  auto logits = language::Network::logits(features);
   if (logit_divisor_ != 1) logits = logits / logit_divisor_;
   return logit_cap_ == 0 ? logits : language::capped(logits, logit_cap_);
+}
+
+const torch::Tensor& Network::head() const {
+  return is_tied() ? embedding_ : head_;
 }
 
 }  // namespace llama

@@ -60,7 +60,9 @@ class Network final : public language::Network {
 
  private:
   torch::Tensor features(const language::Texts& texts) override;
+  const torch::Tensor& head() const override;
   torch::Tensor logits(const torch::Tensor& features) const override;
+  bool has_linear_logits() const override { return logit_divisor_ == 1 && logit_cap_ == 0; }
 
   std::vector<Rope> ropes_;
   std::vector<LayerKind> kinds_;

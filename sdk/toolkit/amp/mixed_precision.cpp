@@ -250,6 +250,11 @@ void MixedPrecision::log_float8() const {
   info(layers, device_ == torch::kCPU ? "; emulated on this CPU: the same numbers, but slower than bf16" : "");
 }
 
+// Casts of weights give the bits that autocast gives.
+bool MixedPrecision::changes(std::string_view) const {
+  return is_float8_ || !rules_.empty();
+}
+
 void MixedPrecision::end_of_recomputation() {
   if (weight_casts_ != "update") casts_->clear();
 }

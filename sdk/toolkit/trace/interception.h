@@ -16,6 +16,9 @@ struct Link {
 // Returns this thread's guards in the order in which they are called. Empty within Interceptor::call.
 std::vector<Link> intercepting();
 
+// Returns true if an interceptor of this thread changes the products with the weight.
+bool is_changed(const torch::Tensor& weight);
+
 // While it lives, only these guards' interceptors are called. They must still exist.
 class InterceptAgain {
  public:

@@ -38,7 +38,9 @@ const std::vector<std::string>& operators() {
       "norm", "linalg_vector_norm", "cat", "stack", "max_pool2d", "avg_pool2d", "adaptive_avg_pool2d",
       // losses
       "cross_entropy_loss", "nll_loss", "nll_loss_nd", "mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss",
-      "binary_cross_entropy", "binary_cross_entropy_with_logits", "kl_div", "cosine_similarity", "cdist"};
+      "binary_cross_entropy", "binary_cross_entropy_with_logits", "kl_div", "cosine_similarity", "cdist",
+      // of this library (vernier/linear_cross_entropy.h)
+      "linear_cross_entropy"};
   return names;
 }
 
@@ -102,17 +104,22 @@ void register_kernels() {
   static const bool registered = [] {
     static torch::Library all(torch::Library::IMPL, "_", key, __FILE__, __LINE__);
     static torch::Library aten(torch::Library::IMPL, "aten", key, __FILE__, __LINE__);
+    static torch::Library own(torch::Library::IMPL, "vernier", key, __FILE__, __LINE__);
     all.fallback(torch::CppFunction::makeFallthrough());
     std::unordered_map<std::string, int> ids;
-    for (const auto& name : operators()) ids.emplace("aten::" + name, static_cast<int>(ids.size()));
+    for (const auto& name : operators()) {
+      const bool is_own = name == "linear_cross_entropy";
+      ids.emplace((is_own ? "vernier::" : "aten::") + name, static_cast<int>(ids.size()));
+    }
     auto& dispatcher = c10::Dispatcher::singleton();
     for (const auto& name : dispatcher.getAllOpNames()) {
       const auto id = ids.find(name.name);
       const auto handle = dispatcher.findSchema(name);
       if (id == ids.end() || !handle || handle->schema().is_mutable()) continue;
       const auto overload = name.overload_name.empty() ? name.name : name.name + "." + name.overload_name;
-      aten.impl(overload.c_str(), torch::CppFunction::makeFromBoxedFunctor(std::make_unique<Kernel>(
-                                      operators()[static_cast<std::size_t>(id->second)], id->second)));
+      auto& library = name.name.starts_with("aten::") ? aten : own;
+      library.impl(overload.c_str(), torch::CppFunction::makeFromBoxedFunctor(std::make_unique<Kernel>(
+                                         operators()[static_cast<std::size_t>(id->second)], id->second)));
     }
     return true;
   }();
@@ -167,6 +174,10 @@ Values Operation::proceed(Values arguments) const {
 
 Interceptor::~Interceptor() = default;
 
+bool Interceptor::changes(std::string_view) const {
+  return true;
+}
+
 void Interceptor::end_of_recomputation() {}
 
 Intercept::Intercept(Layers& layers, Interceptor& interceptor) : interceptor_(&interceptor) {
@@ -188,6 +199,13 @@ std::vector<Link> intercepting() {
   return c10::impl::tls_is_dispatch_key_included(key) && !c10::impl::tls_is_dispatch_key_excluded(key)
              ? chain
              : std::vector<Link>();
+}
+
+bool is_changed(const torch::Tensor& weight) {
+  return std::ranges::any_of(intercepting(), [&](const Link& link) {
+    const int layer = link.layers->find(weight);
+    return link.interceptor->changes(layer < 0 ? "" : link.layers->names()[static_cast<std::size_t>(layer)]);
+  });
 }
 
 InterceptAgain::InterceptAgain(std::vector<Link> links)

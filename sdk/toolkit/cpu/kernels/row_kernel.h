@@ -6,11 +6,20 @@
 #include <c10/util/Half.h>
 
 #include <cstdint>
+#include <type_traits>
 
 namespace vernier {
 
 struct Rows {
   std::int64_t count, columns;
+};
+
+// The softmax of rows that are given in blocks of their columns. Of each row: its largest number until now, the sum of
+// e^(number - largest), and in the end the logarithm of that.
+struct RowSums {
+  float* largest;
+  double* sums;
+  float* log_sums;
 };
 
 // Element: float, c10::BFloat16 or c10::Half. Weight and bias of a norm, and their gradients, may be missing.
@@ -37,6 +46,12 @@ struct RowKernels {
   // slope: of the sum of the losses.
   void (*cross_entropy_backward)(Rows, const Element* y, const std::int64_t* targets, std::int64_t ignored, float slope,
                                  Element* dx);
+
+  // Adds a block of columns.
+  void (*add_to_softmax)(Rows, const Element* x, RowSums sums);
+  // y = factor of the row * softmax of a block, minus the row's shift. float16 has no room for factors that are small.
+  using Slope = std::conditional_t<std::is_same_v<Element, c10::Half>, float, Element>;
+  void (*scaled_softmax)(Rows, const Element* x, RowSums sums, const float* factors, const float* shifts, Slope* y);
 
   // y = x in the other dtype.
   void (*to_floats)(std::int64_t count, const Element* x, float* y);

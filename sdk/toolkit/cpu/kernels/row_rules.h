@@ -297,6 +297,35 @@ void cross_entropy_rows_backward(Rows rows, const Element* y, const std::int64_t
   }
 }
 
+template <class Element>
+void add_rows_to_softmax(Rows rows, const Element* x, RowSums sums) {
+  for (std::int64_t row = 0; row < rows.count; ++row, x += rows.columns) {
+    const float before = sums.largest[row], largest = std::max(before, largest_in(x, rows.columns));
+    const Numbers most = filled(largest == -infinity ? 0 : largest);  // so that e^-inf is 0 in a block without others
+    Sum sum;
+    along(
+        rows.columns,
+        [&](auto column, auto which, int i)
+            VERNIER_BODY { sum.parts[i] += only(which, exponential(load(x + column, which) - most)); },
+        sum);
+    const double share = largest == before ? 1 : std::exp(static_cast<double>(before) - static_cast<double>(largest));
+    sums.sums[row] = sums.sums[row] * share + static_cast<double>(sum.whole());
+    sums.largest[row] = largest;
+  }
+}
+
+template <class Element, class Slope>
+void scaled_softmax_rows(Rows rows, const Element* x, RowSums sums, const float* factors, const float* shifts,
+                         Slope* y) {
+  for (std::int64_t row = 0; row < rows.count; ++row, x += rows.columns, y += rows.columns) {
+    const Numbers most = filled(sums.largest[row]), rest = filled(sums.log_sums[row]);
+    const Numbers factor = filled(factors[row]), shift = filled(-shifts[row]);
+    along(rows.columns, [&](auto column, auto which, int) VERNIER_BODY {
+      store(fused(exponential(load(x + column, which) - most - rest), factor, shift), y + column, which);
+    });
+  }
+}
+
 template <class From, class To>
 void convert(std::int64_t count, const From* x, To* y) {
   along(count, [&](auto at, auto which, int) VERNIER_BODY { store(load(x + at, which), y + at, which); });
@@ -312,6 +341,8 @@ constexpr RowKernels<Element> row_kernels = {layer_norm_rows<Element>,
                                              log_softmax_rows_backward<Element>,
                                              cross_entropy_rows<Element>,
                                              cross_entropy_rows_backward<Element>,
+                                             add_rows_to_softmax<Element>,
+                                             scaled_softmax_rows<Element, typename RowKernels<Element>::Slope>,
                                              convert<Element, float>,
                                              convert<float, Element>};
 

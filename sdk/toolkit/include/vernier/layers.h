@@ -77,6 +77,9 @@ class VERNIER_API Interceptor {
   // Called instead of the operator, on the caller's thread, with the caller's autocast and autograd state. Returns the
   // operator's results. Operators that it calls are not intercepted. Exceptions pass to the operator's caller.
   virtual Values call(const Operation& operation, Values arguments) = 0;
+  // Returns false if call() returns what proceed() returns for products with this layer's weight. Asked by functions
+  // that compute a layer and what follows it at once, which is then seen as one operation of the layer.
+  virtual bool changes(std::string_view layer) const;
   // Called after a recomputation in backward (activation_checkpoint.h), whose copies are no longer needed.
   virtual void end_of_recomputation();
 };
@@ -94,7 +97,7 @@ class VERNIER_API Intercept {
   const Interceptor* interceptor_;
 };
 
-// The operators that can be intercepted, by their names in torch.ops.aten.
+// The operators that can be intercepted, by their names in torch.ops.aten or torch.ops.vernier.
 VERNIER_API const std::vector<std::string>& operators();
 
 }  // namespace vernier

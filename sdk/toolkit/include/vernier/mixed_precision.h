@@ -54,6 +54,7 @@ class VERNIER_API MixedPrecision : public Precision, public Interceptor {
   void load(const State& state) override;
   // Called for the model's operations inside forward().
   Values call(const Operation& operation, Values arguments) override;
+  bool changes(std::string_view layer) const override;
   void end_of_recomputation() override;
 
  protected:

@@ -11,6 +11,7 @@
 #include <vernier/grad_scaler.h>
 #include <vernier/half_weights.h>
 #include <vernier/hardware.h>
+#include <vernier/linear_cross_entropy.h>
 #include <vernier/loss_scale.h>
 
 // Faster products and element-wise kernels on a CPU.

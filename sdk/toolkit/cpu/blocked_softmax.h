@@ -1,0 +1,50 @@
+// Softmax and cross entropy of rows whose logits are given in blocks of classes.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+namespace vernier {
+
+// float32, or float64 for float64: sums and slopes.
+inline at::ScalarType wide_of(at::ScalarType dtype) {
+  return dtype == at::kDouble ? at::kDouble : at::kFloat;
+}
+// The dtype of slopes() below. float16 has no room for slopes that no loss scale has enlarged.
+inline at::ScalarType slope_dtype(at::ScalarType dtype) {
+  return dtype == at::kHalf ? at::kFloat : dtype;
+}
+
+// float64 [rows]. A row's loss is all * log of the sum of e^x - hit * x at the target - spread * the sum of all x, each
+// times its class's weight.
+struct LossFactors {
+  at::Tensor hit, spread, all;
+};
+
+// First add() all blocks, then loss(), then slopes() of each.
+class BlockedSoftmax {
+ public:
+  BlockedSoftmax(const at::Tensor& target, LossFactors factors, const at::Tensor& class_weight, double smoothing,
+                 std::int64_t classes, at::ScalarType dtype);
+
+  // logits: [rows, some classes], contiguous; first: the number of the first of these classes.
+  void add(const at::Tensor& logits, std::int64_t first);
+  at::Tensor loss();  // the sum over the rows: 0-dim, float64
+  // Derivatives of the loss by these logits.
+  at::Tensor slopes(const at::Tensor& logits, std::int64_t first) const;
+
+ private:
+  void add_by_kernels(const at::Tensor& logits, std::int64_t first);
+  at::Tensor slopes_by_kernels(const at::Tensor& logits, std::int64_t first) const;
+  std::pair<at::Tensor, at::Tensor> places(std::int64_t first, std::int64_t columns) const;
+
+  at::Tensor target_;
+  LossFactors factors_;
+  at::Tensor class_weight_;
+  bool smooths_, has_kernels_;
+  double classes_;
+  at::ScalarType dtype_;
+  at::Tensor largest_, sums_, log_sums_, chosen_, total_;  // of each row
+  at::Tensor all_, spread_;                                // float32, for the kernels
+};
+
+}  // namespace vernier
