@@ -40,7 +40,7 @@ void write_run(const fs::path& folder, const AdviceRequest& request) {
       << "]\ncontext = 128\nvalidation_share = 0\n[optimizer]\nuse = \"adamw\"\n";
 }
 
-// What the program printed until it ended, or until there was no more time.
+// Returns what the program printed until it ended; nothing if it took too long.
 std::string printed_by(const std::vector<std::string>& words, const fs::path& log) {
   const auto process = start_process(words, log);
   const auto end = std::chrono::steady_clock::now() + patience;

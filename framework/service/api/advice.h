@@ -1,4 +1,4 @@
-// Whether mixed precision pays for a model on this machine, by `vernier advise`.
+// Advice on mixed precision for a model on this machine, by `vernier advise`.
 #pragma once
 
 #include <cstdint>

@@ -43,7 +43,7 @@ Json precision_tables(const Json& settings);
 // Throws NotAllowed. Values are checked later, by the job's plugins.
 FirstJob first_job_of(FirstKind kind, const Json& body, const ModelFolders& models);
 
-// What a job of these requests uses, as its configuration says.
+// Settings that a job of these requests uses, as its configuration says.
 struct FirstSettings {
   bool is_mixed = false, accumulates = false;
   std::int64_t effective_batch_size = 0;  // samples of an update
