@@ -1,7 +1,7 @@
 // The norms of gradients. Also compiled for the host (host_library.cpp).
 #include "inspect.h"
 
-#include "optimizers.h"
+#include "functions.h"
 
 namespace vernier::gpu {
 

@@ -1,7 +1,7 @@
 // The table that the library exports.
 #include "library.h"
 
-#include "optimizers.h"
+#include "functions.h"
 
 namespace vernier::gpu {
 
@@ -39,4 +39,6 @@ const vernier::gpu::Library vernier_cuda = {VERNIER_CUDA_LAYOUT,
                                             vernier::gpu::lion,
                                             vernier::gpu::sgd,
                                             vernier::gpu::inspection_scratch,
-                                            vernier::gpu::inspect};
+                                            vernier::gpu::inspect,
+                                            vernier::gpu::cast_to_float8,
+                                            vernier::gpu::transpose_bytes};

@@ -54,6 +54,19 @@ struct Inspection {
 
 constexpr std::int64_t adam_scratch = 12;
 
+// A contiguous matrix that becomes fp8: number * scale, rounded. The three outputs may be nullptr.
+enum class Float8Input : std::int32_t { float32, bfloat16, half };
+struct Float8Cast {
+  const void* from;
+  Float8Input kind;
+  std::int64_t rows, columns;
+  const float* scale;
+  bool is_e5m2;              // else E4M3
+  std::uint8_t* values;      // rows x columns
+  std::uint8_t* transposed;  // columns x rows
+  float* largest;            // of the magnitudes before the scale; begins as 0
+};
+
 struct Library {
   std::uint64_t layout;  // VERNIER_CUDA_LAYOUT, a hash of these headers
   // Says why the current device cannot run these kernels; nullptr: it can.
@@ -68,6 +81,11 @@ struct Library {
   // 2-norms in float64 and the finite check, in one pass over all gradients.
   std::int64_t (*inspection_scratch)(const Numbers* tensors, std::int64_t count);
   Trouble (*inspect)(const Numbers* tensors, std::int64_t count, const Inspection& to, Stream stream);
+
+  // fp8: a cast, and the transposed copy of a contiguous matrix of bytes.
+  Trouble (*cast_to_float8)(const Float8Cast& cast, Stream stream);
+  Trouble (*transpose_bytes)(const std::uint8_t* from, std::int64_t rows, std::int64_t columns, std::uint8_t* to,
+                             Stream stream);
 };
 
 }  // namespace vernier::gpu

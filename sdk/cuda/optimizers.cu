@@ -1,5 +1,5 @@
 // The optimizers of the library. Also compiled for the host (host_library.cpp).
-#include "optimizers.h"
+#include "functions.h"
 
 #include "adam.h"
 #include "momentum.h"

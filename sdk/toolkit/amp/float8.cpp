@@ -7,6 +7,8 @@
 #include <cmath>
 #include <limits>
 
+#include "optim/gpu_float8.h"
+
 namespace vernier {
 
 namespace {
@@ -93,6 +95,8 @@ Float8Tensor float8_quantize(const torch::Tensor& x, const torch::Tensor& scale,
                              ScaleBlock block) {
   const torch::NoGradGuard no_grad;
   const double largest = float8_max(format);
+  const auto* const library = block == per_tensor ? gpu_library(x.device()) : nullptr;
+  if (library != nullptr && can_cast_on_gpu(x)) return {cast_on_gpu(*library, x, scale, format), scale, block};
   auto scaled = times(x.to(torch::kFloat32), scale, block);
   return {scaled.clamp_(-largest, largest).to(format), scale, block};
 }

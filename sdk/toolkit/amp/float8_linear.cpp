@@ -11,6 +11,8 @@
 #include <optional>
 #include <utility>
 
+#include "optim/gpu_float8.h"
+
 namespace vernier {
 
 using torch::Tensor;
@@ -127,6 +129,13 @@ Tensor factors_for(const Float8Tensor& left, bool rowwise) {
   return factors.contiguous();
 }
 
+// Row by row, as at::_scaled_mm reads its left operand.
+Tensor contiguous(const Tensor& values) {
+  const auto* const library =
+      values.is_contiguous() || !values.t().is_contiguous() ? nullptr : gpu_library(values.device());
+  return library != nullptr ? contiguous_on_gpu(*library, values) : values.contiguous();
+}
+
 Tensor scaled_product(const Float8Tensor& left, const Float8Tensor& right, const Tensor& bias, torch::ScalarType dtype,
                       bool fast_accumulation) {
   const auto a = padded(left), b = padded(right.t());
@@ -135,7 +144,7 @@ Tensor scaled_product(const Float8Tensor& left, const Float8Tensor& right, const
   // The kernel adds a bias to results in 16 bits only.
   const bool adds = bias.defined() && dtype != torch::kFloat32;
   const auto product = at::_scaled_mm(
-      a.values.contiguous(), b.values.contiguous().t(), a_factors, b_factors.dim() == 0 ? b_factors : b_factors.t(),
+      contiguous(a.values), contiguous(b.values).t(), a_factors, b_factors.dim() == 0 ? b_factors : b_factors.t(),
       adds ? std::optional(bias) : std::nullopt, {}, dtype, fast_accumulation && scales_rows(a));
   return bias.defined() && !adds ? product + bias : product;
 }
@@ -218,14 +227,38 @@ struct Float8Linear::Layer {
     return float8_quantize(matrix, scale_of(largest, operand), format, block);
   }
 
+  // The same matrix for a product over its columns, and for one over its rows. Vernier's CUDA kernels make the
+  // transposed copy that the latter needs in the pass of the cast, and find the largest magnitude for the delayed
+  // recipe there. Elsewhere both are one tensor.
+  struct Quantized {
+    Float8Tensor plain, turned;
+  };
+  Quantized quantized_twice(const Tensor& matrix, ScaleBlock block, Operand operand, bool recorded) {
+    const auto* const library = gpu_library(matrix.device());
+    if (library == nullptr || block != per_tensor || !can_cast_on_gpu(matrix)) {
+      auto one = quantized(matrix, block, operand, recorded);
+      return {one, one};
+    }
+    const auto format = operand == of_g ? recipe.gradient_format : recipe.forward_format;
+    Tensor largest;
+    if (!recipe.delayed) largest = float8_amax(matrix);
+    if (recipe.delayed && recorded) largest = torch::zeros({}, history.options());
+    const auto scale = scale_of(largest, operand);
+    const auto both = cast_twice_on_gpu(*library, matrix, scale, format, recipe.delayed ? largest : Tensor());
+    if (recipe.delayed && recorded) record(largest, operand);
+    return {{both.values, scale, block}, {both.transposed.t(), scale, block}};
+  }
+
   const Weight& quantized_weight(const Tensor& matrix, bool recorded) {
     if (!weight || !weight->is_of(matrix)) {
       Weight made;
       made.source = matrix.detach();
       made.version = matrix.is_inference() ? 0 : static_cast<std::int64_t>(matrix._version());
       if (recipe.delayed) made.largest = float8_amax(matrix);
-      made.for_y = quantized(matrix, recipe.w, of_w, false);
-      made.for_dx = recipe.w_for_dx == recipe.w ? made.for_y : quantized(matrix, recipe.w_for_dx, of_w, false);
+      const bool is_one = recipe.w_for_dx == recipe.w;
+      auto both = quantized_twice(matrix, recipe.w, of_w, false);
+      made.for_y = std::move(both.plain);
+      made.for_dx = is_one ? std::move(both.turned) : quantized(matrix, recipe.w_for_dx, of_w, false);
       weight = std::move(made);
     }
     if (recipe.delayed && recorded) record(weight->largest, of_w);
@@ -259,15 +292,17 @@ struct Float8Function final : torch::autograd::Function<Float8Function> {
     const auto& recipe = layer->recipe;
     layer->move_to(x.device());
     const auto rows = x.reshape({-1, x.size(-1)}).to(layer->output);
-    const auto x8 = layer->quantized(rows, recipe.x, of_x, recorded);
+    const bool takes_both = recorded && weight.requires_grad() && recipe.dw_in_float8 && recipe.x_for_dw == recipe.x;
+    const auto x8 = takes_both ? layer->quantized_twice(rows, recipe.x, of_x, recorded)
+                               : Float8Linear::Layer::Quantized{layer->quantized(rows, recipe.x, of_x, recorded), {}};
     const auto& w8 = layer->quantized_weight(weight, recorded);
     const auto added = bias ? bias->to(layer->output) : Tensor();
-    const auto y = multiply(recipe, x8, w8.for_y.t(), added, layer->output, true);
+    const auto y = multiply(recipe, x8.plain, w8.for_y.t(), added, layer->output, true);
     if (recorded) {
       Float8Tensor for_dw, for_dx;
       if (weight.requires_grad() && !recipe.dw_in_float8) for_dw.values = rows;
       if (weight.requires_grad() && recipe.dw_in_float8)
-        for_dw = recipe.x_for_dw == recipe.x ? x8 : layer->quantized(rows, recipe.x_for_dw, of_x, recorded);
+        for_dw = takes_both ? x8.turned : layer->quantized(rows, recipe.x_for_dw, of_x, recorded);
       if (x.requires_grad()) for_dx = w8.for_dx;
       context->save_for_backward({for_dw.values, for_dw.scale, for_dx.values, for_dx.scale});
       context->saved_data["bias"] = bias && bias->requires_grad();
@@ -286,18 +321,18 @@ struct Float8Function final : torch::autograd::Function<Float8Function> {
     const Float8Tensor x8{saved[0], saved[1], recipe.x_for_dw}, w8{saved[2], saved[3], recipe.w_for_dx};
     const bool needs_dx = context->needs_input_grad(0), needs_dw = context->needs_input_grad(1);
     const auto g = gradients[0].reshape({-1, gradients[0].size(-1)}).to(layer->output);
-    Float8Tensor g8;
-    if (needs_dx || recipe.delayed) g8 = layer->quantized(g, recipe.g, of_g, true);
+    Float8Linear::Layer::Quantized g8;
+    if (needs_dx || recipe.delayed) g8 = layer->quantized_twice(g, recipe.g, of_g, true);
     Tensor dx, dw, db;
     if (needs_dx) {
       auto sizes = gradients[0].sizes().vec();
       sizes.back() = w8.values.size(1);
-      dx = multiply(recipe, g8, w8, {}, layer->output, false).view(sizes);
+      dx = multiply(recipe, g8.plain, w8, {}, layer->output, false).view(sizes);
     }
     if (needs_dw && !recipe.dw_in_float8) dw = at::mm(g.t(), x8.values);
     if (needs_dw && recipe.dw_in_float8) {
-      const bool as_for_dx = g8.values.defined() && recipe.g_for_dw == recipe.g;
-      const auto for_dw = as_for_dx ? g8 : layer->quantized(g, recipe.g_for_dw, of_g, true);
+      const bool as_for_dx = g8.plain.values.defined() && recipe.g_for_dw == recipe.g;
+      const auto for_dw = as_for_dx ? g8.turned : layer->quantized(g, recipe.g_for_dw, of_g, true);
       dw = multiply(recipe, for_dw.t(), x8, {}, layer->output, false);
     }
     if (context->saved_data["bias"].toBool()) db = g.sum(0);

@@ -17,7 +17,7 @@ namespace vernier {
 
 namespace {
 
-std::atomic<bool> is_wanted = true, is_used = false;
+std::atomic<bool> is_wanted = true;
 
 const gpu::Library* found_for(const c10::Device& device) {
   try {
@@ -26,12 +26,11 @@ const gpu::Library* found_for(const c10::Device& device) {
     if (const auto wrong = wrong_on_device(library, device); !wrong.empty()) {
       throw Error("its " + wrong + " differs from the CPU's");
     }
-    log(Level::info, "cuda", "optimizers and gradient norms are computed by Vernier's CUDA kernels");
-    is_used = true;
+    log(Level::info, "cuda", "optimizers, gradient norms and casts to fp8 are computed by Vernier's CUDA kernels");
     return &library;
   } catch (const std::exception& error) {
     log(Level::warning, "cuda",
-        c10::str("optimizers and gradient norms are computed by LibTorch's operators, which take more time: "
+        c10::str("optimizers, gradient norms and casts to fp8 take longer, by LibTorch's operators: "
                  "Vernier's CUDA kernels cannot be used: ",
                  error.what()));
     return nullptr;
@@ -50,8 +49,8 @@ void use_gpu_library(bool on) {
   is_wanted = on;
 }
 
-bool uses_gpu_library() {
-  return is_wanted && is_used;
+bool uses_gpu_library(const c10::Device& device) {
+  return gpu_library(device) != nullptr;
 }
 
 const gpu::Library& open_gpu_library(const std::string& file) {

@@ -2,7 +2,9 @@
 
 #include <ATen/ATen.h>
 #include <c10/core/DeviceGuard.h>
+#include <torch/types.h>
 
+#include "gpu_float8.h"
 #include "optim/kernels/counter_rng.h"
 
 namespace vernier {
@@ -202,7 +204,8 @@ std::string wrong_on_device(const gpu::Library& library, const c10::Device& devi
       })) {
     return "sgd";
   }
-  return norms_are_right(library, device) ? "" : "norm";
+  if (!norms_are_right(library, device)) return "norm";
+  return casts_are_right(library, device) ? "" : "cast to fp8";
 }
 
 }  // namespace vernier

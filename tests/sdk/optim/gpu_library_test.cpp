@@ -2,6 +2,7 @@
 #include <ATen/ATen.h>
 #include <doctest/doctest.h>
 #include <vernier/error.h>
+#include <vernier/float8.h>
 #include <vernier/grad_norm.h>
 #include <vernier/optim.h>
 
@@ -12,6 +13,8 @@
 #include <random>
 #include <string>
 
+#include "../../../sdk/cuda/float8.h"
+#include "optim/gpu_float8.h"
 #include "optim/gpu_optimizers.h"
 
 extern "C" const vernier::gpu::Library vernier_cuda;
@@ -219,6 +222,46 @@ TEST_CASE("gpu library: norms and the finite check are those of the CPU") {
   }
 }
 
+TEST_CASE("gpu library: casts to fp8 have the bits of LibTorch, with largest magnitude and transposed copy") {
+  const torch::ScalarType formats[] = {torch::kFloat8_e4m3fn, torch::kFloat8_e5m2};
+  const torch::ScalarType kinds[] = {torch::kFloat32, torch::kBFloat16, torch::kHalf};
+  const auto bytes = [](const torch::Tensor& values) { return values.contiguous().view(torch::kByte); };
+  for (int i = 0; i < 1500; ++i) {
+    const auto rows = 1 + static_cast<std::int64_t>(draw() % (one_in(3) ? 140 : 20));
+    const auto columns = 1 + static_cast<std::int64_t>(draw() % (one_in(3) ? 140 : 20));
+    const auto kind = kinds[draw() % 3], format = formats[draw() % 2];
+    const auto x = numbers(rows * columns, one_in(2)).to(kind).view({rows, columns});
+    const auto scale = scalar(static_cast<float>(std::exp2(between(-10, 30))));
+    const auto right = vernier::float8_quantize(x, scale, format).values;
+    const auto largest = scalar(0);
+    vernier::gpu::threads_run_backwards = one_in(2);
+    const auto ours = vernier::cast_twice_on_gpu(library, x, scale, format, largest);
+    CAPTURE(i);
+    REQUIRE(at::equal(bytes(ours.values), bytes(right)));
+    REQUIRE(at::equal(bytes(ours.transposed), bytes(right.t())));
+    REQUIRE(same_bits(largest, vernier::float8_amax(x).abs()));  // that of zeros may be -0
+    REQUIRE(at::equal(bytes(vernier::cast_on_gpu(library, x, scale, format)), bytes(right)));
+    REQUIRE(at::equal(bytes(vernier::contiguous_on_gpu(library, ours.transposed.t())), bytes(right)));
+  }
+}
+
+TEST_CASE("gpu library: half and every code of fp8 are exact") {
+  for (int bits = 0; bits < 65536; ++bits) {
+    const auto pattern = static_cast<std::uint16_t>(bits);
+    const auto right = static_cast<float>(c10::Half(pattern, c10::Half::from_bits()));
+    const float ours = vernier::gpu::half_to_float(pattern);
+    const bool both_nan = ours != ours && right != right;
+    if (!both_nan) REQUIRE(std::memcmp(&ours, &right, sizeof ours) == 0);
+  }
+  for (int code = 0; code < 256; ++code) {
+    const auto byte = static_cast<std::uint8_t>(code);
+    const auto wide = static_cast<float>(c10::Float8_e4m3fn(byte, c10::Float8_e4m3fn::from_bits()));
+    const auto wider = static_cast<float>(c10::Float8_e5m2(byte, c10::Float8_e5m2::from_bits()));
+    if (wide == wide) CHECK(vernier::gpu::to_float8<4, 3>(wide, 448) == byte);
+    if (std::isfinite(wider)) CHECK(vernier::gpu::to_float8<5, 2>(wider, 57344) == byte);
+  }
+}
+
 TEST_CASE("gpu library: one that computes something else is not used") {
   CHECK(vernier::wrong_on_device(library, torch::kCPU) == "");
   const auto nothing = [](auto...) -> vernier::gpu::Trouble { return nullptr; };
@@ -242,6 +285,9 @@ TEST_CASE("gpu library: one that computes something else is not used") {
     return nullptr;
   };
   CHECK(vernier::wrong_on_device(broken, torch::kCPU) == "norm");
+  broken = library;
+  broken.cast_to_float8 = nothing;
+  CHECK(vernier::wrong_on_device(broken, torch::kCPU) == "cast to fp8");
 }
 
 TEST_CASE("gpu library: a file that cannot be used says why") {

@@ -193,9 +193,9 @@ std::string kernels(const Run& run) {
   return c10::str("matmul = ", matmul_path(), ", matmul_precision = ", name,
                   ", fused = ", fused_kernels() ? "true" : "false",
                   multiplies_in_float32(torch::kFloat16) ? ", products of 16 bits in float32" : "",
-                  run.device.is_cpu()  ? ""
-                  : uses_gpu_library() ? ", updates by Vernier's CUDA kernels"
-                                       : ", updates by LibTorch's operators");
+                  run.device.is_cpu()            ? ""
+                  : uses_gpu_library(run.device) ? ", updates by Vernier's CUDA kernels"
+                                                 : ", updates by LibTorch's operators");
 }
 
 Differences differences(const State& snapshot, const Run& run, const std::vector<Plugin*>& plugins,

@@ -13,4 +13,8 @@ Trouble sgd(const SGDOptions& options, const Tensor* tensors, std::int64_t count
 std::int64_t inspection_scratch(const Numbers* tensors, std::int64_t count);
 Trouble inspect(const Numbers* tensors, std::int64_t count, const Inspection& to, Stream stream);
 
+Trouble cast_to_float8(const Float8Cast& cast, Stream stream);
+Trouble transpose_bytes(const std::uint8_t* from, std::int64_t rows, std::int64_t columns, std::uint8_t* to,
+                        Stream stream);
+
 }  // namespace vernier::gpu

@@ -1,0 +1,149 @@
+// The cast of a matrix to fp8 with its largest magnitude and its transposed copy, in one pass. The bits are those of
+// float8_quantize() and float8_amax() (sdk/toolkit/amp/float8.cpp).
+#pragma once
+
+#include "library.h"
+
+namespace vernier::gpu {
+
+// Rounds a float32 to the nearest number of a format with so many bits, ties to even. most: the largest number; what is
+// beyond it becomes it. NaN becomes 0x7f with its sign.
+template <int exponent_bits, int fraction_bits>
+VERNIER_BOTH std::uint8_t to_float8(float number, float most) {
+  constexpr std::uint32_t bias = (1U << (exponent_bits - 1)) - 1;
+  constexpr std::uint32_t first_normal = (128 - bias) << 23;
+  // A float32 whose last bit is that of the format's subnormal numbers: an addition rounds to it.
+  constexpr std::uint32_t magic = (151 - bias - fraction_bits) << 23;
+  constexpr int dropped = 23 - fraction_bits;
+  const std::uint32_t bits = bits_as<std::uint32_t>(number), sign = bits >> 31 << 7;
+  float size = bits_as<float>(bits & 0x7fffffffU);
+  if (is_nan(number)) return static_cast<std::uint8_t>(sign | 0x7fU);
+  if (size > most) size = most;
+  std::uint32_t code = bits_as<std::uint32_t>(size);
+  if (code < first_normal) {
+    code = bits_as<std::uint32_t>(size + bits_as<float>(magic)) - magic;
+  } else {
+    const std::uint32_t half = (1U << (dropped - 1)) - 1, odd = code >> dropped & 1;
+    code = (code - ((127 - bias) << 23) + half + odd) >> dropped;
+  }
+  return static_cast<std::uint8_t>(sign | code);
+}
+
+VERNIER_BOTH float half_to_float(std::uint16_t number) {
+  const std::uint32_t sign = std::uint32_t{number} >> 15 << 31, exponent = number >> 10 & 31U;
+  const std::uint32_t fraction = number & 1023U;
+  if (exponent == 0) return bits_as<float>(sign | bits_as<std::uint32_t>(static_cast<float>(fraction) * 0x1p-24F));
+  return bits_as<float>(sign | (exponent == 31 ? 255 : exponent + 112) << 23 | fraction << 13);
+}
+
+// The kinds of input. Their numbers are widened to float32.
+struct FromFloat32 {
+  using Number = float;
+  static VERNIER_BOTH float wide(Number x) { return x; }
+};
+struct FromBfloat16 {
+  using Number = std::uint16_t;
+  static VERNIER_BOTH float wide(Number x) { return bits_as<float>(std::uint32_t{x} << 16); }
+};
+struct FromHalf {
+  using Number = std::uint16_t;
+  static VERNIER_BOTH float wide(Number x) { return half_to_float(x); }
+};
+
+// Sets *largest to the larger of the two. The bits of magnitudes are ordered as they are, and those of NaN come last.
+VERNIER_BOTH void raise(float* largest, std::uint32_t magnitude) {
+#if defined(__CUDA_ARCH__)
+  atomicMax(reinterpret_cast<unsigned*>(largest), magnitude);
+#else
+  if (magnitude > bits_as<std::uint32_t>(*largest)) *largest = bits_as<float>(magnitude);
+#endif
+}
+
+// A block has a tile of 64 x 64 numbers. Each of its outputs may be nullptr.
+template <class Input, int exponent_bits, int fraction_bits>
+struct CastToFloat8 {
+  static constexpr unsigned threads = 256, side = 64, step = threads / side;
+  struct Shared {
+    std::uint32_t largest[threads];
+    std::uint8_t tile[side][side + 4];  // the four keep columns in different banks
+  };
+  const typename Input::Number* from;
+  std::int64_t rows, columns, tiles_across;
+  const float* scale;
+  float most;
+  std::uint8_t *values, *transposed;
+  float* largest;
+
+  template <class Block>
+  VERNIER_BOTH void operator()(const Block& block, Shared& shared) const {
+    const std::int64_t first_row = block.index / tiles_across * side, first_column = block.index % tiles_across * side;
+    const float factor = *scale;
+    block.each([&](unsigned thread) {
+      const unsigned column = thread % side;
+      std::uint32_t own = 0;
+      for (unsigned row = thread / side; row < side; row += step) {
+        const std::int64_t i = first_row + row, j = first_column + column;
+        if (i >= rows || j >= columns) continue;
+        const float number = Input::wide(from[i * columns + j]);
+        const std::uint32_t magnitude = bits_as<std::uint32_t>(number) & 0x7fffffffU;
+        own = magnitude > own ? magnitude : own;
+        const auto code = to_float8<exponent_bits, fraction_bits>(number * factor, most);
+        if (values != nullptr) values[i * columns + j] = code;
+        shared.tile[row][column] = code;
+      }
+      shared.largest[thread] = own;
+    });
+    if (transposed != nullptr) {
+      block.each([&](unsigned thread) {
+        const unsigned row = thread % side;
+        for (unsigned column = thread / side; column < side; column += step) {
+          const std::int64_t i = first_row + row, j = first_column + column;
+          if (i < rows && j < columns) transposed[j * rows + i] = shared.tile[row][column];
+        }
+      });
+    }
+    if (largest == nullptr) return;
+    for (unsigned half = threads / 2; half > 0; half /= 2) {
+      block.each([&](unsigned thread) {
+        if (thread >= half) return;
+        const std::uint32_t other = shared.largest[thread + half];
+        if (other > shared.largest[thread]) shared.largest[thread] = other;
+      });
+    }
+    block.each([&](unsigned thread) {
+      if (thread == 0) raise(largest, shared.largest[0]);
+    });
+  }
+};
+
+// The transposed copy of a matrix of bytes.
+struct TransposeBytes {
+  static constexpr unsigned threads = 256, side = 64, step = threads / side;
+  struct Shared {
+    std::uint8_t tile[side][side + 4];
+  };
+  const std::uint8_t* from;
+  std::int64_t rows, columns, tiles_across;
+  std::uint8_t* to;
+
+  template <class Block>
+  VERNIER_BOTH void operator()(const Block& block, Shared& shared) const {
+    const std::int64_t first_row = block.index / tiles_across * side, first_column = block.index % tiles_across * side;
+    block.each([&](unsigned thread) {
+      const std::int64_t j = first_column + thread % side;
+      for (unsigned row = thread / side; row < side; row += step) {
+        const std::int64_t i = first_row + row;
+        if (i < rows && j < columns) shared.tile[row][thread % side] = from[i * columns + j];
+      }
+    });
+    block.each([&](unsigned thread) {
+      const std::int64_t i = first_row + thread % side;
+      for (unsigned column = thread / side; column < side; column += step) {
+        const std::int64_t j = first_column + column;
+        if (i < rows && j < columns) to[j * rows + i] = shared.tile[thread % side][column];
+      }
+    });
+  }
+};
+
+}  // namespace vernier::gpu
