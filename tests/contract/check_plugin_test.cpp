@@ -236,6 +236,9 @@ TEST_CASE("check plugin: wrong usage ends with 2, and a law that is misspelt wit
     CHECK(chosen.status == 2);
     CHECK_MESSAGE(says(chosen.err, "--set " + key + ": the check chooses it; leave it out"), chosen.err);
   }
+  const auto device = check(fixture("callback/fits"), {"--law", "loads", "--device", "elsewhere"});
+  CHECK(device.status == 1);
+  CHECK_MESSAGE(says(device.out, "\"elsewhere\", which is not a device"), device.out);
   CHECK(check(fixture("callback/fits"), {"--colour"}).status == 2);
   const auto help = check(fixture("callback/fits"), {"--help"});
   CHECK(help.status == 0);

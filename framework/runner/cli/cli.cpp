@@ -208,10 +208,11 @@ void print_usage(std::ostream& out) {
   out << R"(
 Any other verb runs the program vernier-VERB of PATH. `vernier VERB --help` has the options of a verb.
 
-In the source tree ./vernier builds what is missing and knows three verbs more:
+In the source tree ./vernier builds what is missing and knows four verbs more:
   build                  builds the program and its plugins
   test [CTEST OPTIONS]   builds and runs the tests
   bench [NAME…]          builds and runs the benchmarks
+  gpu-pack               packs them for a bare machine with a GPU
 )";
 }
 

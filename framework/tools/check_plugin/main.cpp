@@ -32,13 +32,14 @@ using namespace vernier;
 using Words = std::vector<std::string>;
 
 constexpr const char* usage =
-    R"(usage: vernier check PLUGIN.so [--set KEY=VALUE]... [--task FILE.toml] [--law NAME] [--sanitize]
+    R"(usage: vernier check PLUGIN.so [--set KEY=VALUE]... [--task FILE.toml] [--device NAME] [--law NAME] [--sanitize]
 
 Tries the laws of plugins on a library: that it resumes to the last bit, leaks nothing, and so on. Each law is a line,
 "ok", "FAILED" with the reason, or "skipped" with the reason. Prints the run in which the plugin was tried, as TOML.
 
   --set KEY=VALUE    as in vernier train, for the plugin and the run; an option of the plugin needs no table: max_norm=1
   --task FILE.toml   the run to try it in, instead of a small network; for 20 steps on the CPU
+  --device NAME      cuda: on the GPU instead of the CPU
   --law NAME         this law alone
   --sanitize         with the address sanitizer, for a plugin that was built with -fsanitize=address
 
@@ -137,6 +138,10 @@ Subject subject_of(const fs::path& file, const po::variables_map& given) {
                      ? base_of_file(given["task"].as<std::string>(), subject.role, subject.name, subject.options)
                      : small_base();
   change(subject, words_in(given, "set"));
+  if (given.count("device") != 0) {
+    std::get<Table>(subject.base.at("run").data)
+        .insert_or_assign("device", Value{given["device"].as<std::string>(), "--device"});
+  }
   return subject;
 }
 
@@ -257,8 +262,8 @@ int main(int argc, char** argv) {
     if (level >= Level::warning) std::cerr << who << ": " << text << '\n';
   });
   po::options_description known;
-  known.add_options()("set", po::value<Words>())("task", po::value<std::string>())("law", po::value<std::string>())(
-      "sanitize", "");
+  known.add_options()("set", po::value<Words>())("task", po::value<std::string>())("device", po::value<std::string>())(
+      "law", po::value<std::string>())("sanitize", "");
   try {
     return run_verb({"check-plugin", usage, known, [&](const auto& given) { return check(given, argc, argv); }}, argc,
                     argv);

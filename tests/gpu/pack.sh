@@ -1,0 +1,36 @@
+#!/bin/sh
+# pack.sh SOURCE BUILD OUT: fills the folder OUT with what is built, for a machine that has Python, torch and a GPU alone.
+#
+# The programs are those of an installation, stripped, with the libraries that they need, except LibTorch's and those of
+# the C library and the compiler. run.sh there tries everything.
+set -eu
+source=$1 build=$2 out=$3
+most=62914560  # bytes: 60 MiB, so that it fits through a narrow door
+rm -rf "$out"
+mkdir -p "$out"
+cmake --install "$build" --prefix "$out/vernier" --strip >"$out/install.log" || { tail "$out/install.log"; exit 1; }
+rm -r "$out/install.log" "$out/vernier/include" "$out/vernier/lib/cmake" "$out/vernier/share"
+rm -f "$out/vernier/bin/vernier-serve" "$out/vernier/bin/vernier-audit" "$out/vernier/bin/vernier-jobs"
+cp "$build/test_sdk_apart" "$out/vernier/bin"
+strip "$out/vernier/bin/test_sdk_apart"
+patched=$(find "$out/vernier" -type f -name '*.so*' -o -path '*/bin/*' -type f)
+
+# Every library that one of these files needs, by its real name.
+for file in $patched; do
+  LD_LIBRARY_PATH=$build ldd "$file" 2>/dev/null | awk '$2 == "=>" && $3 ~ /^\// { print $1, $3 }'
+done | sort -u | while read -r name path; do
+  case $path in
+    */libtorch* | */libc10* | */nvidia/* | */torch/lib/*) ;;
+    "$build"/* | "$out"/*) ;;
+    *) case $name in
+         libc.so* | libm.so* | libdl.so* | librt.so* | libpthread.so* | libutil.so* | ld-linux* | libstdc++.so* | libgcc_s.so* | libgomp.so*) ;;
+         *) cp -L "$path" "$out/vernier/lib/$name" && strip "$out/vernier/lib/$name" ;;
+       esac ;;
+  esac
+done
+cp "$source"/tests/gpu/run.sh "$source"/tests/gpu/run.py "$source"/tests/gpu/parts.py "$source"/tests/gpu/gpt_pytorch.py "$out"
+git -C "$source" describe --always --dirty --tags >"$out/VERSION" 2>/dev/null || echo unknown >"$out/VERSION"
+
+size=$(du -sb "$out" | cut -f 1)
+[ "$size" -le "$most" ] || { echo "the pack has $size bytes, and $most at most may travel"; exit 1; }
+echo "$out: $((size / 1048576)) MiB; there: sh run.sh"

@@ -1,0 +1,374 @@
+"""The parts of the pack: what each one tries, and what it measures. A part returns its values, or raises one of the
+exceptions below."""
+import collections
+import concurrent.futures
+import json
+import os
+import pathlib
+import platform
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+
+
+class Skipped(Exception):
+    """The part cannot be tried here."""
+
+
+class Failed(Exception):
+    """The part was tried, and something is wrong."""
+
+    def __init__(self, why, values=None):
+        super().__init__(why)
+        self.values = values or {}
+
+
+class OutOfTime(Failed):
+    """The part was stopped at its limit."""
+
+
+Part = collections.namedtuple("Part", "name needs_gpu limit run shows")
+
+SMALL = """
+[run]
+seed = 3
+[task]
+use = "mlp"
+inputs = 32
+hidden = [64, 64]
+classes = 10
+samples = 4096
+batch_size = 32
+[optimizer]
+use = "adamw"
+learning_rate = 1e-3
+[checkpoint]
+use = "rolling"
+every = 20
+[[monitor]]
+use = "jsonl"
+"""
+
+GPT = """
+[run]
+seed = 3
+[task]
+use = "gpt"
+data = ["text.bin"]
+validation = 0
+sample_bytes = 0
+order = "sequential"
+{shape}
+[optimizer]
+use = "adamw"
+learning_rate = 3e-4
+[checkpoint]
+use = "none"
+[[monitor]]
+use = "jsonl"
+"""
+
+
+def train(machine, name, text, steps, *sets, status=0):
+    """Trains a run in a folder of its own. Returns summary.json."""
+    folder = machine.work / name
+    shutil.rmtree(folder, ignore_errors=True)
+    file = machine.work / f"{name}.toml"
+    file.write_text(text, encoding="utf-8")
+    machine.vernier("train", file, "--quiet", f"--set=run.output={folder}", f"--set=run.steps={steps}",
+                    f"--set=run.device={machine.device}", *(f"--set={each}" for each in sets), status=status)
+    return summary(machine, name)
+
+
+def summary(machine, name):
+    return json.loads((machine.work / name / "summary.json").read_text(encoding="utf-8"))
+
+
+def losses(machine, name):
+    lines = (machine.work / name / "losses.jsonl").read_text(encoding="utf-8").splitlines()
+    return {line["step"]: line["loss"] for line in map(json.loads, lines) if "step" in line and "loss" in line}
+
+
+def write_text(machine):
+    """Bytes to train on, the same on each machine."""
+    words = b"the step is a transaction, and its numbers are the same on each device. ".split()
+    state, text = 1, bytearray()
+    while len(text) < 400_000:
+        state = (state * 1103515245 + 12345) % 2**31
+        text += words[(state >> 16) % len(words)] + b" "
+    (machine.work / "text.bin").write_bytes(text)
+
+
+def machine_part(machine):
+    """The programs start, and find their libraries."""
+    missing = []
+    for file in [*machine.root.glob("bin/*"), *machine.root.glob("lib/*.so*"), *machine.root.glob("lib/vernier/*.so")]:
+        if file.is_dir() or file.name.startswith("libtorch"):
+            continue
+        listed = subprocess.run(["ldd", str(file)], capture_output=True, text=True, env=machine.environment(),
+                                check=False).stdout
+        missing += [f"{file.name} needs {line.split()[0]}" for line in listed.splitlines() if "not found" in line]
+    if missing:
+        raise Failed("; ".join(sorted(set(missing))[:5]))
+    version = machine.vernier("version").strip().split("\n")[0]
+    ran = train(machine, "first", SMALL, 20, "checkpoint.use=none", "run.device=cpu")
+    if ran["ended_by"] != "done":
+        raise Failed(f"a run on the CPU ended by {ran['ended_by']}")
+    return {"version": version, "gpu": machine.gpu or "none", "python": sys.version.split()[0],
+            "glibc": " ".join(platform.libc_ver()), "cores": os.cpu_count(), "libtorch": str(machine.libtorch)}
+
+
+def kernels(machine):
+    """Vernier's CUDA kernels against the CPU, bit by bit, and their times."""
+    output = machine.call([machine.root / "bin/test_sdk_apart", "--test-case=gpu: *,*a GPU computes*"], status=None)
+    speeds = re.findall(r"speed: (.*)", output)
+    values = {line.split(":")[0]: line.split(":", 1)[1].strip() for line in speeds}
+    if "Status: SUCCESS" not in output:
+        found = re.findall(r"ERROR: (.*)", output)
+        raise Failed(found[0] if found else "the test program did not end", values)
+    passed = re.findall(r"test cases: +[0-9]+ \| +([0-9]+) passed", output)
+    if "skipped: " in output or not passed or int(passed[0]) < 4:
+        raise Failed("the test program tried nothing", values)
+    return values
+
+
+def first_steps(machine):
+    """A run on the GPU ends, and uses Vernier's kernels."""
+    ran = train(machine, "gpu", SMALL, 50)
+    said = (machine.log / f"{machine.part}.log").read_text(encoding="utf-8")
+    values = {"loss": ran["loss"]["final"], "updates": ran["updates_applied"],
+              "kernels": "Vernier's" if "cannot be used" not in said else "LibTorch's"}
+    if values["kernels"] != "Vernier's":
+        raise Failed("Vernier's CUDA kernels are not used: see the log", values)
+    return values
+
+
+# Precisions and what a loss may differ between CPU and GPU at any of 200 steps, as a share of it.
+EQUAL = [
+    ("fp32", 1e-3, ["precision.use=fp32"]),
+    ("bf16 O1", 3e-2, ["precision.use=bf16"]),
+    ("bf16 O2", 3e-2, ["precision.use=bf16", "precision.level=O2"]),
+    ("bf16 O3", 5e-2, ["precision.use=bf16", "precision.level=O3", "precision.rounding=kahan"]),
+    ("fp16 dynamic", 1e-2, ["precision.use=fp16", "scaler.use=dynamic"]),
+    ("fp16 static", 1e-2, ["precision.use=fp16", "scaler.use=static"]),
+    ("fp16 statistical", 1e-2, ["precision.use=fp16", "scaler.use=statistical"]),
+    ("fp16 per_layer", 1e-2, ["precision.use=fp16", "scaler.use=per_layer"]),
+    ("fp16 O2", 1e-2, ["precision.use=fp16", "precision.level=O2", "scaler.use=dynamic"]),
+    ("fp8 delayed", 1e-1, ["precision.use=fp8", "precision.recipe=delayed"]),
+    ("fp8 current", 1e-1, ["precision.use=fp8", "precision.recipe=current"]),
+    ("fp8 rowwise", 1e-1, ["precision.use=fp8", "precision.recipe=rowwise"]),
+    ("fp8 block", 1e-1, ["precision.use=fp8", "precision.recipe=block"]),
+]
+
+
+def equality(machine):
+    """The losses of 200 steps on the GPU are those of the CPU, within a bound for each precision."""
+    write_text(machine)
+    text = GPT.format(shape="layers = 2\nheads = 2\nwidth = 64\ncontext = 64\nbatch_size = 8")
+    values, wrong = {}, []
+    for name, bound, sets in EQUAL:
+        try:
+            for device in ("cpu", machine.device):
+                train(machine, f"equal-{device}", text, 200, f"run.device={device}", *sets)
+        except OutOfTime:
+            values[name] = "no time was left"
+            break
+        except Failed as why:
+            values[name] = str(why)
+            wrong.append(name)
+            continue
+        host, device = losses(machine, "equal-cpu"), losses(machine, f"equal-{machine.device}")
+        if len(host) < 200 or host.keys() != device.keys():
+            raise Failed(f"{name}: {len(host)} and {len(device)} losses", values)
+        most = max(abs(host[step] - device[step]) / abs(host[step]) for step in host)
+        values[name] = f"{most:.2g} of {bound:g}"
+        if most > bound:
+            wrong.append(name)
+    if wrong:
+        raise Failed("further from the CPU than the bound: " + ", ".join(wrong), values)
+    return values
+
+
+def resume(machine):
+    """A resumed run, and one killed by SIGKILL, end with the bits of one that was never stopped."""
+    whole = train(machine, "whole", SMALL, 60)
+    train(machine, "halves", SMALL, 30)
+    folder = machine.work / "halves"
+    machine.vernier("train", machine.work / "halves.toml", "--quiet", f"--set=run.output={folder}",
+                    "--set=run.steps=60", f"--set=run.device={machine.device}", "--resume")
+    values = {"whole": whole["digest"], "resumed": summary(machine, "halves")["digest"]}
+    folder = machine.work / "killed"
+    shutil.rmtree(folder, ignore_errors=True)
+    command = [machine.root / "bin/vernier", "train", machine.work / "whole.toml", "--quiet",
+               f"--set=run.output={folder}", "--set=run.steps=60", f"--set=run.device={machine.device}",
+               "--set=run.resume=auto"]
+    process = machine.start(command)
+    while process.poll() is None and not list(folder.glob("checkpoints/step-*")):
+        time.sleep(0.01)
+    if process.poll() is None:
+        os.killpg(process.pid, signal.SIGKILL)
+    process.communicate()
+    machine.call(command)
+    values["killed"] = summary(machine, "killed")["digest"]
+    if len(set(values.values())) > 1:
+        raise Failed("the weights differ", values)
+    return {"digest": whole["digest"]}
+
+
+def recovery(machine):
+    """Injected faults are found: recovery skips one, the flight recorder names its place, replay computes it again."""
+    text = SMALL + """
+[[callback]]
+use = "inject"
+what = "nan"
+where = "activation"
+layer = "*"
+at_step = 12
+[[callback]]
+use = "flight_recorder"
+[[callback]]
+use = "recovery"
+non_finite = ["skip 5"]
+spike = ["lower_learning_rate"]
+"""
+    ran = train(machine, "faulty", text, 40)
+    if ran["updates_skipped"] != 1 or ran["ended_by"] != "done":
+        raise Failed(f"{ran['updates_skipped']} updates were skipped, and the run ended by {ran['ended_by']}")
+    said = machine.vernier("replay", machine.work / "faulty", "--step", "25")
+    if "same bits" not in said:
+        raise Failed("replay has other bits: " + (said.splitlines() or ["nothing"])[0])
+    return {"skipped": ran["updates_skipped"], "replay": "same bits"}
+
+
+def ranks(machine):
+    """Two ranks train as one does."""
+    one = train(machine, "one", SMALL, 40, "checkpoint.use=none")
+    folder = machine.work / "two"
+    shutil.rmtree(folder, ignore_errors=True)
+    machine.vernier("launch", "-n", "2", machine.work / "one.toml", f"--set=run.output={folder}",
+                    "--set=run.steps=40", f"--set=run.device={machine.device}", "--set=checkpoint.use=none")
+    two = summary(machine, "two")
+    apart = abs(one["loss"]["final"] - two["loss"]["final"]) / one["loss"]["final"]
+    said = (machine.log / f"{machine.part}.log").read_text(encoding="utf-8")
+    values = {"difference of the last loss": f"{apart:.2g}",
+              "sums by": "another way than NCCL" if "NCCL is not available" in said else "NCCL or Gloo"}
+    if apart > 1e-3:
+        raise Failed("two ranks train otherwise than one", values)
+    return values
+
+
+def laws(machine):
+    """Every plugin keeps the laws of the contract on the GPU, and does not make the host wait for it."""
+    files = sorted(machine.root.glob("lib/vernier/plugins/*/*.so"))
+    start = time.monotonic()
+    results = {}
+
+    def check(file):
+        left = machine.limit - time.monotonic()
+        if left < 5:
+            return None
+        command = [str(machine.root / "bin/vernier"), "check", str(file), "--device=cuda"]
+        try:
+            return subprocess.run(command, cwd=machine.work, env=machine.environment(), capture_output=True, text=True,
+                                  timeout=left, check=False)
+        except subprocess.TimeoutExpired:
+            return None
+
+    with concurrent.futures.ThreadPoolExecutor(max(1, (os.cpu_count() or 2) // 2)) as pool:
+        for file, ended in zip(files, pool.map(check, files)):
+            results[f"{file.parent.name}/{file.stem}"] = ended
+    values, broken = {"plugins": len(files), "seconds": round(time.monotonic() - start)}, []
+    with open(machine.log / f"{machine.part}.log", "a", encoding="utf-8") as log:
+        for name, ended in results.items():
+            if ended is None:
+                values[name] = "no time was left"
+                continue
+            log.write(f"\n# {name}\n{ended.stdout}{ended.stderr}")
+            failed = [line for line in ended.stdout.splitlines() if ": FAILED" in line]
+            if ended.returncode == 1:
+                broken.append(name)
+                values[name] = "; ".join(failed)[:300]
+            elif ended.returncode != 0:
+                values[name] = "not tried: " + (ended.stderr.strip().splitlines() or [""])[-1][:200]
+    if broken:
+        raise Failed("laws are broken by " + ", ".join(broken), values)
+    return values
+
+
+def metrics(machine):
+    """NVML's numbers of the GPU, and the memory ledger against LibTorch's allocator."""
+    text = SMALL + '\n[[monitor]]\nuse = "csv"\n[[callback]]\nuse = "hardware"\ninterval = 0.2\n[[callback]]\nuse = "memory"\nevery = 10\n'
+    ran = train(machine, "metrics", text.replace("hidden = [64, 64]", "hidden = [4096, 4096, 4096]"), 300)
+    header, *rows = (machine.work / "metrics/metrics.csv").read_text(encoding="utf-8").splitlines()
+    names = header.split(",")
+    last = {}
+    for row in rows:
+        last.update({name: value for name, value in zip(names, row.split(",")) if value})
+    values = {name: last[name] for name in sorted(last) if name.startswith(("gpu_", "memory_"))}
+    ledger, allocator = float(last.get("memory_peak", 0)), ran["this_process"]["peak_memory_bytes"]
+    values["ledger of allocator"] = f"{ledger / allocator:.3f}"
+    if not any(name.startswith("gpu_") for name in values):
+        raise Failed("there are no numbers of NVML", values)
+    if abs(ledger / allocator - 1) > 0.02:
+        raise Failed("the memory ledger is further than 2 % from the allocator", values)
+    return values
+
+
+def sanitizer(machine):
+    """compute-sanitizer finds nothing in the CUDA kernels."""
+    program = shutil.which("compute-sanitizer") or "/usr/local/cuda/bin/compute-sanitizer"
+    if not os.path.exists(program):
+        raise Skipped("compute-sanitizer is not installed")
+    output = machine.call([program, "--tool=memcheck", "--error-exitcode=9", machine.root / "bin/test_sdk_apart",
+                           "--test-case=gpu: the CUDA kernels*,gpu: norms*"], status=None)
+    found = re.findall(r"ERROR SUMMARY: (\d+) error", output)
+    if not found or found[-1] != "0":
+        raise Failed("compute-sanitizer reports " + (found[-1] if found else "nothing") + " errors")
+    return {"errors": 0}
+
+
+SPEED = [
+    ("fp32", ["precision.use=fp32"]),
+    ("tf32", ["precision.use=fp32", "run.matmul_precision=high"]),
+    ("bf16", ["precision.use=bf16"]),
+    ("fp16", ["precision.use=fp16", "scaler.use=dynamic"]),
+    ("fp8", ["precision.use=fp8", "precision.recipe=current"]),
+]
+LARGE = "layers = 12\nheads = 12\nwidth = 768\ncontext = 1024\nbatch_size = 16"
+
+
+def speed(machine):
+    """A step of GPT-2's blocks (12 x 768, 16 windows of 1024 bytes), and the same in PyTorch on this machine."""
+    write_text(machine)
+    values = {}
+    try:
+        for name, sets in [*SPEED, ("bf16, adamw in 8 bits", ["precision.use=bf16", "optimizer.state=8bit"])]:
+            short, long = (train(machine, f"speed-{steps}", GPT.format(shape=LARGE), steps, *sets) for steps in (10, 40))
+            seconds = (long["this_process"]["seconds"] - short["this_process"]["seconds"]) / 30
+            values[f"Vernier {name}"] = (f"{1000 * seconds:.1f} ms, {16 * 1024 / seconds:.0f} tokens/s, "
+                                         f"{long['this_process']['peak_memory_bytes'] / 2**30:.2f} GiB")
+        for mode in ("eager", "compile"):
+            for name in ("fp32", "tf32", "bf16", "fp16"):
+                values[f"PyTorch {mode} {name}"] = machine.call(
+                    [sys.executable, machine.here / "gpt_pytorch.py", name, mode]).strip()
+    except (Failed, OutOfTime) as why:
+        raise type(why)(str(why), values) from None
+    return values
+
+
+PARTS = [
+    Part("machine", False, 60, machine_part, "the programs start and find their libraries"),
+    Part("kernels", True, 60, kernels, "CUDA kernels have the bits of the CPU; their times"),
+    Part("first_steps", True, 40, first_steps, "a run on the GPU ends, and uses these kernels"),
+    Part("resume", False, 60, resume, "a resumed and a killed run end with the bits of a whole one"),
+    Part("equality", True, 120, equality, "losses of 200 steps on GPU and CPU, for each precision"),
+    Part("recovery", False, 60, recovery, "an injected NaN is skipped and found; replay has the same bits"),
+    Part("ranks", False, 60, ranks, "two ranks train as one does"),
+    Part("metrics", True, 40, metrics, "NVML's numbers; the memory ledger against the allocator"),
+    Part("speed", True, 150, speed, "a step of GPT-2's blocks in each precision, and PyTorch's"),
+    Part("laws", True, 200, laws, "every plugin keeps the laws of the contract on the GPU"),
+    Part("sanitizer", True, 100, sanitizer, "compute-sanitizer finds nothing in the kernels"),
+]

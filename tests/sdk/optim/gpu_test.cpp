@@ -1,0 +1,216 @@
+// Optimizers and norms on a real GPU against the CPU, through the SDK as a training loop calls it.
+#include <ATen/ATen.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
+#include <doctest/doctest.h>
+#include <torch/utils.h>
+#include <vernier/float8.h>
+#include <vernier/grad_norm.h>
+#include <vernier/optim.h>
+
+#include <chrono>
+#include <cmath>
+#include <functional>
+#include <string>
+
+#include "optim/gpu_choice.h"
+#include "run/process/device.h"
+
+namespace gpu_optimizer_test {
+
+using vernier::AdamState;
+using vernier::AdamWOptions;
+using Tensors = std::vector<torch::Tensor>;
+
+namespace {
+
+bool has_gpu() {
+  const bool has = vernier::open_device("auto").is_cuda();
+  if (!has) MESSAGE("skipped: there is no GPU here");
+  return has;
+}
+
+// More tensors than a launch takes, some larger than a chunk, some of a few numbers.
+const std::vector<std::vector<std::int64_t>>& shapes() {
+  static const auto all = [] {
+    std::vector<std::vector<std::int64_t>> shapes{{768, 2304}, {1}, {50257}, {3, 5, 7}, {8192}, {8193}, {4096}, {0}};
+    for (std::int64_t i = 0; i < 100; ++i) shapes.push_back({1 + i * i, 3});
+    return shapes;
+  }();
+  return all;
+}
+
+Tensors random_tensors(double scale) {
+  Tensors all;
+  for (const auto& shape : shapes()) all.push_back(at::randn(shape) * scale);
+  return all;
+}
+
+Tensors on_gpu(const Tensors& tensors) {
+  Tensors all;
+  for (const auto& tensor : tensors) all.push_back(tensor.to(torch::kCUDA).contiguous());
+  return all;
+}
+
+bool same_bits(const torch::Tensor& gpu, const torch::Tensor& cpu) {
+  const auto host = gpu.cpu();
+  if (!host.is_floating_point()) return at::equal(host, cpu);
+  return at::equal(host.nan_to_num(7e30), cpu.nan_to_num(7e30));
+}
+
+// Ten updates on both; one is skipped, one has an inf. Returns the first entry that differs, or "".
+template <class Options>
+std::string difference(const Options& options) {
+  torch::manual_seed(1);
+  const auto cpu = random_tensors(0.1);
+  const auto gpu = on_gpu(cpu);
+  vernier::Fused<Options> on_cpu(cpu, options), on_device(gpu, options);
+  for (int step = 0; step < 10; ++step) {
+    auto gradients = random_tensors(std::pow(10.0, step - 6.0));
+    if (step == 7) gradients[0][3][5] = INFINITY;
+    for (std::size_t i = 0; i < cpu.size(); ++i) {
+      cpu[i].mutable_grad() = gradients[i];
+      gpu[i].mutable_grad() = gradients[i].to(torch::kCUDA);
+    }
+    const auto skip = at::full({}, step == 4 ? 1.0F : 0.0F), scale = at::full({}, step % 2 == 0 ? 1.0F : 1024.0F);
+    on_device.step(skip.to(torch::kCUDA), scale.to(torch::kCUDA));
+    on_cpu.step(skip, scale);
+  }
+  const auto ours = on_device.state_dict(), right = on_cpu.state_dict();
+  for (std::size_t i = 0; i < cpu.size(); ++i) {
+    if (!same_bits(gpu[i], cpu[i])) return "parameter " + std::to_string(i);
+  }
+  for (const auto& [name, tensor] : right.tensors) {
+    if (!same_bits(ours.tensor(name), tensor)) return name;
+  }
+  return "";
+}
+
+double milliseconds(const std::function<void()>& update) {
+  for (int i = 0; i < 5; ++i) update();
+  vernier::synchronize({torch::kCUDA, 0});
+  const auto start = std::chrono::steady_clock::now();
+  constexpr int times = 20;
+  for (int i = 0; i < times; ++i) update();
+  vernier::synchronize({torch::kCUDA, 0});
+  return std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count() / times;
+}
+
+// The parameters of GPT-2 with 124 million of them, with gradients.
+Tensors gpt2_parameters() {
+  const auto options = torch::dtype(torch::kFloat32).device(torch::kCUDA);
+  Tensors all{at::randn({50257, 768}, options), at::randn({1024, 768}, options)};
+  for (int layer = 0; layer < 12; ++layer) {
+    for (const auto& shape : std::vector<std::vector<std::int64_t>>{{768},
+                                                                    {768},
+                                                                    {768, 2304},
+                                                                    {2304},
+                                                                    {768, 768},
+                                                                    {768},
+                                                                    {768},
+                                                                    {768},
+                                                                    {768, 3072},
+                                                                    {3072},
+                                                                    {3072, 768},
+                                                                    {768}}) {
+      all.push_back(at::randn(shape, options));
+    }
+  }
+  for (auto& tensor : all) tensor.mutable_grad() = at::randn_like(tensor);
+  return all;
+}
+
+template <class Options>
+void time_updates(const char* name, const Options& options) {
+  const auto parameters = gpt2_parameters();
+  std::string line = std::string("speed: ") + name + ", 124 M parameters";
+  for (const bool own : {true, false}) {
+    vernier::use_gpu_library(own);
+    vernier::Fused<Options> optimizer(parameters, options);
+    line += std::string(own ? ": kernels " : ", operators ") + std::to_string(milliseconds([&] { optimizer.step(); })) +
+            " ms";
+  }
+  vernier::use_gpu_library(true);
+  MESSAGE(line);
+}
+
+}  // namespace
+
+TEST_CASE("gpu: the CUDA kernels are used, and updates have the bits of the CPU") {
+  if (!has_gpu()) return;
+  for (const auto state : {AdamState::full, AdamState::bfloat16, AdamState::eight_bit}) {
+    CHECK(difference(AdamWOptions{.lr = 1e-2, .weight_decay = 0.1, .state = state}) == "");
+    CHECK(difference(vernier::AdamOptions{.lr = 1e-2, .weight_decay = 0.1, .maximize = true, .state = state}) == "");
+  }
+  CHECK(difference(vernier::LionOptions{.lr = 1e-3, .weight_decay = 0.1}) == "");
+  CHECK(difference(vernier::SGDOptions{.lr = 1e-2, .momentum = 0.9, .weight_decay = 0.1, .nesterov = true}) == "");
+  CHECK(difference(vernier::SGDOptions{.lr = 1e-2, .momentum = 0.9, .dampening = 0.5}) == "");
+  CHECK(vernier::uses_gpu_library({torch::kCUDA, 0}));
+}
+
+TEST_CASE("gpu: norms and the finite check are those of the CPU") {
+  if (!has_gpu()) return;
+  torch::manual_seed(2);
+  for (int i = 0; i < 20; ++i) {
+    auto gradients = random_tensors(std::pow(10.0, i - 12.0));
+    if (i % 5 == 1) gradients[2][17] = INFINITY;
+    if (i % 5 == 2) gradients[2][18] = NAN;
+    const auto ours = vernier::inspect_gradients(on_gpu(gradients)), right = vernier::inspect_gradients(gradients);
+    CHECK(ours.found_inf.item<float>() == right.found_inf.item<float>());
+    CHECK(at::allclose(ours.norm.cpu(), right.norm, 1e-13, 0, /*equal_nan=*/true));
+  }
+}
+
+TEST_CASE("gpu: casts to fp8 have the bits of the CPU") {
+  if (!has_gpu()) return;
+  torch::manual_seed(4);
+  for (const auto format : {torch::kFloat8_e4m3fn, torch::kFloat8_e5m2}) {
+    for (const auto kind : {torch::kFloat32, torch::kBFloat16, torch::kHalf}) {
+      const auto x = (at::randn({1037, 771}) * 30).to(kind);
+      const auto scale = at::full({}, 3.0F);
+      const auto ours = vernier::float8_quantize(x.to(torch::kCUDA), scale.to(torch::kCUDA), format).values;
+      const auto right = vernier::float8_quantize(x, scale, format).values;
+      CHECK(at::equal(ours.cpu().view(torch::kByte), right.view(torch::kByte)));
+    }
+  }
+}
+
+TEST_CASE("gpu: two streams update as one does") {
+  if (!has_gpu()) return;
+  const auto on_stream = [](bool other) {
+    torch::manual_seed(3);
+    const auto parameters = on_gpu(random_tensors(0.1));
+    for (const auto& parameter : parameters) parameter.mutable_grad() = at::full_like(parameter, 0.5);
+    vernier::AdamW optimizer(parameters, {.state = AdamState::bfloat16});
+    vernier::synchronize({torch::kCUDA, 0});
+    const c10::impl::VirtualGuardImpl guard(torch::kCUDA);
+    const auto before = guard.getStream({torch::kCUDA, 0});
+    if (other) guard.exchangeStream(guard.getStreamFromGlobalPool({torch::kCUDA, 0}));
+    for (int i = 0; i < 5; ++i) {
+      for (const auto& parameter : parameters) parameter.mutable_grad().mul_(-1.5);  // in the same stream
+      optimizer.step();
+    }
+    guard.exchangeStream(before);
+    vernier::synchronize({torch::kCUDA, 0});
+    return at::cat({parameters[0].flatten(), parameters[2]}).cpu();
+  };
+  CHECK(at::equal(on_stream(true), on_stream(false)));
+}
+
+TEST_CASE("gpu: time of updates and norms") {
+  if (!has_gpu()) return;
+  time_updates("adamw", AdamWOptions{});
+  time_updates("adamw bf16", AdamWOptions{.state = AdamState::bfloat16});
+  time_updates("adamw 8bit", AdamWOptions{.state = AdamState::eight_bit});
+  time_updates("lion", vernier::LionOptions{});
+  time_updates("sgd with momentum", vernier::SGDOptions{.momentum = 0.9});
+  Tensors gradients;
+  for (const auto& parameter : gpt2_parameters()) gradients.push_back(parameter.grad());
+  const auto norms = [&] { vernier::inspect_gradients(gradients); };
+  const double ours = milliseconds(norms);
+  vernier::use_gpu_library(false);
+  const double theirs = milliseconds(norms);
+  vernier::use_gpu_library(true);
+  MESSAGE("speed: norms and finite check, 124 M numbers: kernels " << ours << " ms, operators " << theirs << " ms");
+}
+
+}  // namespace gpu_optimizer_test
