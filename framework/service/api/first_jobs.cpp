@@ -148,7 +148,7 @@ void put(const Json& value, const Place& place, Json& config) {
 // there.
 void put_all(const Json& settings, const char* what, std::span<const Place> places, Json& config) {
   for (const auto& [key, value] : settings.items()) {
-    const auto found = std::ranges::find_if(places, [&](const Place& each) { return key == each.key; });
+    const auto found = std::ranges::find(places, key, &Place::key);
     if (found == places.end()) {
       std::string others;
       for (const auto& each : places) others += (others.empty() ? "" : ", ") + std::string(each.key);
