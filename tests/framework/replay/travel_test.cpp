@@ -205,7 +205,7 @@ TEST_CASE("travel: data names the samples of a step, of a run of two ranks too, 
   // The batch that spiked is passed over when the run goes back, so its place has the next one.
   RunFolder rewound(
       std::string(base) +
-      "[[callback]]\nuse = 'inject'\nat_step = 6\nwhat = 'nan'\nlayer = 'layers.1'\n[[callback]]\nuse = 'recovery'\n"
+      "[[callback]]\nuse = 'inject'\nat_batch = 6\nwhat = 'nan'\nlayer = 'layers.1'\n[[callback]]\nuse = 'recovery'\n"
       "non_finite = ['rewind']\n");
   REQUIRE_MESSAGE(rewound.train(in_order) == 0, rewound.err);
   CHECK(samples_of(rewound, "5") == counted(48, 60));

@@ -5,7 +5,7 @@
 
 #include "cli/command.h"
 #include "cli/program.h"
-#include "tools/replay/travel.h"
+#include "travel.h"
 
 namespace vernier {
 
