@@ -18,7 +18,7 @@ class TrainerBetweenSteps final : public BetweenSteps {
       : parts_(parts), handler_(handler), validation_(validation), saving_(saving), run_(run), asker_(asker) {}
 
   void swap(const Table& roles) override {
-    called([&] { handler_.swap(run_, roles); });
+    called([&] { handler_.swap(run_, roles, asker_->id()); });
   }
   std::optional<double> validate() override {
     auto& known = parts_.outcome.validation_loss;
@@ -67,13 +67,14 @@ class TrainerBetweenSteps final : public BetweenSteps {
 
 }  // namespace
 
-void RequestHandler::swap(TrainerRun& run, const Table& roles) {
+void RequestHandler::swap(TrainerRun& run, const Table& roles, const std::string& asker) {
   parts_.calls.note(nullptr);  // the plugin that was called last may be gone afterwards
   try {
     vernier::swap(parts_.wiring, run, parts_.built, roles);
   } catch (...) {
     const auto [text, kind] = caught();
-    std::throw_with_nested(Error(c10::str(text, "; nothing was swapped after step ", run.step), kind));
+    const auto by = asker.empty() ? "" : ", where " + asker + " asked for it";
+    std::throw_with_nested(Error(c10::str(text, "; nothing was swapped after step ", run.step, by), kind));
   }
   parts_.ranks.refuse_masters_of_others(run);
   parts_.ranks.share_weights(run, Ranks::Weights::all);  // the old precision has rounded those of other ranks
@@ -88,8 +89,8 @@ void RequestHandler::agree(const Run& run) {
 }
 
 void RequestHandler::swap_if_asked(TrainerRun& run) {
-  auto& asked = parts_.requests.pending.swap;
-  if (!asked.empty()) swap(run, std::exchange(asked, {}));
+  auto& pending = parts_.requests.pending;
+  if (!pending.swap.empty()) swap(run, std::exchange(pending.swap, {}), std::exchange(pending.swapper, ""));
 }
 
 void RequestHandler::cancel_failure_if_swapped() {

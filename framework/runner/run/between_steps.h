@@ -13,8 +13,9 @@ class RequestHandler {
   RequestHandler(Parts& parts, Step& step, Validation& validation, Saving& saving)
       : parts_(parts), step_(step), validation_(validation), saving_(saving) {}
 
-  void swap(TrainerRun& run, const Table& roles);  // see wiring/swap.h
-  void agree(const Run& run);                      // throws Error on all ranks if they have asked for different things
+  // See wiring/swap.h. asker: the plugin that wants it, for the text of an error; "": the program.
+  void swap(TrainerRun& run, const Table& roles, const std::string& asker = "");
+  void agree(const Run& run);  // throws Error on all ranks if they have asked for different things
   void swap_if_asked(TrainerRun& run);
   void cancel_failure_if_swapped();
   void fail_if_asked();            // throws in the asker's name

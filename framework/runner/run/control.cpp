@@ -23,7 +23,16 @@ const Plugin* TrainerControl::caller() const {
   return listening_now() != nullptr ? listening_now() : parts_.calls.called();
 }
 
+void TrainerControl::require_thread(const char* function) const {
+  if (std::this_thread::get_id() == thread_) return;
+  throw Error(c10::str("run.control->", function,
+                       "() is called in another thread than the training's; leave a note "
+                       "there, and call it in a listener"),
+              Error::Kind::plugin);
+}
+
 void TrainerControl::require(RunFacts::Moment moment, const char* function, const char* when) const {
+  require_thread(function);
   if (run_.moment == moment) return;
   throw Error(c10::str("run.control->", function, "() is called outside of its moment: call it ", when),
               Error::Kind::plugin);
@@ -31,12 +40,19 @@ void TrainerControl::require(RunFacts::Moment moment, const char* function, cons
 
 // Before a request is carried out, the ranks compare what each of them has noted.
 void TrainerControl::note(const char* request, const Plugin* asker) {
+  require_thread(request);
   parts_.requests.asked = std::string(request) + " by " + id_of(asker);
 }
 
 void TrainerControl::swap(const Table& roles) {
   note("swap", caller());
+  parts_.requests.pending.swapper = caller() != nullptr ? caller()->id() : "";
   for (const auto& [role, table] : roles) parts_.requests.pending.swap.insert_or_assign(role, table);
+}
+
+void TrainerControl::try_swap(const Table& roles) {
+  require_thread("try_swap");
+  vernier::try_swap(parts_.wiring, roles);
 }
 
 void TrainerControl::keep_savepoints(std::int64_t every, std::int64_t keep) {
@@ -45,6 +61,7 @@ void TrainerControl::keep_savepoints(std::int64_t every, std::int64_t keep) {
 }
 
 void TrainerControl::rewind(Plugin& asker, std::int64_t back, std::int64_t drop, const std::string& also) {
+  require_thread("rewind");
   if (parts_.snapshots.empty()) throw Error("nothing is kept to go back to: call keep_savepoints in prepare");
   auto& pending = parts_.requests.pending;
   note("rewind", &asker);
@@ -68,7 +85,13 @@ void TrainerControl::finish(const Plugin& asker, const std::string& why) {
   if (parts_.calls.is_in_step()) run_.validates = true;
 }
 
+State TrainerControl::snapshot() {
+  require_thread("snapshot");
+  return saving_.snapshot(run_);
+}
+
 std::vector<State> TrainerControl::gather(const State& of_this_rank) {
+  require_thread("gather");
   if (ranks() == 1) return {of_this_rank};
   if (parts_.ranks.is_within_gradients()) {
     throw Error(
@@ -103,7 +126,13 @@ torch::Tensor TrainerControl::recompute_at(const std::function<void()>& move) {
   });
 }
 
+void TrainerControl::want_rerun(const Plugin& asker) {
+  require_thread("want_rerun");
+  parts_.transaction.want_rerun(asker);
+}
+
 bool TrainerControl::rerun(const std::function<void()>& begin, const std::function<void()>& end) {
+  require_thread("rerun");
   const auto as = parts_.calls.as(parts_.calls.called());
   const auto put_back = parts_.ranks.keep_whole();  // begin may have taken other samples
   return parts_.transaction.rerun(run_, [&] {

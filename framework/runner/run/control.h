@@ -3,6 +3,8 @@
 
 #include <vernier/control.h>
 
+#include <thread>
+
 #include "saving.h"
 #include "step.h"
 
@@ -13,7 +15,7 @@ class TrainerControl final : public Control {
   TrainerControl(Parts& parts, Step& step, Saving& saving, TrainerRun& run)
       : parts_(parts), step_(step), saving_(saving), run_(run) {}
   void swap(const Table& roles) override;
-  void try_swap(const Table& roles) override { vernier::try_swap(parts_.wiring, roles); }
+  void try_swap(const Table& roles) override;
   void keep_savepoints(std::int64_t every, std::int64_t keep) override;
   void rewind(Plugin& asker, std::int64_t back, std::int64_t drop, const std::string& also) override;
   void fail(const Plugin& asker, const std::string& why) override;
@@ -23,15 +25,17 @@ class TrainerControl final : public Control {
   std::int64_t ranks() const override { return parts_.wiring.distributed->ranks(); }
   std::vector<State> gather(const State& of_this_rank) override;
   void between_steps(const Plugin& asker, std::function<bool(BetweenSteps&)> look) override;
-  State snapshot() override { return saving_.snapshot(run_); }
+  State snapshot() override;
   torch::Tensor recompute() override;
   torch::Tensor recompute_at(const std::function<void()>& move) override;
-  void want_rerun(const Plugin& asker) override { parts_.transaction.want_rerun(asker); }
+  void want_rerun(const Plugin& asker) override;
   bool rerun(const std::function<void()>& begin, const std::function<void()>& end) override;
 
  private:
   const Plugin* caller() const;  // the plugin whose code runs now
   void note(const char* request, const Plugin* asker);
+  // Throws Error on another thread than the trainer's.
+  void require_thread(const char* function) const;
   // Throws Error unless it is this moment. when: the moment in words.
   void require(RunFacts::Moment moment, const char* function, const char* when) const;
 
@@ -39,6 +43,7 @@ class TrainerControl final : public Control {
   Step& step_;
   Saving& saving_;
   TrainerRun& run_;
+  std::thread::id thread_ = std::this_thread::get_id();
 };
 
 }  // namespace vernier

@@ -16,6 +16,7 @@ struct Requests {
   // Carried out after the step.
   struct Pending {
     Table swap;
+    std::string swapper;  // who has asked for it last
     Plugin* rewinder = nullptr;
     std::int64_t back = 0, drop = 0;
     std::string also;

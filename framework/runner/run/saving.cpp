@@ -9,7 +9,6 @@
 #include <utility>
 
 #include "run/state/shards.h"
-#include "run/state/snapshot.h"
 #include "step.h"
 #include "validation.h"
 #include "wiring/config.h"
@@ -78,8 +77,8 @@ void warn_of_spoiled(const Run& run, const std::string& weight) {
 
 }  // namespace
 
-State Saving::snapshot(TrainerRun& run) {
-  auto snapshot = take_snapshot(run, parts_.wiring.plugins(), parts_.configured(Keys::all));
+State Saving::snapshot(TrainerRun& run, Unsavable unsavable) {
+  auto snapshot = take_snapshot(run, parts_.wiring.plugins(), parts_.configured(Keys::all), unsavable);
   State own;
   // On a GPU the last step's flag is still on its way; waiting for it here must not make it count a step early.
   parts_.update_log.save(own);
@@ -165,12 +164,13 @@ void Saving::save_finite(TrainerRun& run) {
   save(run);
 }
 
-void Saving::save(TrainerRun& run) {
+void Saving::save(TrainerRun& run, Unsavable unsavable) {
   const auto begin = std::chrono::steady_clock::now();
   parts_.agree(run, "a checkpoint", Ranks::Compared::all_weights);
   auto& distributed = *parts_.wiring.distributed;
   const bool is_sharded = parts_.ranks.are_sharded();
-  auto whole = snapshot(run);
+  parts_.calls.note(nullptr);  // the snapshot names whoever cannot be saved
+  auto whole = snapshot(run, unsavable);
   whole.put("trainer/rewind", parts_.snapshots.save());
   if (parts_.ranks.are_several()) parts_.calls.note(&distributed);
   add_state_of_others(whole, distributed, is_sharded);
@@ -219,7 +219,7 @@ void Saving::save_what_is_whole(TrainerRun& run) {
   if (!is_whole_ || !is_new || parts_.calls.called() == parts_.wiring.checkpoint.get()) return;
   if (const auto weight = bad_weight(run); !weight.empty()) return warn_of_spoiled(run, weight);
   try {
-    save(run);
+    save(run, Unsavable::left_out);
   } catch (...) {
     log(Level::error, "checkpoint after the failure", caught().message);
   }

@@ -4,6 +4,7 @@
 #include <string>
 
 #include "parts.h"
+#include "run/state/snapshot.h"
 
 namespace vernier {
 
@@ -12,7 +13,8 @@ class Saving {
  public:
   explicit Saving(Parts& parts) : parts_(parts) {}
 
-  State snapshot(TrainerRun& run);  // all that the run depends on; shares the live tensors
+  // All that the run depends on; shares the live tensors.
+  State snapshot(TrainerRun& run, Unsavable unsavable = Unsavable::refused);
   // Continues from a snapshot, in a prepared run. Refuses what restore_snapshot() refuses.
   void resume(TrainerRun& run, State snapshot, bool allow_inexact);
   // Goes back to a snapshot in memory, as a plugin has asked (Control::rewind), between two steps.
@@ -41,7 +43,7 @@ class Saving {
 
  private:
   void load(TrainerRun& run, const State& own);
-  void save(TrainerRun& run);
+  void save(TrainerRun& run, Unsavable unsavable = Unsavable::refused);
   std::string bad_weight(const Run& run);
 
   Parts& parts_;

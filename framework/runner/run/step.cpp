@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "core/plugin_calls.h"
+#include "core/step_results.h"
 #include "wiring/config.h"
 
 namespace vernier {
@@ -57,9 +58,9 @@ torch::Tensor weighted(const Batch& part, const WholeBatch& whole, const torch::
   return mean * (*part.weight / *whole.weight);
 }
 
-void add_loss(TrainerRun& run, const WholeBatch& whole) {
+void add_loss(TrainerRun& run, const Batch& micro_batch, const WholeBatch& whole) {
   const auto loss = run.micro_batch_loss.detach();  // lbfgs needs all digits of float64
-  const auto part = weighted(run.micro_batch, whole, loss.to(c10::promoteTypes(loss.scalar_type(), torch::kFloat32)));
+  const auto part = weighted(micro_batch, whole, loss.to(c10::promoteTypes(loss.scalar_type(), torch::kFloat32)));
   run.loss = run.loss.defined() ? run.loss + part : part;
 }
 
@@ -110,6 +111,7 @@ void refuse_too_much_memory(const Run& run) {
 void Step::step(TrainerRun& run, Until until) {
   begin_step(run);
   transaction_.mark(Stage::begin, run);  // until the update, a failure goes back to here
+  run.learning_rate_factor = 1.0;
   skip_dropped_batches(run);
   emit(Event::StepBegin, run, Part::data_wait);  // the clock charges what follows to data_wait
   run.batch = next_batch(run);
@@ -119,6 +121,7 @@ void Step::step(TrainerRun& run, Until until) {
   transaction_.gradients_computed(run);
   update_log_.look(run);
   emit(Event::GradientsReady, run, Part::update);  // listeners clip, measure, veto
+  refuse_wrong_gradients(run, Event::GradientsReady);
   if (!optimizer_->divides_gradients()) run.gradients();
   transaction_.commit();    // no way back: weights change from here on
   step_optimizer(run);      // changes nothing if run.skip_update is set
@@ -161,7 +164,6 @@ void Step::begin_step(TrainerRun& run) {
   calls_.note(nullptr);
   run.batch = run.micro_batch = {};  // their memory is free for the next ones
   HostApi::clear(run.metrics);
-  run.learning_rate_factor = 1.0;
   run.non_finite_reported = false;
   run.swapped = report_swaps(wiring_, run);
   if (const auto from = parts_.progress.rewound_from) {
@@ -176,11 +178,42 @@ void Step::compute_gradients(TrainerRun& run, Tries tries) {
   ranks_.begin_gradients();
   tries == Tries::smaller ? compute_micro_batches_that_fit(run) : compute_micro_batches(run);
   all_reduce(run);
+  refuse_loss_of_others(run);
+  refuse_wrong_gradients(run, Event::BackwardDone);
   precision_->collect(run);
   run.moment = RunFacts::Moment::gradients;
+  run.found_inf.reset();  // only the scaler sets them
+  run.grad_scale.reset();
   scaler_->unscale(run);
+  refuse_wrong_scale(run);
   run.skip_update = run.found_inf.defined() ? run.found_inf.clone() : run.found_inf;  // a veto leaves found_inf alone
   if (part != Part::trainer) clock_.to(part);  // in a step, GradientsReady ends the time of backward
+}
+
+// A loss may have a graph of weights that are not the model's, which nothing trains.
+void Step::refuse_loss_of_others(const TrainerRun& run) {
+  const auto has_gradient = [](const Parameter& parameter) { return parameter.model.grad().defined(); };
+  if (std::ranges::any_of(run.parameters, has_gradient) || optimizer_->steps_in_backward() || run.batch.samples == 0)
+    return;
+  calls_.note(wiring_.task.get());
+  throw Error("its loss has no gradient: it does not depend on run.model's parameters");
+}
+
+// Refuses a wrong gradient before anything is updated, in the name of the plugin that may have made it, or of several.
+void Step::refuse_wrong_gradients(const TrainerRun& run, Event event) {
+  const bool is_of_backward = event == Event::BackwardDone;
+  const auto wrong = wrong_gradient(run.parameters, is_of_backward ? &Parameter::model : &Parameter::master);
+  if (!wrong) return;
+  std::vector<const Plugin*> makers;
+  std::string ids;
+  for (const auto* plugin : wiring_.plugins()) {
+    const bool is_role = !is_of_backward && (plugin == wiring_.precision.get() || plugin == wiring_.scaler.get());
+    if (!wrong->is_dense || !(is_role || wiring_.bus.listens(*plugin, event))) continue;
+    makers.push_back(plugin);
+    ids += (ids.empty() ? "" : " or ") + plugin->id();
+  }
+  calls_.note(makers.size() == 1 ? makers.front() : makers.empty() ? wiring_.task.get() : nullptr);
+  throw Error(wrong->text + (makers.size() > 1 ? "; it was made by " + ids : ""));
 }
 
 // Makes gradients and loss those of the whole batch, if this rank has computed those of its share.
@@ -199,6 +232,22 @@ const WholeBatch& Step::whole_batch() {
   return ranks_.whole();
 }
 
+// Returns the loss of run.micro_batch in the run's precision. Throws Error in the name of whoever gave a wrong one.
+torch::Tensor Step::loss_of_micro_batch(TrainerRun& run) {
+  const StepNumbers before(run);
+  torch::Tensor of_task;
+  auto loss = forward(calls_, precision_, [&] {
+    const StepNumbers before_task(run);
+    of_task = task_->loss(run.micro_batch);
+    refuse_wrong_loss(of_task, run.device, LossFrom::task);
+    before_task.refuse_wrong(Event::BatchReady, run);
+    return of_task;
+  });
+  if (!loss.is_same(of_task)) refuse_wrong_loss(loss, run.device, LossFrom::precision);
+  before.refuse_wrong(Event::BatchReady, run);
+  return loss;
+}
+
 // However many micro-batches there are, their gradients add up to those of the whole batch's mean.
 void Step::compute_micro_batches(TrainerRun& run) {
   const RandomOfRank random(run, *wiring_.distributed);
@@ -208,7 +257,9 @@ void Step::compute_micro_batches(TrainerRun& run) {
   }
   for (auto* result : {&run.loss, &run.found_inf, &run.skip_update, &run.grad_scale}) result->reset();
   run.norms = {};
+  const StepNumbers numbers(run);
   auto micro_batches = run.batch.samples > 0 ? accumulation_->split(run.batch) : std::vector<Batch>{};
+  numbers.refuse_wrong(Event::StepBegin, run);
   refuse_half_a_batch(micro_batches, run.batch);
   weigh(micro_batches, accumulation_, task_);
   run.batch.weight = weight_of(micro_batches);
@@ -219,15 +270,13 @@ void Step::compute_micro_batches(TrainerRun& run) {
     if (!run.device.is_cpu() && memory_limit(run.device) > 0) reset_peak_memory(run.device);
     run.micro_batch = micro_batch.to(run.device);
     emit(Event::BatchReady, run, Part::forward);
-    run.micro_batch_loss = forward(calls_, precision_, [&] { return mean_of(task_->loss(run.micro_batch), "loss"); });
-    if (!run.micro_batch_loss.requires_grad()) {
-      calls_.note(wiring_.task.get());
-      throw Error("its loss has no gradient: it does not depend on run.model's parameters");
-    }
+    run.micro_batch_loss = loss_of_micro_batch(run);
     emit(Event::LossReady, run, Part::backward);
     const auto& whole = whole_batch();
-    add_loss(run, whole);
-    backward(calls_, wiring_.task.get(), scaler_->scale(weighted(run.micro_batch, whole, run.micro_batch_loss)));
+    add_loss(run, micro_batch, whole);
+    const auto loss = scaler_->scale(weighted(micro_batch, whole, run.micro_batch_loss));
+    refuse_wrong_loss(loss, run.device, LossFrom::scaler);
+    backward(calls_, wiring_.task.get(), loss);
     run.micro_batch_loss.reset();
     emit(Event::BackwardDone, run, Part::backward);
     refuse_too_much_memory(run);
@@ -270,7 +319,9 @@ void Step::compute_micro_batches_that_fit(TrainerRun& run) {
 
 void Step::step_optimizer(TrainerRun& run) {
   const OwnGradients own(run);
+  const StepNumbers before(run);
   optimizer_->step(run);
+  before.refuse_wrong(Event::GradientsReady, run);
   run.moment = RunFacts::Moment::other;
 }
 
@@ -398,27 +449,6 @@ torch::Tensor forward(Calls& calls, const Role<Precision>& precision, const std:
     calls.note(plugin);
     return loss;
   });
-}
-
-torch::Tensor mean_of(torch::Tensor loss, const char* function) {
-  if (loss.defined() && loss.dim() == 0) return loss;
-  throw Error(c10::str("its ", function, "() returned ",
-                       loss.defined() ? c10::str("a tensor of shape ", loss.sizes()) : "an undefined tensor",
-                       "; return the mean over the samples, a 0-dim tensor, as loss.mean() gives it"));
-}
-
-void refuse_other_samples(const Batch& batch) {
-  if (batch.samples < 1 && !batch.is_share) {
-    throw Error(c10::str("its next() returned a batch of ", batch.samples,
-                         " samples; set Batch::samples to the number of its samples, at least 1"));
-  }
-  for (std::size_t i = 0; i < batch.tensors.size(); ++i) {
-    const auto& tensor = batch.tensors[i];
-    if (tensor.defined() && tensor.dim() > 0 && tensor.size(0) == batch.samples) continue;
-    throw Error(c10::str("its next() returned a batch of ", batch.samples, " samples with tensors[", i, "] ",
-                         tensor.defined() ? c10::str("of shape ", tensor.sizes()) : "undefined",
-                         "; set Batch::samples to the size of dimension 0, which is the sample in each tensor"));
-  }
 }
 
 }  // namespace vernier

@@ -36,8 +36,11 @@ class Step {
   Batch draw_batch(TrainerRun& run);
   void compute_micro_batches(TrainerRun& run);
   void compute_micro_batches_that_fit(TrainerRun& run);
+  torch::Tensor loss_of_micro_batch(TrainerRun& run);
   const WholeBatch& whole_batch();
   void all_reduce(TrainerRun& run);
+  void refuse_loss_of_others(const TrainerRun& run);
+  void refuse_wrong_gradients(const TrainerRun& run, Event event);
   void share_weights(TrainerRun& run);
   void finish_step(TrainerRun& run);
 
@@ -63,12 +66,5 @@ void plan_again(Parts& parts, TrainerRun& run);
 
 // Runs body in the run's precision. Errors after body are the precision's.
 torch::Tensor forward(Calls& calls, const Role<Precision>& precision, const std::function<torch::Tensor()>& body);
-
-// Returns the loss. Throws Error if it is not one number. function: of the task, "loss".
-torch::Tensor mean_of(torch::Tensor loss, const char* function);
-
-// Throws Error if a batch of the task has another number of samples than it says: another count would weigh the samples
-// wrongly, or leave some out, without a word.
-void refuse_other_samples(const Batch& batch);
 
 }  // namespace vernier

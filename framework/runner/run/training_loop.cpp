@@ -159,6 +159,7 @@ void TrainingLoop::begin(TrainerRun& run) {
   run.metrics = {};
   HostApi::emit(parts_.wiring.bus, Event::RunBegin, run);
   run.moment = RunFacts::Moment::other;
+  (void)saving_.snapshot(run);  // what no checkpoint can keep is refused now, and not after hours
   requests_.agree(run);
   if (parts_.progress.validation_due) {
     saving_.outdate();

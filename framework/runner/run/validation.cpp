@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "core/step_results.h"
 #include "step.h"
 
 namespace vernier {
@@ -75,7 +76,10 @@ torch::Tensor Validation::evaluate(TrainerRun& run, const std::function<torch::T
 
 torch::Tensor Validation::in_plugins(TrainerRun& run, const std::function<torch::Tensor()>& innermost) {
   const torch::NoGradGuard no_grad;
-  const auto checked = [](torch::Tensor loss) { return loss.defined() ? mean_of(std::move(loss), "validate") : loss; };
+  const auto checked = [&run](torch::Tensor loss) {
+    if (loss.defined()) refuse_wrong_loss(loss, run.device, LossFrom::validation);
+    return loss;
+  };
   std::function<torch::Tensor()> body = [&] {
     return forward(parts_.calls, parts_.precision, [&] { return checked(innermost()); });
   };
@@ -85,11 +89,14 @@ torch::Tensor Validation::in_plugins(TrainerRun& run, const std::function<torch:
   for (auto* plugin : plugins) {
     body = [this, &run, plugin, &checked, inner = std::move(body)] {
       parts_.calls.note(plugin);
-      return checked(plugin->evaluate(run, [&] {
+      const StepNumbers before(run);
+      auto result = checked(plugin->evaluate(run, [&] {
         auto loss = inner();
         parts_.calls.note(plugin);
         return loss;
       }));
+      before.refuse_wrong(Event::Validated, run);
+      return result;
     };
   }
   return body();

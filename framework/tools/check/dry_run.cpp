@@ -9,6 +9,7 @@
 #include <cmath>
 #include <utility>
 
+#include "core/step_results.h"
 #include "run/state/savepoint.h"
 #include "run/state/snapshot.h"
 

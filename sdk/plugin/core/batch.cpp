@@ -1,4 +1,5 @@
 #include <ATen/ops/cat.h>
+#include <c10/util/StringUtil.h>
 #include <torch/types.h>
 #include <vernier/batch.h>
 #include <vernier/error.h>
@@ -19,6 +20,8 @@ Batch Batch::narrow(std::int64_t first, std::int64_t count) const {
 }
 
 Batch Batch::share(std::int64_t rank, std::int64_t ranks) const {
+  if (ranks < 1 || rank < 0 || rank >= ranks)
+    throw Error(c10::str("a batch has no share of rank ", rank, " of ", ranks), Error::Kind::plugin);
   const auto first = share_begin(samples, rank, ranks);
   auto share = narrow(first, share_begin(samples, rank + 1, ranks) - first);
   share.is_share = true;

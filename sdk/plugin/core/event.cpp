@@ -9,6 +9,7 @@
 
 #include "plugin_calls.h"
 #include "process_state.h"
+#include "step_results.h"
 
 namespace vernier {
 
@@ -158,6 +159,7 @@ void Bus::tell(Event event, Run& run) {
     event_listened = of;
   });
   event_listened = event;
+  const StepNumbers before(run);
   std::size_t i = 0;
   while (i < listeners.size()) {
     try {
@@ -166,6 +168,7 @@ void Bus::tell(Event event, Run& run) {
         listening = listeners[i].plugin;
         is_watched ? call_watched(listeners[i].call, listeners[i].plugin, event, run) : listeners[i].call(run);
         if (has_gradients) refuse_no_gradients();
+        before.refuse_wrong(event, run);
       }
     } catch (...) {
       const auto [text, kind] = caught();

@@ -17,10 +17,19 @@ double Metrics::Entry::value() const {
   return std::get<double>(number);
 }
 
+namespace {
+
+std::string_view checked(const char* name) {
+  if (name == nullptr) throw Error("the name of a metric is a null pointer", Error::Kind::plugin);
+  return name;
+}
+
+}  // namespace
+
 // Those that are set in this step come first, in the order in which that was done: it must not depend on earlier steps,
 // which a resumed run has not seen.
 Metrics::Entry& Metrics::entry(const char* name) {
-  const std::string_view wanted = name;  // its length is counted once
+  const auto wanted = checked(name);  // its length is counted once
   const auto is_set = [](const Entry& entry) { return entry.number.index() != 0; };
   const auto found = std::ranges::find_if(entries_, [wanted](const Entry& entry) { return entry.name == wanted; });
   if (found != entries_.end() && is_set(*found)) return *found;
@@ -43,7 +52,7 @@ void Metrics::set_time(const char* name, double seconds) {
 // Refused here, where the plugin that sets it is known: a monitor would fail later.
 void Metrics::set(const char* name, torch::Tensor value) {
   if (!value.defined() || value.numel() != 1) {
-    throw Error(c10::str("the metric \"", name, "\" is set to ",
+    throw Error(c10::str("the metric \"", checked(name), "\" is set to ",
                          value.defined() ? c10::str("a tensor of shape ", value.sizes()) : "an undefined tensor",
                          ": a metric is one number; set a mean, or a metric for each number"));
   }
@@ -59,8 +68,9 @@ const Metrics::Entry* HostApi::find(const Metrics& metrics, std::string_view nam
 }
 
 std::optional<double> Metrics::value(const char* name) const {
+  const auto wanted = checked(name);
   for (const auto* entry : set_now()) {
-    if (entry->name == name) return entry->value();
+    if (entry->name == wanted) return entry->value();
   }
   return std::nullopt;
 }

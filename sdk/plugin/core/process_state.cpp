@@ -1,8 +1,10 @@
 #include "process_state.h"
 
+#include <ATen/Context.h>
 #include <ATen/Parallel.h>
 #include <ATen/autocast_mode.h>
 #include <c10/core/AutogradState.h>
+#include <c10/core/CPUAllocator.h>
 #include <c10/core/ScalarTypeToTypeMeta.h>
 #include <dlfcn.h>
 #include <execinfo.h>
@@ -16,6 +18,7 @@
 #include <cfenv>
 #include <clocale>
 #include <cstring>
+#include <exception>
 #include <filesystem>
 #include <utility>
 
@@ -93,6 +96,26 @@ int64_t autocast_dtype() {
   return static_cast<int64_t>(at::autocast::get_autocast_dtype(device));
 }
 
+// The allocator that there was before any plugin, or that count_memory() of the toolkit has put over it at any time.
+c10::Allocator* allocator_of_host = nullptr;
+
+// Returns the address of an allocator that is another one; else 0.
+int64_t other_allocator() {
+  auto* now = c10::GetCPUAllocator();
+  Dl_info code = {};
+  const auto* functions = *reinterpret_cast<void* const*>(now);
+  const bool is_of_toolkit =
+      ::dladdr(functions, &code) != 0 && std::strstr(code.dli_fname, "libvernier_toolkit") != nullptr;
+  if (allocator_of_host == nullptr || is_of_toolkit) allocator_of_host = now;
+  return now == allocator_of_host ? 0 : reinterpret_cast<int64_t>(now);
+}
+
+void set_allocator(int64_t address) {
+  auto* allocator = address == 0 ? allocator_of_host : reinterpret_cast<c10::Allocator*>(address);
+  c10::SetCPUAllocator(allocator);
+  if (c10::GetCPUAllocator() != allocator) c10::SetCPUAllocator(allocator, /*priority=*/0xFF);
+}
+
 struct Mode {
   const char* name;
   int64_t (*read)();
@@ -119,6 +142,15 @@ const Mode modes[] = {
      [](int64_t on) { c10::AutogradState::get_tls_state().set_inference_mode(on != 0); }},
     {"the gradient mode", [] { return int64_t{c10::AutogradState::get_tls_state().get_grad_mode()}; },
      [](int64_t on) { c10::AutogradState::get_tls_state().set_grad_mode(on != 0); }},
+    {"LibTorch's allocator on the CPU", other_allocator, set_allocator},
+    {"LibTorch's choice of deterministic algorithms",
+     [] {
+       const auto& context = at::globalContext();
+       return (context.deterministicAlgorithms() ? 1 : 0) + (context.deterministicAlgorithmsWarnOnly() ? int64_t{2} : 0);
+     },
+     [](int64_t choice) { at::globalContext().setDeterministicAlgorithms((choice & 1) != 0, (choice & 2) != 0); }},
+    {"the handler of std::terminate", [] { return reinterpret_cast<int64_t>(std::get_terminate()); },
+     [](int64_t handler) { std::set_terminate(reinterpret_cast<std::terminate_handler>(handler)); }},
     {"the default dtype", [] { return static_cast<int64_t>(c10::get_default_dtype_as_scalartype()); },
      [](int64_t dtype) { c10::set_default_dtype(c10::scalarTypeToTypeMeta(static_cast<at::ScalarType>(dtype))); }}};
 

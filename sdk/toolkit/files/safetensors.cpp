@@ -1,6 +1,7 @@
 // The format: the header's length (8 bytes, little-endian), the header (JSON, padded with spaces to a multiple of 8),
 // and the tensors' bytes without a gap. The header has {"dtype", "shape", "data_offsets": [begin, end)} for each name,
 // with offsets from the end of the header. It may have "__metadata__", texts by name.
+#include <ATen/EmptyTensor.h>
 #include <c10/util/StringUtil.h>
 #include <fcntl.h>
 #include <torch/types.h>
@@ -182,13 +183,8 @@ std::vector<Entry> parse_header(const std::string& path, const std::string& text
 }
 
 std::size_t rank_of(const std::string& path, const std::string& name, const torch::Tensor& tensor) {
-  if (!tensor.defined()) fail(path, name, "it is undefined and cannot be saved");
-  if (tensor.layout() != torch::kStrided || tensor.is_meta()) fail(path, name, "only dense tensors can be saved");
-  const auto* dtype = std::ranges::find(dtypes, tensor.scalar_type(), &Dtype::type);
-  if (dtype == std::end(dtypes)) {
-    fail(path, name, std::string("its dtype ") + c10::toString(tensor.scalar_type()) + " has no name in safetensors");
-  }
-  return static_cast<std::size_t>(dtype - std::begin(dtypes));
+  if (const auto why = why_not_saved(tensor); !why.empty()) fail(path, name, why);
+  return static_cast<std::size_t>(&dtype_of(tensor.scalar_type()) - std::begin(dtypes));
 }
 
 // A tensor to write. rank: of its dtype in `dtypes`.
@@ -300,6 +296,21 @@ CheckpointManifest::File write_checked(File& file, const std::vector<Item>& item
 }
 
 }  // namespace
+
+std::string why_not_saved(const torch::Tensor& tensor) {
+  if (!tensor.defined()) return "it is undefined and cannot be saved; leave it out";
+  if (tensor.is_quantized()) return "a quantized tensor cannot be saved; save int_repr(), scale and zero point";
+  if (tensor.is_nested()) return "a nested tensor cannot be saved; save its parts";
+  if (tensor.layout() != torch::kStrided) return "only dense tensors can be saved; save indices and values of this one";
+  if (tensor.is_meta()) return "only dense tensors can be saved, and this one, on meta, has no values";
+  if (std::ranges::find(dtypes, tensor.scalar_type(), &Dtype::type) == std::end(dtypes))
+    return std::string("its dtype ") + c10::toString(tensor.scalar_type()) + " has no name in safetensors";
+  if (!tensor.has_storage()) return "a tensor without memory of its own cannot be saved; save a clone";
+  const auto needed = at::detail::computeStorageNbytes(tensor.sizes(), tensor.strides(), tensor.element_size(),
+                                                       static_cast<std::size_t>(tensor.storage_offset()));
+  if (tensor.numel() == 0 || tensor.storage().nbytes() >= needed) return "";
+  return "its memory is too small for its shape, so it cannot be saved; save a clone that is made while it is whole";
+}
 
 std::optional<std::uint64_t> bytes_of(const std::vector<std::int64_t>& shape, torch::ScalarType type) {
   auto bytes = static_cast<std::int64_t>(c10::elementSize(type));

@@ -17,6 +17,9 @@ namespace vernier {
 // The number of bytes of a tensor. Nothing if that overflows or a size is negative.
 VERNIER_API std::optional<std::uint64_t> bytes_of(const std::vector<std::int64_t>& shape, torch::ScalarType type);
 
+// Returns why a tensor cannot be saved, as a sentence with a remedy; "" if it can.
+VERNIER_API std::string why_not_saved(const torch::Tensor& tensor);
+
 // An open file with a valid header. Any thread may call its functions.
 class VERNIER_API SafetensorsFile {
  public:

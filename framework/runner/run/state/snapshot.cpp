@@ -18,6 +18,7 @@
 
 #include "core/process_state.h"
 #include "files/json.h"
+#include "files/safetensors_file.h"
 #include "optim/gpu_choice.h"
 #include "wiring/host.h"
 
@@ -229,39 +230,59 @@ Tensors take_model(State& snapshot, const Tensors& live) {
   return taken;
 }
 
-// Warns of a task that saved nothing, since nothing can be compared then. One whose batches follow from run.step needs
-// no state.
-void warn_of_a_task_without_state(const State& snapshot, const std::vector<Plugin*>& plugins) {
-  for (const auto* plugin : plugins) {
-    const bool is_task = plugin->id().starts_with(std::string(Task::role) + "/");
-    if (!is_task || !snapshot.part("plugin/" + plugin->id()).tensors.empty()) continue;
-    log(Level::warning, plugin->id(),
-        "it has saved no state: unless its batches follow from run.step, its data begin anew, and the resumed run "
-        "differs from one that was never stopped; save() must return all that next() depends on");
-  }
-}
-
-// A monitor only looks, so one that cannot save or load is reported, and the run continues.
+// Calls a plugin. One that fails may be left out: then it is reported, and the result is false. A monitor always is,
+// because it only looks.
 template <class Body>
-void named(const Plugin& plugin, const std::string& doing, const Body& body) {
+bool named(const Plugin& plugin, const std::string& doing, const Body& body, bool may_be_left_out = false) {
+  const bool is_monitor = plugin.id().starts_with("monitor/");
   try {
     const PluginCall call(plugin.id(), doing);
     body();
+    return true;
   } catch (...) {
-    if (!plugin.id().starts_with("monitor/")) rethrow_naming(plugin.id(), " " + doing, Error::Kind::training);
-    log(Level::warning, plugin.id() + " " + doing, caught().message + " (the run goes on)");
+    if (!may_be_left_out && !is_monitor) rethrow_naming(plugin.id(), " " + doing, Error::Kind::training);
+    log(Level::warning, plugin.id() + " " + doing,
+        caught().message + (is_monitor ? " (the run goes on)" : " (the checkpoint is without its state)"));
+    return false;
   }
+}
+
+const Plugin& task_in(const std::vector<Plugin*>& plugins) {
+  const auto is_task = [](const Plugin* plugin) { return plugin->id().starts_with(std::string(Task::role) + "/"); };
+  return **std::ranges::find_if(plugins, is_task);
+}
+
+// Warns of a task that saved nothing, since nothing can be compared then. One whose batches follow from run.step needs
+// no state.
+void warn_of_a_task_without_state(const State& snapshot, const Plugin& task) {
+  if (!snapshot.part("plugin/" + task.id()).tensors.empty()) return;
+  log(Level::warning, task.id(),
+      "it has saved no state: unless its batches follow from run.step, its data begin anew, and the resumed run "
+      "differs from one that was never stopped; save() must return all that next() depends on");
+}
+
+// Puts a part into a snapshot. Throws Error if a checkpoint cannot keep it.
+void put(State& snapshot, const std::string& prefix, const State& part) {
+  for (const auto& [name, tensor] : part.tensors) {
+    const auto why = printable(name) == name ? why_not_saved(tensor) : "its name is not printable UTF-8";
+    if (!why.empty()) throw Error("'" + shortened(name) + "': " + why);
+  }
+  snapshot.put(prefix, part);
 }
 
 }  // namespace
 
-State take_snapshot(const TrainerRun& run, const std::vector<Plugin*>& plugins, const std::string& configuration) {
+State take_snapshot(const TrainerRun& run, std::vector<Plugin*> plugins, const std::string& configuration,
+                    Unsavable unsavable) {
   State state;
   if (!configuration.empty()) state.put("run/configuration", configuration);
-  for (const auto& [name, tensor] : model_tensors(*run.model)) state.put("model/" + name, tensor.detach());
-  for (const auto* plugin : plugins) {
-    named(*plugin, "while it was saved", [&] { state.put("plugin/" + plugin->id(), plugin->save()); });
-  }
+  auto model = model_tensors(*run.model);
+  for (auto& [name, tensor] : model) tensor = tensor.defined() ? tensor.detach() : tensor;
+  named(task_in(plugins), "while its model was saved", [&] { put(state, "model", model); });
+  std::erase_if(plugins, [&](const auto* plugin) {
+    const auto save = [&] { put(state, "plugin/" + plugin->id(), plugin->save()); };
+    return !named(*plugin, "while it was saved", save, unsavable == Unsavable::left_out);
+  });
   state.put("run/plugins", ids_of(plugins));
   state.put("run/versions", lines_of(plugins));
   if (const auto builds = builds_of(plugins); !builds.empty()) state.put("run/builds", builds);
@@ -295,12 +316,10 @@ void restore_snapshot(State snapshot, TrainerRun& run, const std::vector<Plugin*
     log(Level::warning, "resume", text + "; it is resumed all the same");
   }
   warn_of_rebuilt(snapshot, plugins);
-  warn_of_a_task_without_state(snapshot, plugins);
-  const auto task = std::ranges::find_if(
-      plugins, [](const auto* plugin) { return plugin->id().starts_with(std::string(Task::role) + "/"); });
+  const auto& task = task_in(plugins);
+  warn_of_a_task_without_state(snapshot, task);
   // The task alone knows whether its data are the same.
-  if (allow_inexact && task != plugins.end())
-    snapshot.put("plugin/" + (*task)->id() + "/allow_inexact", std::int64_t{1});
+  if (allow_inexact) snapshot.put("plugin/" + task.id() + "/allow_inexact", std::int64_t{1});
   restore_snapshot_quietly(std::move(snapshot), run, plugins);
 }
 
