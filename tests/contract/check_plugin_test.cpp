@@ -1,14 +1,17 @@
 // `vernier check plugin.so`: what it prints for a plugin that keeps the laws, and for plugins that break one each.
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <sstream>
 #include <string>
 #include <vector>
 
 #include "program.h"
+#include "run/process/crash.h"
 #include "small_run.h"
 #include "thrown.h"
 #include "tools/check_plugin/laws.h"
+#include "tools/check_plugin/subject.h"
 
 namespace check_plugin_test {
 
@@ -60,6 +63,7 @@ constexpr Broken broken[] = {
     {"callback/says_little", "", "refuses unknown keys", "it takes no_such_option, where this was to be refused"},
     {"callback/says_little", "", "refuses values of another type", "it takes strength, where this was to be refused"},
     {"callback/lawless", "how=draws", "repeats", "in the second of two equal runs: the loss of step 2 is "},
+    {"callback/lawless", "how=rounds", "repeats", "in the second of two equal runs: the loss of step "},
     {"callback/lawless", "how=forgets", "resumes", "stopped after step 1 and resumed: the loss of step 3 is "},
     {"callback/lawless", "how=forgets", "undoes a failed step",
      "after another plugin threw at StepBegin of step 7 and the run was resumed: the loss of step 8 is "},
@@ -97,30 +101,97 @@ constexpr Broken broken[] = {
     {"optimizer/ignores_skip", "how=counts", "changes nothing where the update is skipped",
      "in step 5 run.skip_update is 1, and step() changed what save() returns"},
     {"optimizer/ignores_skip", "how=idles", "changes nothing where the update is skipped", "no step changes a weight"},
+    {"callback/lawless", "how=forgets_parts", "resumes in micro-batches, at O2 and at O3",
+     "in micro-batches, stopped after step 4 and resumed: the loss of step 6 is "},
+    {"optimizer/ignores_skip", "how=clones", "resumes in micro-batches, at O2 and at O3",
+     "the process crashed by signal "},
+    {"callback/lawless", "how=favours", "trains on two ranks", "rank 0: "},
+    {"callback/lawless", "how=saves_slowly", "its save() takes no time", "save() takes 5"},
+    {"task/forgets_place", "how=ragged", "its loss is one mean, however a batch is split", "in step 1 the loss is "},
+    {"scaler/wrong_scale", "how=doubles", "its gradients are the plain ones",
+     "in step 1 the gradients after unscale() "},
+    {"optimizer/ignores_skip", "how=constant_rate", "obeys the learning rate's factor",
+     "with run.learning_rate_factor 1/1024 in place of 1, step 4 moves the weights 1 times as far"},
+    {"checkpoint/careless", "how=removes", "loses nothing if it is killed while it writes",
+     "a process was killed while it wrote its second checkpoint, after step 5: "},
+    {"checkpoint/careless", "how=names_none", "resumes",
+     "checkpoint/careless: read() finds a snapshot in the run's folder, and snapshots() names none there"},
+    {"checkpoint/careless", "how=oldest_first", "reads the snapshot that is asked for",
+     "snapshots() names first 3.kept, which is of step 3 and not the newest, of step 5"},
+    {"checkpoint/careless", "how=reads_newest", "reads the snapshot that is asked for",
+     "read() returns step 5 for 3.kept, and 5 for the one before it"},
     {"monitor/touches", "", "only looks", "with it the loss of step 2 is "},
     {"monitor/throws_at", "event=StepEnd", "only looks", "one of its listeners threw, so it was detached"},
 };
 
 }  // namespace
 
-TEST_CASE("check plugin: each law can be broken, and the line says how") {
+namespace {
+
+// Tries a law on a fixture as the program does, in a process of its own. set: an option, or "".
+vernier::Result try_law(const std::string& id, const std::string& law, const std::string& set, unsigned limit = 120) {
+  const auto slash = id.find('/');
+  vernier::Subject subject{plugins_and_fixtures(), id.substr(0, slash), id.substr(slash + 1), id.substr(slash + 1), {},
+                           vernier::small_base()};
+  if (!set.empty()) vernier::change(subject, {set});
+  const auto found = std::ranges::find_if(vernier::laws(), [&](const auto& each) { return each.name == law; });
+  REQUIRE_MESSAGE(found != vernier::laws().end(), law);
+  return vernier::Apart(
+             [&] {
+               vernier::name_crashes();
+               found->check(subject);
+               return std::string();
+             },
+             limit)
+      .wait();
+}
+
+}  // namespace
+
+TEST_CASE("check plugin: each law can be broken, and its line says how") {
   for (const auto& [library, set, law, failure] : broken) {
     CAPTURE(std::string(library));
     CAPTURE(std::string(set));
     if (is_sanitized && std::string(law) == "does not grow") continue;
-    Words options = {"--law", law};
-    if (*set != '\0') options.insert(options.end(), {"--set", set});
-    const auto [status, out, err] = check(fixture(library), options);
-    CHECK(status == 1);
-    CHECK_MESSAGE(line_of(law, out).starts_with(std::string(law) + ": FAILED: " + failure), out, err);
-    const std::string sets = *set != '\0' ? std::string(" --set ") + set : "";
-    CHECK_MESSAGE(says(out, "\n  again: vernier check " + fixture(library) + sets + " --law '" + law + "'\n"), out);
+    const auto result = try_law(library, law, set);
+    CHECK(result.kind == vernier::Result::Kind::failed);
+    CHECK_MESSAGE(result.text.starts_with(failure), result.text);
   }
 }
 
+TEST_CASE("check plugin: the line of a law that is broken has the command for it") {
+  const auto library = fixture("callback/lawless");
+  for (const std::string set : {"", " --set how=forgets"}) {
+    Words options = {"--law", "resumes"};
+    if (!set.empty()) options.insert(options.end(), {"--set", "how=forgets"});
+    const auto [status, out, err] = check(library, options);
+    CHECK(status == (set.empty() ? 0 : 1));
+    CHECK_MESSAGE(says(out, "\n  again: vernier check " + library + set + " --law 'resumes'\n") == !set.empty(), out);
+    CHECK_MESSAGE(says(out, "resumes: FAILED: stopped after step 1 and resumed: ") == !set.empty(), out, err);
+  }
+}
+
+TEST_CASE("check plugin: a law that takes too long fails, and the line says where the time went") {
+  const std::string failed = "it took more than 4 seconds", remedy = "; --time-limit SECONDS gives a law more time";
+  CHECK(try_law("callback/lawless", "repeats", "how=hangs", 4).text ==
+        failed + ", in callback/lawless at StepEnd of step 1" + remedy);
+  CHECK(try_law("callback/lawless", "repeats", "how=hangs_deaf", 4).text == failed + remedy);
+  const auto zero = check(fixture("callback/lawless"), {"--time-limit", "0"});
+  CHECK(zero.status == 2);
+  CHECK(says(zero.err, "--time-limit 0: must be 1 to 1000000 seconds"));
+}
+
+TEST_CASE("check plugin: memory that a plugin takes once is not growth") {
+  if (is_sanitized) return;
+  const auto jumps = try_law("callback/lawless", "does not grow", "how=jumps");
+  CHECK_MESSAGE(jumps.kind == vernier::Result::Kind::ok, jumps.text);
+}
+
+namespace {
+
 // Returns the kilobytes that are tensors in the line of the law "does not grow".
 double kilobytes_of_tensors(const std::string& how, std::string& line) {
-  line = line_of("does not grow", check(fixture("callback/lawless"), {"--law", "does not grow", "--set", how}).out);
+  line = try_law("callback/lawless", "does not grow", how).text;
   const auto place = line.find(" bytes a step; ");
   REQUIRE_MESSAGE(place != std::string::npos, line);
   std::istringstream number(line.substr(place + 15));
@@ -129,6 +200,8 @@ double kilobytes_of_tensors(const std::string& how, std::string& line) {
   number >> kilobytes >> unit;
   return unit == "MB" ? 1000 * kilobytes : unit == "kB" ? kilobytes : kilobytes / 1000;
 }
+
+}  // namespace
 
 TEST_CASE("check plugin: what grows is said: tensors, and entries of save()") {
   if (is_sanitized) return;
@@ -158,9 +231,8 @@ TEST_CASE("check plugin: a plugin that keeps all laws has a line for each, and t
 }
 
 TEST_CASE("check plugin: the time of its listeners is said by event") {
-  const auto [status, out, err] = check(fixture("callback/lawless"));
-  CHECK_MESSAGE(status == 0, out, err);
-  const auto line = line_of("its listeners take", out);
+  const auto line =
+      vernier::times_of({plugins_and_fixtures(), "callback", "lawless", "lawless", {}, vernier::small_base()});
   CHECK(says(line, "StepBegin "));
   CHECK(says(line, " us, StepEnd "));
   CHECK(line.ends_with(" % of the time of the steps"));

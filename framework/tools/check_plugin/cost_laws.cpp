@@ -12,6 +12,7 @@
 #include <cmath>
 #include <string_view>
 #include <thread>
+#include <vector>
 
 #include "core/plugin_calls.h"
 #include "laws.h"
@@ -43,6 +44,19 @@ struct Held {
   }
 };
 
+// Returns the bytes by which the heap grows from one window to the next: the median of their differences. A single
+// jump, as of a table that doubles, is in one of them.
+double growth(const std::vector<Held>& windows) {
+  std::vector<double> steps;
+  for (std::size_t i = 1; i < windows.size(); ++i) {
+    steps.push_back(static_cast<double>(windows[i].heap - windows[i - 1].heap));
+  }
+  if (steps.empty()) return 0;
+  const auto middle = steps.begin() + static_cast<std::ptrdiff_t>(steps.size() / 2);
+  std::ranges::nth_element(steps, middle);
+  return *middle;
+}
+
 // Another malloc than the C library's, as a sanitizer's, is not seen.
 bool is_heap_counted() {
   constexpr std::int64_t much = 1 << 16;
@@ -53,36 +67,38 @@ bool is_heap_counted() {
 
 }  // namespace
 
-// A hundred bytes a step are enough to fill a machine in a long run. What grows until it is full grows in one half
-// only.
+// Some hundred bytes a step are enough to fill a machine in a long run.
 void check_growth(const Subject& subject) {
-  constexpr std::int64_t first = 200, middle = 600, last = 1000, allowed = 50'000;  // allowed: in each half
+  constexpr std::int64_t first = 200, last = 1000, window = 100;
+  constexpr double allowed = 200.0 * window;  // bytes in each window
   if (!is_heap_counted()) throw LawSkipped("this malloc does not count what it has given out");
   count_memory(torch::kCPU);
   Trial trial(subject.host, with_steps(subject.config(), last));
   const auto& plugin = trial.plugin(subject.id());
-  Held before, between, after;
-  const auto grows = [&] { return between.heap - before.heap > allowed && after.heap - between.heap > allowed; };
+  std::vector<Held> held;
+  held.reserve(static_cast<std::size_t>((last - first) / window) + 1);
   trial.on_last(Event::StepEnd, [&](const Run& run) {
-    for (auto [end, held] : {std::pair(first, &before), std::pair(middle, &between), std::pair(last, &after)}) {
-      if (run.step <= end && run.step > end - 50) held->look(plugin);
-    }
+    if (run.step <= first - window / 2) return;
+    const auto of = static_cast<std::size_t>((run.step - first + window / 2 - 1) / window);
+    if (of >= held.size()) held.resize(of + 1);
+    held[of].look(plugin);
     // A thread of the plugin may have fallen behind on a busy machine. While it catches up, this is not growth.
-    for (int idle = 0; run.step == last && grows() && idle < 100; ++idle) {
+    for (int idle = 0; run.step == last && growth(held) > allowed && idle < 100; ++idle) {
       std::this_thread::sleep_for(std::chrono::milliseconds(20));
-      const auto held = after.heap;
-      after.look(plugin);
-      if (after.heap < held) idle = 0;
+      const auto before = held.back().heap;
+      held.back().look(plugin);
+      if (held.back().heap < before) idle = 0;
     }
   });
   trial.train();
-  if (after.heap == 0) throw LawSkipped("the run ended before step " + std::to_string(last));
-  if (!grows()) return;
-  const auto grown = after.heap - before.heap, tensors = after.tensors - before.tensors;
-  const auto entries = static_cast<std::int64_t>(after.entries) - static_cast<std::int64_t>(before.entries);
+  if (trial.run().step < last) throw LawSkipped("the run ended before step " + std::to_string(last));
+  if (growth(held) <= allowed) return;
+  const auto grown = held.back().heap - held.front().heap, tensors = held.back().tensors - held.front().tensors;
+  const auto entries = static_cast<std::int64_t>(held.back().entries) - static_cast<std::int64_t>(held.front().entries);
   throw Error(c10::str("from step ", first, " to step ", last, " the run's memory grew by ", memory_text(grown), ", ",
-                       grown / (last - first), " bytes a step; ", memory_text(std::max<std::int64_t>(tensors, 0)),
-                       " of it are tensors", entries > 0 ? c10::str("; its save() has ", entries, " entries more") : "",
+                       std::llround(growth(held) / window), " bytes a step; ",
+                       memory_text(std::max<std::int64_t>(tensors, 0)), " of it are tensors",
+                       entries > 0 ? c10::str("; its save() has ", entries, " entries more") : "",
                        "; what the plugin keeps must have a limit"));
 }
 
@@ -114,6 +130,46 @@ void check_host_syncs(const Subject& subject) {
   throw Error(c10::str("in ", steps, " steps it read tensors on the host ", with - without,
                        " times (item(), nonzero(), masks), and each time the host waited for the GPU; keep results as "
                        "tensors on their device"));
+}
+
+namespace {
+
+// Returns the shortest time of one save(), in seconds, once the run has some steps.
+double save_time(const Plugin& plugin) {
+  double least = HUGE_VAL;
+  for (int i = 0; i < 10; ++i) {
+    const auto begin = std::chrono::steady_clock::now();
+    (void)plugin.save();
+    least = std::min(least, std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count());
+  }
+  return least;
+}
+
+// As the trainer decides it, see Plugin::save.
+bool is_saved_in_each_step(const Plugin& plugin, const Bus& bus) {
+  const std::string role = plugin.id().substr(0, plugin.id().find('/'));
+  if (role == Optimizer::role || role == Checkpoint::role || role == Monitor::role) return false;
+  if (role != Callback::role) return true;
+  for (int i = 0; i <= static_cast<int>(Event::GradientsReady); ++i) {
+    if (bus.listens(plugin, static_cast<Event>(i))) return true;
+  }
+  return false;
+}
+
+}  // namespace
+
+void check_save_time(const Subject& subject) {
+  constexpr double allowed = 1e-3;
+  Trial trial(subject.host, subject.config());
+  const auto& plugin = trial.plugin(subject.id());
+  double least = 0;
+  trial.on_last(Event::StepEnd, [&](const Run& run) {
+    if (run.step == 5) least = save_time(plugin);
+  });
+  trial.train();
+  if (!is_saved_in_each_step(plugin, trial.wiring().bus) || least <= allowed) return;
+  throw Error(c10::str(printed("save() takes %.3g ms", 1e3 * least),
+                       ", and it is called before each step; return large tensors without copying them"));
 }
 
 std::string times_of(const Subject& subject) {

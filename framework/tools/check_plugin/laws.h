@@ -4,18 +4,13 @@
 
 #include <vernier/host.h>
 
-#include <stdexcept>
 #include <string>
 #include <vector>
 
+#include "apart.h"
 #include "subject.h"
 
 namespace vernier {
-
-// Thrown by a law that does not apply: why.
-struct LawSkipped : std::runtime_error {
-  using std::runtime_error::runtime_error;
-};
 
 struct Law {
   const char* name;
@@ -45,12 +40,21 @@ void check_leaves_the_thread(const Subject& subject);
 // cost_laws.cpp
 void check_growth(const Subject& subject);
 void check_host_syncs(const Subject& subject);
+void check_save_time(const Subject& subject);
+// condition_laws.cpp
+void check_conditions(const Subject& subject);
+void check_two_ranks(const Subject& subject);
 // role_laws.cpp
 void check_task_loader(const Subject& subject);
+void check_task_parts(const Subject& subject);
 void check_scaler(const Subject& subject);
 void check_accumulation(const Subject& subject);
 void check_optimizer(const Subject& subject);
+void check_rate(const Subject& subject);
 void check_monitor(const Subject& subject);
+// checkpoint_laws.cpp
+void check_crash_while_writing(const Subject& subject);
+void check_reads_what_is_asked(const Subject& subject);
 
 // cost_laws.cpp: how long the plugin's listeners take, by event: "StepBegin 1.2 us, StepEnd 30 us; 2.5 % of a step".
 std::string times_of(const Subject& subject);

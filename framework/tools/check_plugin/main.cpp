@@ -1,26 +1,21 @@
 // `vernier check plugin.so`: tries the laws of plugins on one library, each in a process of its own.
 #include <dlfcn.h>
-#include <sys/wait.h>
 #include <unistd.h>
 #include <vernier/error.h>
 #include <vernier/plugin.h>
 
 #include <boost/dll/runtime_symbol_info.hpp>
-#include <csignal>
-#include <cstdio>
 #include <cstdlib>
-#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <functional>
 #include <iostream>
 #include <iterator>
 #include <regex>
-#include <sstream>
 
+#include "apart.h"
 #include "laws.h"
 #include "run/process/crash.h"
-#include "tools/common/child.h"
 #include "tools/common/scratch_folder.h"
 #include "tools/common/verb.h"
 
@@ -32,7 +27,8 @@ using namespace vernier;
 using Words = std::vector<std::string>;
 
 constexpr const char* usage =
-    R"(usage: vernier check PLUGIN.so [--set KEY=VALUE]... [--task FILE.toml] [--device NAME] [--law NAME] [--sanitize]
+    R"(usage: vernier check PLUGIN.so [--set KEY=VALUE]... [--task FILE.toml] [--device NAME] [--law NAME]
+                     [--time-limit SECONDS] [--sanitize]
 
 Tries the laws of plugins on a library: that it resumes to the last bit, leaks nothing, and so on. Each law is a line,
 "ok", "FAILED" with the reason, or "skipped" with the reason. Prints the run in which the plugin was tried, as TOML.
@@ -41,88 +37,34 @@ Tries the laws of plugins on a library: that it resumes to the last bit, leaks n
   --task FILE.toml   the run to try it in, instead of a small network; for 20 steps on the CPU
   --device NAME      cuda: on the GPU instead of the CPU
   --law NAME         this law alone
+  --time-limit SECONDS
+                     a law that takes longer fails; 120 by default
   --sanitize         with the address sanitizer, for a plugin that was built with -fsanitize=address
 
 exit status: 0 all laws are kept, 1 one is not, 2 wrong usage
 )";
 
-constexpr unsigned most_seconds = 600;  // for one law
+// A law that takes longer has failed. The longest, "does not grow", takes seconds with a small task.
+constexpr std::int64_t most_seconds = 120;
 
-struct Result {
-  enum class Kind { ok, failed, skipped } kind;
-  std::string text;
-};
-
-std::string contents(std::FILE* file) {
-  std::string text;
-  std::rewind(file);
-  for (int c = std::fgetc(file); c != EOF; c = std::fgetc(file)) text += static_cast<char>(c);
-  return text;
-}
-
-// In the child: 'o', 'f' or 's', and the text.
-void write_result(const std::function<std::string()>& body, std::FILE* to) {
-  char kind = 'o';
-  std::string text;
-  try {
-    text = body();
-  } catch (const LawSkipped& skipped) {
-    kind = 's';
-    text = skipped.what();
-  } catch (...) {
-    kind = 'f';
-    text = caught().message;
-  }
-  std::fputc(kind, to);
-  std::fwrite(text.data(), 1, text.size(), to);
-  std::fflush(to);
-}
-
-// The sanitizer's finding in what a process wrote: "AddressSanitizer: heap-buffer-overflow mine.cpp:12 in …", or "".
-std::string finding_in(const std::string& text) {
-  std::istringstream lines(text);
-  for (std::string line; std::getline(lines, line);) {
-    if (line.starts_with("SUMMARY: ")) return line.substr(std::string("SUMMARY: ").size());
-    if (line.find(": runtime error: ") != std::string::npos) return line;
-  }
-  return "";
-}
-
-std::string how_it_ended(int status, const std::string& said) {
-  if (const auto finding = finding_in(said); !finding.empty()) return finding;
-  const auto last = printable(last_line(said));
-  const std::string also = last.empty() ? "" : "; its last line was: " + last;
-  if (!WIFSIGNALED(status)) return c10::str("the process ended with status ", WEXITSTATUS(status), also);
-  if (WTERMSIG(status) == SIGALRM) return c10::str("it took more than ", most_seconds, " seconds");
-  return c10::str("the process crashed by signal ", WTERMSIG(status), " (", ::strsignal(WTERMSIG(status)), ")", also);
+// Returns what the user gave for --time-limit, or the default.
+unsigned time_limit(const po::variables_map& given) {
+  const auto seconds = given["time-limit"].as<std::int64_t>();
+  if (seconds < 1 || seconds > 1'000'000) refuse(c10::str("--time-limit ", seconds, ": must be 1 to 1000000 seconds"));
+  return static_cast<unsigned>(seconds);
 }
 
 // A plugin that crashes, hangs or changes its process is seen in one law only, and memory is counted from the start.
-Result run_apart(const std::function<std::string()>& body) {
-  std::FILE *result = std::tmpfile(), *said = std::tmpfile();
-  if (result == nullptr || said == nullptr) throw Error("no temporary file can be made");
-  std::cout.flush();
+Result run_apart(const std::function<std::string()>& body, unsigned limit) {
   const ScratchFolder folder;  // what is left there by a child that crashes goes with it
-  const auto child = ::fork();
-  if (child < 0) throw Error("no process can be started");
-  if (child == 0) {
-    ::dup2(::fileno(said), STDOUT_FILENO);
-    ::dup2(::fileno(said), STDERR_FILENO);
-    ::setenv("TMPDIR", folder.path().c_str(), 1);
-    ::alarm(most_seconds);
-    name_crashes();
-    write_result(body, result);
-    ::_exit(0);
-  }
-  int status = 0;
-  while (::waitpid(child, &status, 0) < 0 && errno == EINTR) {
-  }
-  const auto text = contents(result), output = contents(said);
-  std::fclose(result);
-  std::fclose(said);
-  if (status != 0 || text.empty()) return {Result::Kind::failed, how_it_ended(status, output)};
-  const auto kind = text[0] == 'o' ? Result::Kind::ok : text[0] == 's' ? Result::Kind::skipped : Result::Kind::failed;
-  return {kind, text.substr(1)};
+  return Apart(
+             [&] {
+               ::setenv("TMPDIR", folder.path().c_str(), 1);
+               name_crashes();
+               return body();
+             },
+             limit)
+      .wait();
 }
 
 // The plugins of the build tree or of the installation.
@@ -211,11 +153,13 @@ void start_sanitized(const fs::path& file, char** argv) {
 }
 
 // Prints the result of a law. Returns true if the law is kept.
-bool try_law(const Law& law, const Subject& subject, const Words& words) {
-  const auto result = run_apart([&] {
-    law.check(subject);
-    return std::string();
-  });
+bool try_law(const Law& law, const Subject& subject, const Words& words, unsigned limit) {
+  const auto result = run_apart(
+      [&] {
+        law.check(subject);
+        return std::string();
+      },
+      limit);
   std::cout << law.name << ": ";
   if (result.kind == Result::Kind::ok) std::cout << "ok\n";
   if (result.kind == Result::Kind::skipped) std::cout << "skipped: " << result.text << '\n';
@@ -231,6 +175,7 @@ int check(const po::variables_map& given, int argc, char** argv) {
   if (files.size() > 1) refuse("check takes one library, and " + files[1] + " is a second");
   if (given.count("sanitize") != 0) start_sanitized(files[0], argv);
   const Words words(argv + 1, argv + argc);
+  const auto limit = time_limit(given);
   std::optional<Subject> found;
   try {
     found = subject_of(files[0], given);
@@ -244,12 +189,12 @@ int check(const po::variables_map& given, int argc, char** argv) {
   bool is_kept = true;
   for (const auto& law : laws_wanted(given)) {
     if (!applies(law, subject)) continue;
-    const bool is_law_kept = try_law(law, subject, words);
+    const bool is_law_kept = try_law(law, subject, words, limit);
     is_kept = is_kept && is_law_kept;
     if (!is_law_kept && law.check == check_loads) break;  // nothing else can be tried
   }
   if (is_kept && given.count("law") == 0) {
-    std::cout << "its listeners take: " << run_apart([&] { return times_of(subject); }).text << '\n';
+    std::cout << "its listeners take: " << run_apart([&] { return times_of(subject); }, limit).text << '\n';
   }
   if (!is_kept) std::cout << "\n# run.toml\n" << to_toml(subject.config());
   return is_kept ? 0 : 1;
@@ -263,7 +208,8 @@ int main(int argc, char** argv) {
   });
   po::options_description known;
   known.add_options()("set", po::value<Words>())("task", po::value<std::string>())("device", po::value<std::string>())(
-      "law", po::value<std::string>())("sanitize", "");
+      "law", po::value<std::string>())("sanitize", "")("time-limit",
+                                                       po::value<std::int64_t>()->default_value(most_seconds));
   try {
     return run_verb({"check-plugin", usage, known, [&](const auto& given) { return check(given, argc, argv); }}, argc,
                     argv);

@@ -4,6 +4,8 @@
 #include <torch/types.h>
 #include <vernier/error.h>
 
+#include <algorithm>
+#include <cmath>
 #include <limits>
 
 #include "laws.h"
@@ -67,18 +69,23 @@ void check_task_loader(const Subject& subject) {
 
 namespace {
 
-// The gradients of each step of a run whose weights never change; undefined where the scaler found inf or NaN. loss: in
-// which step the loss is infinite; 0: in none.
+// The gradients and losses of each step of a run whose weights never change; undefined where the scaler found inf or
+// NaN.
 struct Gradients {
   std::vector<torch::Tensor> of_step;
+  std::vector<double> losses;
   bool scales = false, saw_infinity = false;
 };
 
-Gradients gradients_of(const Host& host, Table config, std::int64_t infinite_in = 0) {
+// infinite_in: the step in which the loss is infinite; 0: none. evaluates: without dropout and the like.
+Gradients gradients_of(const Host& host, Table config, std::int64_t infinite_in = 0, bool evaluates = false) {
   Gradients seen;
   config.erase(Precision::role);  // in float32 both are the same but for rounding
   Trial trial(host, std::move(config));
   seen.scales = trial.wiring().scaler->scales();
+  trial.on(Event::StepBegin, [&](Run& run) {
+    if (evaluates) run.model->eval();
+  });
   trial.on(Event::LossReady, [&](Run& run) {
     if (run.step + 1 != infinite_in) return;
     run.micro_batch_loss = run.micro_batch_loss * std::numeric_limits<float>::infinity();
@@ -89,31 +96,59 @@ Gradients gradients_of(const Host& host, Table config, std::int64_t infinite_in 
     std::vector<torch::Tensor> parts;
     for (const auto& gradient : run.gradients()) parts.push_back(gradient.detach().flatten().to(torch::kFloat64));
     seen.of_step.push_back(overflowed ? torch::Tensor() : torch::cat(parts).clone());
-    run.skip_update = torch::ones({});
+    seen.losses.push_back(run.loss.item<double>());
+    run.skip_when(torch::ones({}));
   });
   trial.train();
   return seen;
 }
 
+Table in_micro_batches(const Table& config, int count) {
+  return with_sets(config, {"accumulation.use=fixed", "accumulation.micro_batches=" + std::to_string(count)});
+}
+
+// By how much of its norm the second differs.
+double distance(const torch::Tensor& first, const torch::Tensor& second) {
+  return ((second - first).norm() / first.norm()).item<double>();
+}
+
 }  // namespace
 
+// Neither dropout nor a scaler, since both may differ in another number of micro-batches.
+void check_task_parts(const Subject& subject) {
+  constexpr double allowed = 1e-3;
+  const auto config = with_sets(subject.config(), {"run.steps=3", "run.validate_every=0", "scaler.use=none"});
+  const auto whole = gradients_of(subject.host, in_micro_batches(config, 1), 0, true);
+  const auto parts = gradients_of(subject.host, in_micro_batches(config, 4), 0, true);
+  for (std::size_t i = 0; i < std::min(whole.losses.size(), parts.losses.size()); ++i) {
+    const double loss = whole.losses[i], other = parts.losses[i];
+    const double off = distance(whole.of_step[i], parts.of_step[i]);
+    if (std::abs(other - loss) <= allowed * std::abs(loss) && off <= allowed) continue;
+    throw Error(c10::str("in step ", i + 1, " the loss is ", loss, " in one micro-batch and ", other,
+                         " in four, and the gradients are ", off, " of their norm apart; loss() must be a mean over ",
+                         "the samples, or weight_of() say what else it is a mean over"));
+  }
+}
+
+// In micro-batches, all of which must have one scale.
 void check_scaler(const Subject& subject) {
   constexpr double allowed = 1e-5;
-  const auto plain = gradients_of(subject.host, subject.config_without());
-  const auto scaled = gradients_of(subject.host, subject.config());
+  const auto of = [&](const Table& config, std::int64_t infinite_in) {
+    return gradients_of(subject.host, in_micro_batches(config, 3), infinite_in);
+  };
+  const auto plain = of(subject.config_without(), 0), scaled = of(subject.config(), 0);
   int compared = 0;
   for (std::size_t i = 0; i < scaled.of_step.size(); ++i) {
     if (!scaled.of_step[i].defined()) continue;
-    const double norm = plain.of_step[i].norm().item<double>();
-    const double error = (scaled.of_step[i] - plain.of_step[i]).norm().item<double>();
+    const double error = distance(plain.of_step[i], scaled.of_step[i]);
     compared += 1;
-    if (error <= allowed * norm) continue;
-    throw Error(c10::str("in step ", i + 1, " the gradients after unscale() are ", error / norm,
+    if (error <= allowed) continue;
+    throw Error(c10::str("in step ", i + 1, " the gradients after unscale() are ", error,
                          " of their norm off those of scaler/none; unscale() must divide by what scale() multiplied "
-                         "with, or set run.grad_scale to it"));
+                         "with, the same in all micro-batches of a step, or set run.grad_scale to it"));
   }
   if (compared == 0) throw Error("run.found_inf is set in every step of a run whose gradients are finite");
-  const auto infinite = gradients_of(subject.host, subject.config(), 5);
+  const auto infinite = of(subject.config(), 5);
   if (infinite.scales && !infinite.saw_infinity) {
     throw Error("in step 5 the loss is infinite, and unscale() does not set run.found_inf");
   }
@@ -170,6 +205,53 @@ void check_optimizer(const Subject& subject) {
   trial.train();
   if (!wrong.empty()) throw Error(wrong + "; where it is not 0, step() must change nothing");
   if (!has_changed) throw Error("no step changes a weight");
+}
+
+namespace {
+
+// How far the masters move in step 4, which has a factor of its own.
+struct Moved {
+  torch::Tensor by;      // of all masters, one after the other
+  bool repeats = false;  // the optimizer computes the gradients of a step several times
+};
+
+Moved moved_at(const Subject& subject, double factor) {
+  Trial trial(subject.host, with_sets(subject.config(), {"run.steps=4", "scaler.use=none"}));
+  Moved moved;
+  torch::Tensor before;
+  std::int64_t batches = 0;
+  const auto masters = [](const Run& run) {
+    std::vector<torch::Tensor> all;
+    for (const auto& parameter : run.parameters) all.push_back(parameter.master.detach().flatten().to(torch::kFloat64));
+    return torch::cat(all).clone();
+  };
+  trial.on(Event::StepBegin, [&](Run& run) {
+    if (run.step != 3) return;
+    run.learning_rate_factor = factor;
+    before = masters(run);
+    batches = 0;
+  });
+  trial.on(Event::BatchReady, [&](Run&) { batches += 1; });
+  trial.on(Event::UpdateDone, [&](Run& run) {
+    if (run.step != 3) return;
+    moved.by = masters(run) - before;
+    moved.repeats = batches > run.micro_batches;
+  });
+  trial.train();
+  if (!moved.by.defined()) throw Error("the run ended before step 4");
+  return moved;
+}
+
+}  // namespace
+
+// An optimizer that searches along a line may choose its own steps.
+void check_rate(const Subject& subject) {
+  constexpr double factor = 1.0 / 1024;
+  const auto full = moved_at(subject, 1), small = moved_at(subject, factor);
+  const double ratio = (small.by.norm() / full.by.norm()).item<double>();
+  if (ratio <= 32 * factor || (small.repeats && !torch::equal(full.by, small.by))) return;
+  throw Error(c10::str("with run.learning_rate_factor 1/1024 in place of 1, step 4 moves the weights ", ratio,
+                       " times as far; step() must multiply its learning rate by the factor of each step"));
 }
 
 void check_monitor(const Subject& subject) {

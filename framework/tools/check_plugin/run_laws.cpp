@@ -25,10 +25,14 @@ void expect_same(const Trained& whole, const Trained& other, const std::string& 
 }  // namespace
 
 void check_repeats(const Subject& subject) {
+  const auto before = ProcessState::now();
   const auto first = train(subject.host, subject.config());
+  const auto changed = before.changed_in(ProcessState::now());
   if (first.losses.empty()) throw Error("the run has no step");
   expect_same(first, train(subject.host, subject.config()), "in the second of two equal runs",
-              "draw random numbers from LibTorch's generator, or from one of your own that is seeded by run.seed");
+              changed.empty()
+                  ? "draw random numbers from LibTorch's generator, or from one of your own that is seeded by run.seed"
+                  : changed + " is not as it was before the first; use guards, which restore it on every way out");
 }
 
 void check_resumes(const Subject& subject) {

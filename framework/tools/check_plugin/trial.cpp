@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <csignal>
 
+#include "output/recorded_run.h"
 #include "run/state/snapshot.h"
 #include "tools/common/text/numbers.h"
 
@@ -65,7 +66,10 @@ std::string difference(const Trained& trained, const Trained& other) {
 Trial::Trial(const Host& host, Table config, int threads, Folder folder)
     : folder_(std::move(folder)),
       prepared_(prepare(
-          in_folder(std::move(config), folder_->path()), "check", host, stop_, [](auto&&...) { return false; },
+          in_folder(std::move(config), folder_->path()), "check", host, stop_,
+          [](const Wiring& wiring, const RunOptions&, const std::string& output) {
+            return OutputFolder::is_there(output, *wiring.checkpoint);
+          },
           threads)) {
   run().quiet = true;
 }
@@ -94,9 +98,15 @@ void Trial::stop_after(std::int64_t steps) {
 }
 
 bool Trial::resume() {
-  auto snapshot = wiring().checkpoint->read(run(), "");
-  if (snapshot) prepared_->trainer.resume(run(), std::move(*snapshot));
-  return snapshot.has_value();
+  const bool is_alone = wiring().distributed->ranks() == 1;
+  if (!prepared_->resumes && is_alone && wiring().checkpoint->read(run(), "")) {
+    throw Error(wiring().checkpoint->id() +
+                ": read() finds a snapshot in the run's folder, and snapshots() names none there, so that --resume and "
+                "`launch --restarts` begin again from the start");
+  }
+  if (!prepared_->resumes && is_alone) return false;
+  opened_.emplace(open_run(*prepared_, "", /*allow_inexact=*/false, [](const std::string&) {}));
+  return prepared_->resumes;
 }
 
 Outcome Trial::train() {
@@ -121,16 +131,19 @@ Trained train(const Host& host, const Table& config, int threads) {
   return trial.trained();
 }
 
-std::optional<Trained> train_in_two_parts(const Host& host, const Table& config, std::int64_t stop, int threads) {
-  const auto folder = std::make_shared<const ScratchFolder>();
+std::optional<Trained> train_in_two_parts(const Host& host, const Table& config, std::int64_t stop, int threads,
+                                          Trial::Folder folder, const std::function<void()>& between) {
   Trained before;
   {
     Trial first(host, config, threads, folder);
+    first.resume();
     first.keep_losses();
     first.stop_after(stop);
     if (first.train().signal != SIGINT) throw Error(c10::str("the run did not stop after step ", stop));
+    stop = first.run().step;  // several ranks stop one step later, when all of them know
     before = first.trained();
   }
+  between();
   Trial second(host, config, threads, folder);
   second.keep_losses();
   if (!second.resume()) return std::nullopt;

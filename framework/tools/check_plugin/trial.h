@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "output/output.h"
 #include "run/prepared.h"
 #include "tools/common/scratch_folder.h"
 
@@ -31,7 +32,8 @@ std::string difference(const Trained& trained, const Trained& other);
 class Trial {
  public:
   using Folder = std::shared_ptr<const ScratchFolder>;
-  // Wires and prepares the run. threads: of the kernels. folder: of the run.
+  // Wires and prepares the run. threads: of the kernels. folder: of the run. It resumes, as with `resume = "auto"`, if
+  // the checkpoint plugin names a snapshot in the folder.
   Trial(const Host& host, Table config, int threads = 1, Folder folder = std::make_shared<const ScratchFolder>());
   Trial(const Trial&) = delete;
   Trial& operator=(const Trial&) = delete;
@@ -41,7 +43,7 @@ class Trial {
   void on_last(Event event, std::function<void(const Run&)> listener);
   // As Ctrl-C does: the run ends after so many steps, with a checkpoint.
   void stop_after(std::int64_t steps);
-  // Loads the newest checkpoint of the folder; false where there is none.
+  // Opens the folder as `vernier train` does, and loads its newest checkpoint; false where there is none.
   bool resume();
   Outcome train();
   void keep_losses();  // for trained(): call it before the run
@@ -55,6 +57,7 @@ class Trial {
  private:
   void attach(std::unique_ptr<Plugin> listener, bool monitor);
   Folder folder_;
+  std::optional<OutputFolder> opened_;
   std::vector<std::unique_ptr<Plugin>> listeners_;  // outlive the bus
   std::atomic<int> stop_ = 0;
   std::map<std::int64_t, std::string> losses_;
@@ -64,7 +67,10 @@ class Trial {
 Trained train(const Host& host, const Table& config, int threads = 1);
 
 // Stopped after some steps, then gone on with in plugins that are made anew. Nothing where the run cannot be resumed.
-std::optional<Trained> train_in_two_parts(const Host& host, const Table& config, std::int64_t stop, int threads = 1);
+// With several ranks, all have the same folder, and `between` waits until all have ended the first part.
+std::optional<Trained> train_in_two_parts(
+    const Host& host, const Table& config, std::int64_t stop, int threads = 1,
+    Trial::Folder folder = std::make_shared<const ScratchFolder>(), const std::function<void()>& between = [] {});
 
 // Ended by an error at an event of a step, before its update; then gone on with in plugins that are made anew. fails:
 // whether it is thrown now.

@@ -111,6 +111,16 @@ TEST_CASE("plugin end: outside of steps a crash or exit() names the plugin, and 
   }
 }
 
+TEST_CASE("plugin end: a crash while a checkpoint is loaded names the plugin") {
+  Place place;
+  REQUIRE(place.train_with("segv", "StepEnd", "1000") == 0);
+  CHECK(died_of(
+      place.train({"--quiet", "--resume", "--allow-inexact", "--plugin-path", VERNIER_BINARY_DIR "/fixtures/plugins",
+                   "--set=callback.ends.event=load", "--set=run.steps=30"}),
+      SIGSEGV));
+  CHECK_MESSAGE(says(place.err, "vernier: callback/ends while it was resumed: crashed with SIGSEGV"), place.err);
+}
+
 TEST_CASE("plugin end: a second Ctrl-C says where the run hangs") {
   RunFolder place(base + "how = \"hang\"\nstep = 12\n");
   Program program({"train", "run.toml", "--quiet", "--plugin-path", VERNIER_BINARY_DIR "/fixtures/plugins"},

@@ -1,0 +1,41 @@
+// A function in a child process: a crash, exit() or a change of the process is seen there alone.
+#pragma once
+
+#include <sys/types.h>
+
+#include <cstdio>
+#include <functional>
+#include <stdexcept>
+#include <string>
+
+namespace vernier {
+
+// Thrown by a law that does not apply: why.
+struct LawSkipped : std::runtime_error {
+  using std::runtime_error::runtime_error;
+};
+
+struct Result {
+  enum class Kind { ok, failed, skipped } kind;
+  std::string text;  // that the function returned; or its error, or how the process ended
+};
+
+// Main thread only.
+class Apart {
+ public:
+  // Begins. The child ends with this process, and prints nothing. most_seconds: it is killed after them; 0: never.
+  explicit Apart(const std::function<std::string()>& body, unsigned most_seconds = 0);
+  Apart(const Apart&) = delete;
+  Apart& operator=(const Apart&) = delete;
+  ~Apart();
+  Result wait();  // once
+
+ private:
+  std::string how_it_ended(int status) const;
+  unsigned most_seconds_;
+  std::FILE *result_, *said_;
+  pid_t child_;
+  bool is_killed_ = false;
+};
+
+}  // namespace vernier

@@ -1,0 +1,151 @@
+// Laws of a run under other conditions than the small one's: in micro-batches, with weights of 16 bits, on two ranks.
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <unistd.h>
+#include <vernier/error.h>
+
+#include <array>
+#include <chrono>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <thread>
+
+#include "laws.h"
+#include "trial.h"
+
+namespace vernier {
+
+namespace {
+
+constexpr std::int64_t steps = 10, stop = 4;
+
+// Returns why the plugin refuses this run by its configuration, which it may: "" if it does not.
+std::string refusal(const Host& host, const Table& config) {
+  try {
+    Trial(host, config);
+  } catch (const Error& error) {
+    if (error.kind() != Error::Kind::configuration && error.kind() != Error::Kind::plugin) throw;
+    return error.what();
+  }
+  return "";
+}
+
+void expect_resumed(const Host& host, const Table& config, const std::string& condition) {
+  const auto whole = train(host, config);
+  const auto resumed = train_in_two_parts(host, config, stop);
+  if (!resumed) throw LawSkipped("it keeps nothing to go on from: its read() returns nothing");
+  const auto what = difference(whole, *resumed);
+  if (!what.empty()) throw Error(c10::str(condition, ", stopped after step ", stop, " and resumed: ", what));
+}
+
+}  // namespace
+
+// At O3 with Kahan sums, masters have no memory between two steps: see Parameter::has_memory.
+void check_conditions(const Subject& subject) {
+  struct Condition {
+    const char *role, *name;  // of the role that makes it
+    std::vector<std::string> sets;
+  };
+  const std::array conditions = {
+      Condition{Accumulation::role, "in micro-batches", {"accumulation.use=fixed", "accumulation.micro_batches=3"}},
+      Condition{Precision::role, "at O2", {"precision.use=bf16", "precision.level=O2"}},
+      Condition{Precision::role, "at O3", {"precision.use=bf16", "precision.level=O3", "precision.rounding=kahan"}}};
+  bool is_tried = false;
+  std::string why;
+  for (const auto& [role, name, sets] : conditions) {
+    if (subject.role == role) continue;
+    auto config = with_sets(subject.config(), sets);
+    config = with_sets(std::move(config), {"run.steps=" + std::to_string(steps)});
+    if (auto refused = refusal(subject.host, config); !refused.empty()) {
+      why = std::move(refused);
+      continue;
+    }
+    expect_resumed(subject.host, config, name);
+    is_tried = true;
+  }
+  if (!is_tried) throw LawSkipped(why);
+}
+
+namespace {
+
+// Ports that nobody has now, for the store of each run.
+template <std::size_t count>
+std::array<int, count> free_ports() {
+  std::array<int, count> ports{}, sockets{};
+  for (std::size_t i = 0; i < count; ++i) {
+    sockaddr_in address{};
+    address.sin_family = AF_INET;
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    socklen_t size = sizeof address;
+    sockets[i] = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    auto* any = reinterpret_cast<sockaddr*>(&address);
+    if (sockets[i] < 0 || ::bind(sockets[i], any, size) != 0 || ::getsockname(sockets[i], any, &size) != 0) {
+      throw LawSkipped("this process may not listen on a port of this machine");
+    }
+    ports[i] = ntohs(address.sin_port);
+  }
+  for (const int socket : sockets) ::close(socket);
+  return ports;
+}
+
+void meet_at(int port) {
+  ::setenv("MASTER_PORT", std::to_string(port).c_str(), 1);
+}
+
+// Returns once both ranks have called it. Each leaves a mark in the folder.
+void wait_for_both(const std::string& folder, int rank) {
+  const auto mark = [&](int of) { return folder + "/rank-" + std::to_string(of) + "-ended"; };
+  std::ofstream(mark(rank)).flush();
+  for (int tries = 0; !std::filesystem::exists(mark(1 - rank)); ++tries) {
+    if (tries == 15'000) throw Error("the other rank has not ended its part of the run after 30 seconds");
+    std::this_thread::sleep_for(std::chrono::milliseconds(2));
+  }
+}
+
+// Trains in one run and in two. Returns what is wrong, or "".
+std::string train_on_ranks(const Host& host, const Table& config, int rank, const std::array<int, 2>& ports,
+                           const std::array<Trial::Folder, 2>& folders) {
+  meet_at(ports[0]);
+  const auto between = [&] { wait_for_both(folders[1]->path(), rank); };
+  const auto parts = train_in_two_parts(host, config, stop, 1, folders[0], between);
+  if (!parts) throw LawSkipped("it keeps nothing to go on from: its read() returns nothing");
+  meet_at(ports[1]);
+  Trial whole(host, config, 1, folders[1]);
+  whole.resume();
+  whole.keep_losses();
+  whole.train();
+  return difference(whole.trained(), *parts);
+}
+
+std::string train_as(int rank, const std::function<std::string(int rank)>& body) {
+  ::setenv("RANK", std::to_string(rank).c_str(), 1);
+  ::setenv("WORLD_SIZE", "2", 1);
+  ::setenv("MASTER_ADDR", "127.0.0.1", 1);
+  return body(rank);
+}
+
+}  // namespace
+
+// Each rank is a process of its own. The trainer compares the weights of the ranks at each checkpoint.
+void check_two_ranks(const Subject& subject) {
+  auto config = with_sets(subject.config(), {"run.steps=" + std::to_string(steps)});
+  if (subject.role != Distributed::role) {
+    config = with_sets(std::move(config), {"distributed.use=ddp", "distributed.timeout=60"});
+  }
+  const auto ports = free_ports<2>();
+  const std::array folders = {std::make_shared<const ScratchFolder>(), std::make_shared<const ScratchFolder>()};
+  const auto body = [&](int rank) { return train_on_ranks(subject.host, config, rank, ports, folders); };
+  Apart first([&] { return train_as(0, body); }), second([&] { return train_as(1, body); });
+  std::string wrong;
+  for (const auto& [rank, result] : {std::pair(0, first.wait()), std::pair(1, second.wait())}) {
+    if (result.kind == Result::Kind::skipped) throw LawSkipped(result.text);
+    if (result.text.empty()) continue;
+    const bool is_other = result.kind == Result::Kind::ok;
+    wrong +=
+        c10::str(wrong.empty() ? "" : "; ", "rank ", rank, is_other ? ", stopped and resumed: " : ": ", result.text);
+  }
+  if (!wrong.empty()) throw Error(wrong);
+}
+
+}  // namespace vernier
