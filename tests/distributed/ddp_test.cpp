@@ -355,7 +355,7 @@ TEST_CASE("ddp: ranks that were started wrongly end with one line") {
   SUBCASE("one never comes") {
     Ranks ranks(place, 1, soon, {}, {{"WORLD_SIZE", "3"}});
     CHECK(ranks.wait() == std::vector{4});
-    CHECK(says(ranks.errors(), "of 3 ranks these did not come within 2 s: 1, 2"));
+    CHECK(says(ranks.errors(), "of 3 ranks these did not come within 2 s: 1,2"));
   }
   SUBCASE("rank 0 never comes") {
     Ranks ranks(place, 1, soon, {}, {{"WORLD_SIZE", "2"}, {"RANK", "1"}});
@@ -405,6 +405,10 @@ TEST_CASE("ddp: the place of a process, as launchers name it") {
         {"TORCHELASTIC_USE_AGENT_STORE", "True"},
         {"SLURM_PROCID", "3"}},
        {1, 4, 1, "a", 29400, "2", true, "torchrun"}},
+      {{{"RANK", "1"}, {"WORLD_SIZE", "4"}, {"LOCAL_RANK", "1"}, {"LOCAL_WORLD_SIZE", "2"}, {"MASTER_ADDR", "a"}},
+       {1, 4, 1, "a", 0, "0", false, "torchrun"}},
+      {{{"RANK", "1"}, {"WORLD_SIZE", "2"}, {"LOCAL_RANK", "1"}, {"LOCAL_WORLD_SIZE", "2"}, {"MASTER_ADDR", "a"}},
+       {1, 2, 1, "127.0.0.1", 0, "0", false, "torchrun"}},
       {{{"SLURM_STEP_ID", "3"},
         {"SLURM_PROCID", "5"},
         {"SLURM_NTASKS", "8"},
@@ -412,12 +416,25 @@ TEST_CASE("ddp: the place of a process, as launchers name it") {
         {"SLURM_JOB_ID", "20011"},
         {"SLURM_STEP_NODELIST", "gpu[003-005,9],cpu1"}},
        {5, 8, 1, "gpu003", 15014, "0", false, "Slurm"}},
+      {{{"SLURM_STEP_ID", "3"},
+        {"SLURM_PROCID", "1"},
+        {"SLURM_NTASKS", "2"},
+        {"SLURM_STEP_NUM_NODES", "1"},
+        {"SLURM_JOB_ID", "20011"},
+        {"SLURM_STEP_NODELIST", "gpu003"}},
+       {1, 2, 0, "127.0.0.1", 15014, "0", false, "Slurm"}},
       {{{"SLURM_PROCID", "0"}, {"SLURM_NTASKS", "8"}, {"SLURM_JOB_ID", "7"}}, {}},  // the batch script itself
       {{{"OMPI_COMM_WORLD_RANK", "1"},
         {"OMPI_COMM_WORLD_SIZE", "2"},
         {"OMPI_COMM_WORLD_LOCAL_RANK", "1"},
         {"MASTER_ADDR", "b"}},
        {1, 2, 1, "b", 0, "0", false, "MPI"}},
+      {{{"OMPI_COMM_WORLD_RANK", "1"},
+        {"OMPI_COMM_WORLD_SIZE", "2"},
+        {"OMPI_COMM_WORLD_LOCAL_RANK", "1"},
+        {"OMPI_COMM_WORLD_LOCAL_SIZE", "2"},
+        {"MASTER_ADDR", "b"}},
+       {1, 2, 1, "127.0.0.1", 0, "0", false, "MPI"}},
       {{{"PMI_RANK", "0"}, {"PMI_SIZE", "2"}}, {0, 2, 0, "", 0, "0", false, "MPI"}},
   };
   for (const auto& each : cases) {

@@ -43,7 +43,7 @@ DataParallel::DataParallel(vernier::Options& options) {
   if (port != 0) place.port = port;
   if (place.port == 0) place.port = 29500;
   if (!address.empty()) place.address = address;
-  if (place.address.empty()) place.address = "127.0.0.1";
+  if (place.address.empty() || place.address == "localhost") place.address = "127.0.0.1";
   for (const char* key : {"timeout", "port", "address", "interface"}) options.resumable(key);
 }
 

@@ -14,6 +14,7 @@
 #include "lifeline.h"
 #include "nccl_library.h"
 #include "parcels.h"
+#include "patient_store.h"
 #include "shared_sums.h"
 
 namespace ddp {
@@ -25,7 +26,7 @@ using Clock = std::chrono::steady_clock;
 using Milliseconds = std::chrono::milliseconds;
 using Backend = c10::intrusive_ptr<c10d::Backend>;
 
-constexpr Milliseconds rank_0_leaves_last{5000};
+constexpr Milliseconds rank_0_leaves_last{5000};            // or after the timeout, if that is shorter
 constexpr std::chrono::microseconds between_questions{50};  // to a GPU
 
 Backend open_gloo(const Store& store, const Meeting& meeting) {
@@ -33,8 +34,11 @@ Backend open_gloo(const Store& store, const Meeting& meeting) {
   const auto& place = meeting.place;
   const auto options = ProcessGroupGloo::Options::create_default(meeting.timeout);
   try {
+    const auto own_address = [address = place.address, port = place.port] {
+      return own_address_towards(address, port);  // which may ask a server of names
+    };
     options->devices = {meeting.interface.empty()
-                            ? ProcessGroupGloo::createDeviceForHostname(own_address_towards(place.address, place.port))
+                            ? ProcessGroupGloo::createDeviceForHostname(within(meeting.timeout, own_address))
                             : ProcessGroupGloo::createDeviceForInterface(meeting.interface)};
   } catch (...) {
     vernier::refuse("the network of this machine cannot be used" +
@@ -100,10 +104,12 @@ Backend open_nccl(const Store& store, const Meeting& meeting, std::string& why) 
   return library->open(store, static_cast<int>(place.rank), static_cast<int>(place.ranks), 2 * meeting.timeout);
 }
 
-std::unique_ptr<Lifeline> open_lifeline(c10d::Store& store, const vernier::LaunchPlace& place) {
+std::unique_ptr<Lifeline> open_lifeline(c10d::Store& store, const Meeting& meeting) {
   const std::string name = "lifeline";
-  if (place.rank != 0) return std::make_unique<Lifeline>(place, std::stoll(store.get_to_str(name)));
-  auto lifeline = std::make_unique<Lifeline>(place, 0);
+  const auto& place = meeting.place;
+  const auto port = place.rank == 0 ? 0 : std::stoll(store.get_to_str(name));
+  auto lifeline = std::make_unique<Lifeline>(place, port, meeting.timeout);
+  if (place.rank != 0) return lifeline;
   store.set(name, std::to_string(lifeline->port()));
   return lifeline;
 }
@@ -141,7 +147,8 @@ struct Group::Parts {
 void Group::Parts::lost(const char* operation, const std::string& why) {
   is_broken = true;
   abort_nccl();  // or the GPU would wait for ever, and this process for the GPU
-  const auto ranks = lifeline ? lifeline->lost_ranks() : std::vector<std::int64_t>{};
+  auto ranks = lifeline ? lifeline->lost_ranks() : std::vector<std::int64_t>{};
+  if (!lifeline && !place.launcher_has_store && place.rank != 0) ranks = {0};  // which has the store
   const auto names = c10::Join(", ", ranks);
   throw Error((ranks.empty()       ? "the connection between the ranks broke"
                : ranks.size() == 1 ? "rank " + names + " is lost"
@@ -196,7 +203,9 @@ Group::~Group() {
   const auto& place = parts_->place;
   if (!parts_->is_broken)
     parts_->abort_nccl();  // its shutdown() would wait for sums that other ranks may not take part in any more
-  if (!parts_->is_broken && place.rank == 0) parts_->lifeline->wait_until_alone(rank_0_leaves_last);
+  if (!parts_->is_broken && place.rank == 0) {
+    parts_->lifeline->wait_until_alone(std::min(rank_0_leaves_last, parts_->timeout));
+  }
   // A thread of Gloo's may still wait for a lost rank, until the timeout. It is left behind, as the process ends.
   if (parts_->is_broken) {
     (void)parts_->gloo.release();
@@ -219,7 +228,7 @@ std::unique_ptr<Group> Group::meet(const Meeting& meeting, const std::function<b
     parts->lost("meeting", reason());
   }
   parts->watched("meeting", [&] {
-    parts->lifeline = open_lifeline(*parts->store, meeting.place);
+    parts->lifeline = open_lifeline(*parts->store, meeting);
     parts->gloo = open_gloo(parts->store, meeting);
     parts->shared = open_shared_sums(*parts->store, meeting);
     parts->nccl = open_nccl(parts->store, meeting, parts->why_without_nccl);

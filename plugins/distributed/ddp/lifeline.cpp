@@ -5,6 +5,10 @@
 #include <boost/asio/post.hpp>
 #include <boost/asio/read.hpp>
 #include <string>
+#include <utility>
+
+#include "meeting.h"
+#include "patient_store.h"
 
 namespace ddp {
 
@@ -17,28 +21,28 @@ namespace {
 
 constexpr auto between_words = 200ms;
 constexpr auto silence = 2s;              // of a rank that counts as lost, once somebody asks
-constexpr auto patience = 4s;             // of who asks
+constexpr auto patience = 2s;             // of who asks
 constexpr auto at_the_same_time = 100ms;  // ranks that are lost together are named together
 
 }  // namespace
 
-Lifeline::Lifeline(const vernier::LaunchPlace& place, std::int64_t port)
+Lifeline::Lifeline(const vernier::LaunchPlace& place, std::int64_t port, std::chrono::milliseconds timeout)
     : rank_(static_cast<std::int32_t>(place.rank)),
       ranks_(static_cast<std::int32_t>(place.ranks)),
       port_(port),
       heard_(static_cast<std::size_t>(place.ranks), Clock::now()) {
   if (rank_ == 0) {
-    error_code no_ipv6;
-    acceptor_.open(tcp::v6(), no_ipv6);
-    if (no_ipv6) acceptor_.open(tcp::v4());
-    acceptor_.bind({no_ipv6 ? tcp::v4() : tcp::v6(), 0});
-    acceptor_.listen();
-    port_ = acceptor_.local_endpoint().port();
+    listen(place.address);
     accept();
   } else {
-    tcp::socket socket(context_);
-    asio::connect(socket, tcp::resolver(context_).resolve(place.address, std::to_string(port)));
-    open(std::move(socket), 0);
+    const auto [protocol, file] = within(timeout, [address = place.address, port] {
+      asio::io_context own;
+      tcp::socket socket(own);
+      asio::connect(socket, tcp::resolver(own).resolve(address, std::to_string(port)));
+      const auto protocol = socket.local_endpoint().protocol();  // asked before the socket gives its file away
+      return std::pair(protocol, socket.release());
+    });
+    open(tcp::socket(context_, protocol, file), 0);
   }
   tick();
   thread_ = std::thread([this] { context_.run(); });
@@ -65,6 +69,17 @@ std::vector<std::int64_t> Lifeline::lost_ranks() {
 void Lifeline::wait_until_alone(std::chrono::milliseconds most) {
   std::unique_lock lock(mutex_);
   changed_.wait_for(lock, most, [this] { return std::ssize(lost_) + std::ssize(left_) >= ranks_ - 1; });
+}
+
+void Lifeline::listen(const std::string& address) {
+  tcp::endpoint place(tcp::v6(), 0);
+  if (is_loopback(address)) place.address(asio::ip::make_address(address));
+  error_code no_ipv6;
+  acceptor_.open(place.protocol(), no_ipv6);
+  if (no_ipv6) acceptor_.open((place = {tcp::v4(), 0}).protocol());
+  acceptor_.bind(place);
+  acceptor_.listen();
+  port_ = acceptor_.local_endpoint().port();
 }
 
 void Lifeline::accept() {

@@ -12,6 +12,7 @@
 #include <cstdint>
 #include <list>
 #include <mutex>
+#include <string>
 #include <thread>
 #include <vector>
 
@@ -24,9 +25,9 @@ namespace ddp {
 // known by its silence, once somebody asks.
 class Lifeline {
  public:
-  // Rank 0 listens at a port that the system chooses. The others connect to `port` of rank 0's machine. Throws
-  // boost::system::system_error.
-  Lifeline(const vernier::LaunchPlace& place, std::int64_t port);
+  // Rank 0 listens at a port that the system chooses, on this machine alone if its address is. The others connect to
+  // `port` of rank 0's machine. Throws boost::system::system_error, and Error where that takes longer than `timeout`.
+  Lifeline(const vernier::LaunchPlace& place, std::int64_t port, std::chrono::milliseconds timeout);
   ~Lifeline();  // notifies the others that this rank leaves
   Lifeline(const Lifeline&) = delete;
   Lifeline& operator=(const Lifeline&) = delete;
@@ -53,6 +54,7 @@ class Lifeline {
     std::int32_t rank = -1;  // at the other end; -1 until it has said so
   };
 
+  void listen(const std::string& address);
   // These run on the thread of this object:
   void accept();
   void open(boost::asio::ip::tcp::socket socket, std::int32_t rank);

@@ -1,6 +1,7 @@
 #include "meeting.h"
 
 #include <c10/util/Logging.h>
+#include <fcntl.h>
 #include <netdb.h>
 #include <netinet/in.h>
 #include <sys/socket.h>
@@ -10,10 +11,15 @@
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/ip/tcp.hpp>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <numeric>
 #include <thread>
+
+#include "patient_store.h"
 
 namespace ddp {
 
@@ -24,23 +30,28 @@ namespace {
 
 constexpr std::chrono::milliseconds between_looks{50};
 
-std::vector<std::int64_t> missing_in(c10d::Store& store, const std::string& name, std::int64_t ranks) {
-  std::vector<std::int64_t> missing;
-  for (std::int64_t r = 0; r < ranks; ++r) {
-    if (!store.check({key(name, r)})) missing.push_back(r);
-  }
-  return missing;
+// Returns true if the rank is there. Ranks that were started differently cannot even gather.
+bool has_come(c10d::Store& store, const vernier::LaunchPlace& place, std::int64_t rank) {
+  if (!store.check({key("here", rank)})) return false;
+  const auto other = store.get_to_str(key("here", rank));
+  if (other == std::to_string(place.ranks)) return true;
+  vernier::refuse(c10::str("rank ", place.rank, " was started as one of ", place.ranks, " ranks, and rank ", rank,
+                           " as one of ", other, "; start all of them with the same number"));
 }
 
-// Ranks that were started differently cannot even gather.
-void refuse_other_sizes(c10d::Store& store, const vernier::LaunchPlace& place) {
-  for (std::int64_t r = 0; r < place.ranks; ++r) {
-    if (!store.check({key("here", r)})) continue;
-    const auto other = store.get_to_str(key("here", r));
-    if (other == std::to_string(place.ranks)) continue;
-    vernier::refuse(c10::str("rank ", place.rank, " was started as one of ", place.ranks, " ranks, and rank ", r,
-                             " as one of ", other, "; start all of them with the same number"));
-  }
+std::string names_of(const std::vector<std::int64_t>& ranks) {
+  std::vector<std::string> names;
+  for (const auto rank : ranks) names.push_back(std::to_string(rank));
+  return vernier::some_of(names);
+}
+
+// A socket for the store of rank 0, which would listen at all addresses of the machine. The store closes it.
+int bind_to(const std::string& loopback, std::int64_t port) {
+  boost::asio::io_context context;
+  const auto address = boost::asio::ip::make_address(loopback);
+  const int file = boost::asio::ip::tcp::acceptor(context, {address, static_cast<std::uint16_t>(port)}).release();
+  ::fcntl(file, F_SETFD, FD_CLOEXEC);
+  return file;
 }
 
 }  // namespace
@@ -97,6 +108,11 @@ void quieten_c10d() {
   }
 }
 
+bool is_loopback(const std::string& address) {
+  boost::system::error_code is_name;
+  return boost::asio::ip::make_address(address, is_name).is_loopback();
+}
+
 Store open_store(const Meeting& meeting) {
   const auto& place = meeting.place;
   c10d::TCPStoreOptions options;
@@ -106,7 +122,11 @@ Store open_store(const Meeting& meeting) {
   options.timeout = meeting.timeout;
   const auto where = c10::str(place.address, ", port ", place.port);
   try {
-    const auto store = c10::make_intrusive<c10d::TCPStore>(place.address, options);
+    if (options.isServer && is_loopback(place.address)) options.masterListenFd = bind_to(place.address, place.port);
+    const auto open = [address = place.address, options] {
+      return c10::make_intrusive<c10d::TCPStore>(address, options);
+    };
+    const auto store = c10::make_intrusive<PatientStore>(within(meeting.timeout, open), meeting.timeout);
     return c10::make_intrusive<c10d::PrefixStore>("vernier/" + place.attempt, store);
   } catch (...) {
     if (options.isServer) {
@@ -128,14 +148,15 @@ bool wait_for_all(c10d::Store& store, const Meeting& meeting, const std::functio
   }
   store.set(key("here", place.rank), std::to_string(place.ranks));
   const auto end = Clock::now() + meeting.timeout;
+  std::vector<std::int64_t> missing(static_cast<std::size_t>(place.ranks));
+  std::iota(missing.begin(), missing.end(), 0);
   for (;;) {
-    refuse_other_sizes(store, place);
-    const auto missing = missing_in(store, "here", place.ranks);
+    std::erase_if(missing, [&](std::int64_t rank) { return Clock::now() < end && has_come(store, place, rank); });
     if (missing.empty()) return true;
     if (is_stopping()) return false;
     if (Clock::now() > end) {
       throw Error(c10::str("of ", place.ranks, " ranks these did not come within ", meeting.timeout.count() / 1000,
-                           " s: ", c10::Join(", ", missing)));
+                           " s: ", names_of(missing)));
     }
     std::this_thread::sleep_for(between_looks);
   }

@@ -39,6 +39,8 @@ std::string key(const std::string& name, std::int64_t rank);
 std::vector<std::string> exchange(c10d::Store& store, const vernier::LaunchPlace& place, const std::string& name,
                                   const std::string& own);
 
+// True for an address that no other machine reaches, such as 127.0.0.1.
+bool is_loopback(const std::string& address);
 // The name of this machine. A network namespace, as each container has, counts as a machine of its own.
 std::string machine();
 // The address of this machine in the network that leads to rank 0.
