@@ -18,6 +18,7 @@
 #include <fstream>
 #include <map>
 #include <string_view>
+#include <utility>
 
 #include "shared/records/append_file.h"
 #include "shared/records/record_monitor.h"
@@ -82,14 +83,14 @@ class Table final : public vernier::RecordSink {
 
   void write(const Record& record) override {
     if (record.kind == Record::Kind::end) return;
-    std::vector<std::string> fresh;
     for (const auto& entry : record.entries) {
-      if (column_of(entry.name) < 0) fresh.push_back(*entry.name);
+      const bool is_known = column_of(entry.name) >= 0 || std::ranges::find(fresh_, *entry.name) != fresh_.end();
+      if (!is_known) fresh_.push_back(*entry.name);
     }
     if (lines_ == 0) {
-      begin(fresh);
-    } else if (!fresh.empty()) {
-      add_columns(fresh);
+      begin(std::exchange(fresh_, {}));
+    } else {
+      add_columns();
     }
     std::vector<std::string> row(columns_.size());
     row[0] = std::to_string(record.step);
@@ -109,7 +110,11 @@ class Table final : public vernier::RecordSink {
     return state;
   }
 
-  void end(const Run&, bool) override { file_->warn_of_missing(); }
+  void end(const Run&, bool) override {
+    next_try_ = {};
+    add_columns();
+    file_->warn_of_missing();
+  }
 
  private:
   void append(const std::string& line) {
@@ -136,19 +141,25 @@ class Table final : public vernier::RecordSink {
     return found == columns_.end() ? -1 : numbers_.emplace(name, found - columns_.begin()).first->second;
   }
 
-  // Every row gets empty cells for them. A disk that is full is tried again after some seconds; until then the rows
-  // lack these numbers.
-  void add_columns(const std::vector<std::string>& fresh) {
+  // Every row gets empty cells for the columns that the file lacks. A disk that is full is tried again after some
+  // seconds, and at the end; until then the rows lack these numbers.
+  void add_columns() {
     constexpr std::chrono::seconds pause{10};
     const auto now = std::chrono::steady_clock::now();
-    if (now < next_try_) return;
+    if (fresh_.empty() || now < next_try_) return;
     file_->flush();
     const auto before = columns_.size();
-    columns_.insert(columns_.end(), fresh.begin(), fresh.end());
-    if (file_->missing() == 0 && fs::is_regular_file(path_) && write_anew(std::string(fresh.size(), ','))) return;
+    columns_.insert(columns_.end(), fresh_.begin(), fresh_.end());
+    const bool may_work = file_->missing() == 0 && fs::is_regular_file(path_);
+    if (may_work && write_anew(std::string(fresh_.size(), ','))) {
+      fresh_.clear();
+      has_warned_ = false;
+      return;
+    }
     columns_.resize(before);
     next_try_ = now + pause;
-    warn_(path_.string() + ": cannot be written anew, so it lacks a column for " + fresh.front());
+    if (!std::exchange(has_warned_, true))
+      warn_(path_.string() + ": cannot be written anew, so it lacks a column for " + fresh_.front());
   }
 
   bool write_anew(const std::string& more) try {
@@ -175,6 +186,8 @@ class Table final : public vernier::RecordSink {
   std::vector<std::string> columns_;
   std::map<const std::string*, std::ptrdiff_t> numbers_;  // of the columns
   std::int64_t lines_ = 0;
+  std::vector<std::string> fresh_;  // columns that the file lacks
+  bool has_warned_ = false;         // of them
   std::chrono::steady_clock::time_point next_try_;
 };
 

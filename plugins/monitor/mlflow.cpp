@@ -68,14 +68,15 @@ constexpr int running = 1, finished = 3, failed = 4, killed = 5;  // mlflow.enti
 
 class Store final : public vernier::RecordSink {
  public:
-  // id: of the run that is resumed; "" for a new one.
-  Store(const fs::path& store, const std::string& experiment, const Run& run, std::string id, AppendFile::Warn warn)
+  // id: of the run that is resumed, "" for a new one; new_id: if that is not in the store.
+  Store(const fs::path& store, const std::string& experiment, const Run& run, const std::string& id,
+        const std::string& new_id, AppendFile::Warn warn)
       : warn_(std::move(warn)), experiment_(experiment_id(experiment)), name_(run.name), begun_(now()) {
     const auto folder = fs::absolute(store).lexically_normal() / experiment_;
     fs::create_directories(folder);
     if (!fs::exists(folder / "meta.yaml")) write_experiment(folder, experiment);
     const bool goes_on = !id.empty() && fs::exists(folder / id / "meta.yaml");
-    id_ = goes_on ? std::move(id) : new_id();
+    id_ = goes_on ? id : new_id;
     folder_ = folder / id_;
     for (const char* part : {"metrics", "params", "tags", "artifacts"}) fs::create_directories(folder_ / part);
     write_meta(running);
@@ -179,12 +180,12 @@ class MlFlow final : public vernier::RecordMonitor {
  protected:
   std::unique_ptr<vernier::RecordSink> open(const Run& run, const vernier::State& saved) override {
     return std::make_unique<Store>(fs::path(run.output) / store_, experiment_, run,
-                                   saved.has("run_id") ? saved.text("run_id") : "",
+                                   saved.has("run_id") ? saved.text("run_id") : "", new_id_,
                                    [this](const std::string& text) { warn(text); });
   }
 
  private:
-  std::string store_, experiment_;
+  std::string store_, experiment_, new_id_ = new_id();
 };
 
 }  // namespace

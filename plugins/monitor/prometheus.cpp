@@ -23,6 +23,7 @@
 #include <system_error>
 
 #include "service/http/http_server.h"
+#include "shared/records/append_file.h"
 #include "shared/records/record_monitor.h"
 
 namespace {
@@ -125,19 +126,20 @@ class Exposition final : public vernier::RecordSink {
       : newest_(run), file_(std::move(file)), interval_(interval), warn_(std::move(warn)) {
     if (!listen.empty())
       server_.emplace(listen, [this](const vernier::HttpRequest& request) { return answer(request); });
-    if (!file_.empty() && !write_file()) throw vernier::Error(file_ + ": cannot be written; choose another `file`");
+    try_to_write(/*may_throw=*/true);
   }
 
   int port() const { return server_ ? server_->port() : 0; }
   void write(const Record& record) override { newest_.take(record); }
   void flush() override {
     const auto now = std::chrono::steady_clock::now();
-    if (file_.empty() || now - written_ < std::chrono::duration<double>(interval_)) return;
+    if (now - written_ < std::chrono::duration<double>(interval_)) return;
     written_ = now;
-    if (!write_file() && !std::exchange(is_failing_, true)) warn_(file_ + ": cannot be written; it has older numbers");
+    try_to_write(/*may_throw=*/false);
   }
   void end(const Run&, bool) override {
-    if (!file_.empty() && !write_file()) warn_(file_ + ": cannot be written; it has older numbers");
+    is_failing_ = false;  // it is said again
+    try_to_write(/*may_throw=*/false);
   }
 
  private:
@@ -149,11 +151,17 @@ class Exposition final : public vernier::RecordSink {
     return {200, newest_.text(), "text/plain; version=0.0.4; charset=utf-8"};
   }
 
-  bool write_file() try {
-    vernier::write_whole(file_, newest_.text());
-    return true;
-  } catch (const std::system_error&) {
-    return false;
+  // A full disk is tried again. Other reasons are thrown at the start.
+  void try_to_write(bool may_throw) {
+    if (file_.empty()) return;
+    try {
+      vernier::write_whole(file_, newest_.text());
+      is_failing_ = false;
+    } catch (const std::system_error& error) {
+      const std::string why = file_ + ": cannot be written: " + error.code().message();
+      if (may_throw && !vernier::is_full(error.code())) throw vernier::Error(why + "; choose another `file`");
+      if (!std::exchange(is_failing_, true)) warn_(why + "; it has older numbers, or none");
+    }
   }
 
   Newest newest_;

@@ -2,7 +2,6 @@
 
 #include <fcntl.h>
 #include <unistd.h>
-#include <vernier/error.h>
 
 #include <cerrno>
 #include <chrono>
@@ -33,7 +32,7 @@ std::int64_t nanoseconds_now() {
 AppendFile::AppendFile(fs::path path, std::string units, Warn warn)
     : path_(std::move(path)), units_(std::move(units)), warn_(std::move(warn)) {
   descriptor_ = ::open(path_.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
-  if (descriptor_ < 0) throw Error(path_.string() + ": cannot be opened: " + reason(errno));
+  if (descriptor_ < 0) throw std::system_error(errno, std::generic_category(), path_.string() + ": cannot be opened");
 }
 
 AppendFile::~AppendFile() {
@@ -99,6 +98,11 @@ void AppendFile::warn_of(int trouble) {
 void AppendFile::warn_of_missing() const {
   if (missing() > 0)
     warn_(path_.string() + ": " + units_ + " that are missing at its end: " + std::to_string(missing()));
+}
+
+bool is_full(const std::error_code& trouble) {
+  const int number = trouble.value();
+  return number == ENOSPC || number == EDQUOT || number == EFBIG;
 }
 
 std::int64_t keep_lines(const fs::path& path, const std::function<bool(std::string_view, std::int64_t)>& keep) {

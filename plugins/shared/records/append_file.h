@@ -7,6 +7,7 @@
 #include <functional>
 #include <string>
 #include <string_view>
+#include <system_error>
 
 namespace vernier {
 
@@ -14,7 +15,8 @@ namespace vernier {
 class AppendFile {
  public:
   using Warn = std::function<void(const std::string&)>;
-  // Makes the file where there is none; throws Error where that fails. units: their name in warnings, "lines".
+  // Makes the file where there is none; throws std::system_error where that fails. units: their name in warnings,
+  // "lines".
   AppendFile(std::filesystem::path path, std::string units, Warn warn);
   AppendFile(const AppendFile&) = delete;
   AppendFile& operator=(const AppendFile&) = delete;
@@ -43,6 +45,9 @@ class AppendFile {
   bool is_failing_ = false;
   std::int64_t flushed_ = 0;  // nanoseconds of the steady clock
 };
+
+// True for an error that may pass: the disk is full.
+bool is_full(const std::error_code& trouble);
 
 // Cuts a file of lines off before the first line that `keep` refuses; it gets the line, without its end, and the number
 // of lines before it. A last line without its end is cut off too, and so is a line with a zero byte, which a loss of

@@ -1,6 +1,10 @@
 #include "record_monitor.h"
 
 #include <algorithm>
+#include <system_error>
+#include <utility>
+
+#include "append_file.h"
 
 namespace vernier {
 
@@ -21,13 +25,28 @@ void RecordMonitor::attach(Bus& bus) {
 }
 
 void RecordMonitor::begin(const Run& run) {
-  sink_ = open(run, saved_);
+  try {
+    sink_ = open(run, saved_);
+  } catch (const std::system_error& error) {
+    if (!is_full(error.code())) throw;
+    if (!waits_for_room_) warn(error.what(), "; it is opened when there is room, and records until then are missing");
+    waits_for_room_ = true;
+    next_try_ = std::chrono::steady_clock::now() + std::chrono::seconds(1);
+    return;
+  }
+  if (std::exchange(waits_for_room_, false)) warn("there is room; records that are missing: ", missing_);
   queue_ =
       std::make_unique<RecordQueue>([this](const Record& record) { sink_->write(record); }, [this] { sink_->flush(); });
 }
 
+bool RecordMonitor::is_open_at_last(const Run& run) {
+  if (waits_for_room_ && std::chrono::steady_clock::now() >= next_try_) begin(run);
+  if (waits_for_room_) missing_ += 1;
+  return queue_ != nullptr;  // it is empty in a step without a run, too
+}
+
 void RecordMonitor::push(const Run& run, Record::Kind kind) {
-  if (!queue_) return;  // a step without a run
+  if (!is_open_at_last(run)) return;
   queue_->push([&](Record& record) {
     collector_.collect(run, kind, record);
     if (kind == Record::Kind::step) add_to_step(run, record);
@@ -35,11 +54,17 @@ void RecordMonitor::push(const Run& run, Record::Kind kind) {
 }
 
 void RecordMonitor::end(const Run& run, bool has_failed) {
-  if (!queue_) return;  // the run failed before RunBegin
-  queue_->drain();      // so that its last record is not dropped
+  next_try_ = {};
+  if (queue_) queue_->drain();  // so that its last record is not dropped
   push(run, Record::Kind::end);
+  if (waits_for_room_) warn("records that are missing, since there was no room until the end: ", missing_);
+  if (!queue_) return;  // or the run failed before RunBegin
   queue_->drain();
-  sink_->end(run, has_failed);
+  try {
+    sink_->end(run, has_failed);
+  } catch (const std::system_error& error) {
+    warn(error.what(), "; what it says about the end of the run is missing");
+  }
   if (const auto dropped = queue_->dropped(); dropped > 0) {
     warn("records that were dropped, since writing them took longer than training: ", dropped);
   }

@@ -3,6 +3,7 @@
 
 #include <vernier/callback.h>
 
+#include <chrono>
 #include <memory>
 
 #include "record_queue.h"
@@ -36,18 +37,23 @@ class RecordMonitor : public Monitor {
   }
 
  protected:
-  // At RunBegin, on the training thread. saved: what save() returned in the run that is resumed; else empty.
+  // At RunBegin, on the training thread. Where it throws std::system_error because the disk is full, it is called again
+  // until there is room. saved: what save() returned in the run that is resumed; else empty.
   virtual std::unique_ptr<RecordSink> open(const Run& run, const State& saved) = 0;
   // Adds to the record of a step on the training thread.
   virtual void add_to_step(const Run&, Record&) {}
 
  private:
   void begin(const Run& run);
+  bool is_open_at_last(const Run& run);
   void push(const Run& run, Record::Kind kind);
   void end(const Run& run, bool has_failed);
 
   std::int64_t every_;
   State saved_;
+  std::chrono::steady_clock::time_point next_try_;
+  std::int64_t missing_ = 0;  // records for which there was no room
+  bool waits_for_room_ = false;
   Collector collector_;
   std::unique_ptr<RecordSink> sink_;
   std::unique_ptr<RecordQueue> queue_;  // its thread uses the sink and the collector's names

@@ -1,14 +1,21 @@
 // Parts that monitors with a writer thread share: the queue, the numbers of a record, the file.
 #include <doctest/doctest.h>
+#include <fcntl.h>
+#include <sys/mount.h>
+#include <unistd.h>
 #include <vernier/error.h>
 #include <vernier/host.h>
 #include <vernier/metric_info.h>
 
+#include <chrono>
 #include <condition_variable>
+#include <filesystem>
 #include <map>
 #include <mutex>
 #include <string>
+#include <thread>
 
+#include "monitored.h"
 #include "shared/records/append_file.h"
 #include "shared/records/hyper_parameters.h"
 #include "shared/records/record_queue.h"
@@ -18,6 +25,7 @@
 
 namespace records_test {
 
+namespace fs = std::filesystem;
 using vernier::Collector;
 using vernier::Record;
 using vernier::RecordQueue;
@@ -50,7 +58,108 @@ class Gate {
   bool is_open_ = false;
 };
 
+std::vector<std::string> warnings;
+void collect_warnings(vernier::Level level, const std::string&, const std::string& text) {
+  if (level >= vernier::Level::warning) warnings.push_back(text);
+}
+std::string said() {
+  std::string all;
+  for (const auto& each : warnings) all += each + "\n";
+  return all;
+}
+
+// A disk that is full at will; is_there() is false where none can be mounted.
+class SmallDisk {
+ public:
+  SmallDisk() : is_there_(::mount("none", folder_.path().c_str(), "tmpfs", 0, "size=256k") == 0) {}
+  SmallDisk(const SmallDisk&) = delete;
+  SmallDisk& operator=(const SmallDisk&) = delete;
+  ~SmallDisk() {
+    if (is_there_) ::umount2(folder_.path().c_str(), MNT_DETACH);
+  }
+  bool is_there() const { return is_there_; }
+  void fill() const {
+    const int file = ::open((folder_ / "filler").c_str(), O_WRONLY | O_CREAT | O_APPEND, 0600);
+    const std::string page(4096, 'x');
+    while (::write(file, page.data(), page.size()) > 0) {
+    }
+    ::close(file);
+  }
+  void make_room() const { fs::remove(folder_ / "filler"); }
+  const TemporaryFolder& folder() const { return folder_; }
+  // The text of all files with this name below it.
+  std::string text_of(const std::string& name) const {
+    std::string all;
+    for (const auto& entry : fs::recursive_directory_iterator(folder_.path())) {
+      if (entry.path().filename() == name) all += read_text(entry.path());
+    }
+    return all;
+  }
+
+ private:
+  TemporaryFolder folder_;
+  bool is_there_;
+};
+
 }  // namespace
+
+TEST_CASE("records: a disk that is full at the start or at the end does not detach a monitor") {
+  struct Case {
+    std::string id;
+    vernier::Table options;
+    std::string file;  // that it has once there is room
+  };
+  const std::vector<Case> cases = {
+      {"monitor/mlflow", {}, "loss"},
+      {"monitor/prometheus", {{"listen", toml_text("")}, {"file", toml_text("m.prom")}}, "m.prom"},
+      {"monitor/csv", {}, "metrics.csv"},
+  };
+  vernier::set_log_sink(collect_warnings);
+  for (const auto& each : cases) {
+    CAPTURE(each.id);
+    warnings.clear();
+    const SmallDisk disk;
+    if (!disk.is_there()) {
+      MESSAGE("no tmpfs can be mounted here: monitors on a full disk are not tried");
+      break;
+    }
+    disk.fill();
+    Monitored monitored(disk.folder(), each.id, each.options);
+    monitored.train(2);
+    disk.make_room();
+    std::this_thread::sleep_for(std::chrono::milliseconds(1100));
+    monitored.train(4);
+    monitored.plugin->save();
+    disk.fill();
+    monitored.train(6);
+    monitored.end();
+    CHECK(monitored.run.notices.empty());
+    const bool has_lost = each.id != "monitor/csv";  // whose lines wait for room
+    CHECK_MESSAGE((said().find("No space left on device") != std::string::npos) == has_lost, said());
+    CHECK_MESSAGE(said().find("detached") == std::string::npos, said());
+    if (each.id != "monitor/prometheus") CHECK_MESSAGE(!disk.text_of(each.file).empty(), said());
+  }
+  vernier::set_log_sink(nullptr);
+}
+
+TEST_CASE("records: a table gets the columns for which there was no room when there is") {
+  warnings.clear();
+  vernier::set_log_sink(collect_warnings);
+  const SmallDisk disk;
+  if (disk.is_there()) {
+    Monitored monitored(disk.folder(), "monitor/csv");
+    monitored.train(20);
+    monitored.plugin->save();
+    disk.fill();
+    monitored.validate(1.5);
+    monitored.train(22);
+    disk.make_room();
+    monitored.end();
+    const auto text = disk.text_of("metrics.csv");
+    CHECK_MESSAGE(text.substr(0, text.find('\n')).ends_with(",validation_loss"), said(), text);
+  }
+  vernier::set_log_sink(nullptr);
+}
 
 TEST_CASE("records: the queue hands all records over in order, and drain() waits until they are flushed") {
   std::vector<std::int64_t> written;
