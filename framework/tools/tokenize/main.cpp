@@ -140,7 +140,7 @@ Encoded encode(const TextTokenizer& tokenizer, const Settings& settings, const s
   for_each_text(part, settings.format, [&](const std::string& text) {
     const bool is_begin = part.is_first || part.first_line > 0;
     if (is_begin && settings.adds_special) add(tokenizer.before_text());
-    tokenizer.encode_part(text, is_begin, settings.is_plain, ids);
+    tokenizer.encode_part(text, is_begin ? Place::beginning : Place::continued, settings.is_plain, ids);
     encoded.bytes += text.size();
     if (!part.is_last && part.first_line == 0) return;
     if (settings.adds_special) add(tokenizer.after_text());

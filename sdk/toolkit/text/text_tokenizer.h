@@ -16,16 +16,16 @@ class VERNIER_API TextTokenizer final : public Tokenizer {
   ~TextTokenizer() override;
 
   std::vector<TokenId> encode(std::string_view text, bool special) const override;
-  std::vector<TokenId> encode_plain(std::string_view text) const override;
+  std::vector<TokenId> encode_plain(std::string_view text, bool is_behind_token) const override;
   std::string decode(std::span<const TokenId> ids, bool keep_special) const override;
   std::int64_t vocabulary() const override { return vocabulary_; }
   std::optional<TokenId> id(std::string_view token) const override;
   std::optional<TokenId> end_of_text() const override { return end_of_text_; }
   std::string checksum() const override;
 
-  // Adds the ids of a part of a text, valid UTF-8, without what the folder adds around a text. is_first: the text
-  // begins with it. If each part but the last ends where last_cut() says, all parts give the ids of the whole text.
-  void encode_part(std::string_view part, bool is_first, bool is_plain, std::vector<TokenId>& ids) const;
+  // Adds the ids of a part of a text, valid UTF-8, without what the folder adds around a text. If each part but the
+  // last ends where last_cut() says, all parts give the ids of the whole text.
+  void encode_part(std::string_view part, Place begin, bool is_plain, std::vector<TokenId>& ids) const;
   // The last place at which the text may be cut, before which and behind which there are characters; 0 if there is
   // none. The text is valid UTF-8.
   std::size_t last_cut(std::string_view text) const;
@@ -34,7 +34,7 @@ class VERNIER_API TextTokenizer final : public Tokenizer {
   const std::vector<TokenId>& after_text() const { return after_; }
 
  private:
-  std::vector<TokenId> encode_whole(std::string_view text, bool special, bool plain) const;
+  std::vector<TokenId> encode_whole(std::string_view text, Place begin, bool special, bool plain) const;
   void encode_segment(std::string_view segment, Place place, bool is_plain, Scratch& scratch,
                       std::vector<TokenId>& ids) const;
   std::unique_ptr<Scratch> borrow() const;

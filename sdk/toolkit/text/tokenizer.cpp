@@ -93,7 +93,7 @@ void TextTokenizer::encode_segment(std::string_view segment, Place place, bool i
   }
 }
 
-void TextTokenizer::encode_part(std::string_view part, bool is_first, bool is_plain, std::vector<TokenId>& ids) const {
+void TextTokenizer::encode_part(std::string_view part, Place begin, bool is_plain, std::vector<TokenId>& ids) const {
   auto scratch = borrow();
   for (const auto& each : in_text_.cut(part, is_plain)) {
     if (each.token != nullptr) {
@@ -101,8 +101,7 @@ void TextTokenizer::encode_part(std::string_view part, bool is_first, bool is_pl
       continue;
     }
     const bool is_at_begin = each.text.data() == part.data();
-    const auto place = !is_at_begin ? Place::after_token : is_first ? Place::beginning : Place::continued;
-    encode_segment(each.text, place, is_plain, *scratch, ids);
+    encode_segment(each.text, is_at_begin ? begin : Place::after_token, is_plain, *scratch, ids);
   }
   const std::lock_guard lock(mutex_);
   scratches_.push_back(std::move(scratch));
@@ -120,24 +119,24 @@ std::size_t TextTokenizer::last_cut(std::string_view text) const {
   return 0;
 }
 
-std::vector<TokenId> TextTokenizer::encode_whole(std::string_view text, bool special, bool plain) const {
+std::vector<TokenId> TextTokenizer::encode_whole(std::string_view text, Place begin, bool special, bool plain) const {
   if (const auto good = valid_utf8(text); good != text.size()) {
     refuse("the text to encode is not UTF-8 at byte " + std::to_string(good));
   }
   std::vector<TokenId> ids;
   ids.reserve(text.size() / 3 + 8);
   if (special) ids.insert(ids.end(), before_.begin(), before_.end());
-  encode_part(text, true, plain, ids);
+  encode_part(text, begin, plain, ids);
   if (special) ids.insert(ids.end(), after_.begin(), after_.end());
   return ids;
 }
 
 std::vector<TokenId> TextTokenizer::encode(std::string_view text, bool special) const {
-  return encode_whole(text, special, false);
+  return encode_whole(text, Place::beginning, special, false);
 }
 
-std::vector<TokenId> TextTokenizer::encode_plain(std::string_view text) const {
-  return encode_whole(text, false, true);
+std::vector<TokenId> TextTokenizer::encode_plain(std::string_view text, bool is_behind_token) const {
+  return encode_whole(text, is_behind_token ? Place::after_token : Place::beginning, false, true);
 }
 
 std::string TextTokenizer::decode(std::span<const TokenId> ids, bool keep_special) const {

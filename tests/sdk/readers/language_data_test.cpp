@@ -21,12 +21,13 @@ namespace {
 
 const std::string oracles = VERNIER_SOURCE_DIR "/tests/oracles/tokenizers/";
 
-// The tokenizer of GPT-2's style with the special tokens of both styles of chats.
+// A tokenizer, by default of GPT-2's style, with the special tokens of both styles of chats.
 class ChatTokenizer {
  public:
-  ChatTokenizer() {
-    auto json = Json::parse(read_text(oracles + "gpt2/tokenizer.json"));
+  explicit ChatTokenizer(const std::string& style = "gpt2") {
+    auto json = Json::parse(read_text(oracles + style + "/tokenizer.json"));
     auto id = static_cast<TokenId>(json["model"]["vocab"].size());
+    for (const auto& token : json["added_tokens"]) id = std::max(id, token["id"].get<TokenId>() + 1);
     for (const auto* name : {"<|im_start|>", "<|im_end|>", "<|begin_of_text|>", "<|start_header_id|>",
                              "<|end_header_id|>", "<|eot_id|>"}) {
       auto token = json["added_tokens"][0];
@@ -178,6 +179,30 @@ TEST_CASE("language data: what is learned of prompts and chats") {
   const auto data = vernier::read_language_data(*tokenizer, folder.write("a.jsonl", chat.dump()), {.length = 64});
   const auto row = row_of(data, 0);
   CHECK(std::ranges::count(row.inputs, std::int64_t{*(*tokenizer).id("<|im_end|>")}) == 4);
+}
+
+TEST_CASE("language data: a chat has the tokens of the rendered template, in every style of tokenizers") {
+  const Json chat = {{"messages", Json::array({{{"role", "user"}, {"content", "\u3000\u65e5 two\u00a0\u2028\n"}},
+                                               {{"role", "assistant"}, {"content", " yo  "}}})}};
+  const std::pair<vernier::ChatStyle, std::string> rendered[] = {
+      {vernier::ChatStyle::chatml,
+       "<|im_start|>user\n\u3000\u65e5 two\u00a0\u2028\n<|im_end|>\n<|im_start|>assistant\n yo  <|im_end|>\n"},
+      {vernier::ChatStyle::llama3,
+       "<|begin_of_text|><|start_header_id|>user<|end_header_id|>\n\n\u65e5 two<|eot_id|>"
+       "<|start_header_id|>assistant<|end_header_id|>\n\nyo<|eot_id|>"}};
+  for (const char* style : {"gpt2", "gpt2_prefix", "llama2", "llama2_metaspace", "words_unknown", "qwen2"}) {
+    CAPTURE(style);
+    const ChatTokenizer tokenizer(style);
+    const TemporaryFolder folder;
+    const auto file = folder.write("a.jsonl", chat.dump());
+    for (const auto& [chat_style, text] : rendered) {
+      const auto data = vernier::read_language_data(*tokenizer, file, {.length = 256, .chat = chat_style});
+      const auto ids = (*tokenizer).encode(text, /*special=*/false);
+      CHECK(data.tokens == std::ssize(ids) - 1);  // the first is not predicted
+      const auto row = row_of(data, 0);
+      CHECK(std::equal(ids.begin(), ids.end() - 1, row.inputs.begin()));
+    }
+  }
 }
 
 TEST_CASE("language data: a long text goes on in the next row, of a prompt the rest is left out") {

@@ -67,7 +67,8 @@ Ids in_parts(const vernier::TextTokenizer& tokenizer, std::string_view text, std
     const auto waiting = text.substr(begin, end - begin);
     const auto size = end == text.size() ? waiting.size() : tokenizer.last_cut(waiting);
     if (size == 0) continue;
-    tokenizer.encode_part(waiting.substr(0, size), is_first, false, ids);
+    tokenizer.encode_part(waiting.substr(0, size), is_first ? vernier::Place::beginning : vernier::Place::continued,
+                          false, ids);
     is_first = false;
     begin += size;
   }

@@ -36,8 +36,8 @@ class VERNIER_API Tokenizer {
   virtual std::vector<TokenId> encode(std::string_view text, bool special = true) const = 0;
 
   // The same for a text that a stranger wrote. Special tokens that are written in it stay ordinary text, and none are
-  // added.
-  virtual std::vector<TokenId> encode_plain(std::string_view text) const = 0;
+  // added. is_behind_token: the text follows a special token, as in a chat, and does not begin a text.
+  virtual std::vector<TokenId> encode_plain(std::string_view text, bool is_behind_token = false) const = 0;
 
   // Returns the text of the ids, in UTF-8. Special tokens are left out unless keep_special is true; ids that are not in
   // the vocabulary are left out. Bytes that are not UTF-8 become U+FFFD, so half a character at the end does, too: to

@@ -4,6 +4,8 @@
 
 #include <algorithm>
 
+#include "text/unicode/unicode.h"
+
 namespace vernier {
 
 namespace {
@@ -54,6 +56,25 @@ std::string_view trimmed(std::string_view text) {
   const auto first = text.find_first_not_of(white);
   if (first == std::string_view::npos) return {};
   return text.substr(first, text.find_last_not_of(white) + 1 - first);
+}
+
+// True for what Python's str.strip() removes, which is the filter `trim` of templates.
+bool is_stripped(char32_t code) {
+  return char_classes()[code] == CharClass::white || (code >= 0x1C && code <= 0x1F);
+}
+
+std::string_view stripped(std::string_view text) {
+  while (!text.empty()) {
+    const auto [code, size] = character_at(text, 0);
+    if (!is_stripped(code)) break;
+    text.remove_prefix(size);
+  }
+  while (!text.empty()) {
+    const auto last = character_before(text, text.size());
+    if (!is_stripped(character_at(text, last).code)) break;
+    text = text.substr(0, last);
+  }
+  return text;
 }
 
 }  // namespace
@@ -160,20 +181,20 @@ void LanguageTexts::add_message(const std::string& role, std::string_view conten
   const bool is_chatml = options_.chat == ChatStyle::chatml;
   add(chat, {token(is_chatml ? "<|im_start|>" : "<|start_header_id|>")}, options_.learns_all);
   if (!is_chatml) {
-    add(chat, tokenizer_.encode_plain(role), options_.learns_all);
+    add(chat, tokenizer_.encode_plain(role, true), options_.learns_all);
     add(chat, {token("<|end_header_id|>")}, options_.learns_all);
   }
   const auto head = is_chatml ? role + "\n" : std::string("\n\n");
-  const auto text = head + std::string(is_chatml ? content : trimmed(content));
-  const auto ids = tokenizer_.encode_plain(text);
-  const auto of_head = common(ids, tokenizer_.encode_plain(head));
+  const auto text = head + std::string(is_chatml ? content : stripped(content));
+  const auto ids = tokenizer_.encode_plain(text, true);
+  const auto of_head = common(ids, tokenizer_.encode_plain(head, true));
   const auto begin = chat.ids.size();
   add(chat, ids, is_answer);
   if (!options_.learns_all) {
     std::fill_n(chat.is_learned.begin() + static_cast<std::ptrdiff_t>(begin), of_head, false);
   }
   add(chat, {token(is_chatml ? "<|im_end|>" : "<|eot_id|>")}, is_answer);
-  if (is_chatml) add(chat, tokenizer_.encode_plain("\n"), options_.learns_all);
+  if (is_chatml) add(chat, tokenizer_.encode_plain("\n", true), options_.learns_all);
 }
 
 }  // namespace vernier
