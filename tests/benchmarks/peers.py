@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
-"""The tables of docs/performance.md: Vernier against a plain LibTorch loop, PyTorch eager, torch.compile, Lightning and
-Accelerate, over five models in float32, bfloat16 and float16 with a scaler.
+"""The tables of docs/performance.md: Vernier against a plain LibTorch loop, PyTorch eager, torch.compile, Lightning,
+Accelerate and JAX, over five models in float32, bfloat16 and float16 with a scaler.
 
     ./vernier build && ninja -C build/release peers_plain
     python3 tests/benchmarks/peers.py           measures, and writes docs/performance.md and docs/performance.svg
     python3 tests/benchmarks/peers.py --check   says which bars of this processor are met; writes nothing by itself
     python3 tests/benchmarks/peers.py --quick --models mlp --output /tmp/performance.md    a rough look
 
-Needs torch 2.11.0, numpy and safetensors and, for their columns, lightning and accelerate. Use a machine that does
+Needs torch 2.11.0, numpy and safetensors and, for their columns, lightning, accelerate and jax[cpu]. Use a machine that does
 nothing else. All peers have the same start weights and batches (peers/models.py) and the same number of threads. First
 each of them trains some steps, whose losses are compared with PyTorch eager's; then they are timed in turn, round by
 round. The peers in Python and peers_plain stay alive between the rounds. Vernier is the shipped program, started anew
@@ -33,7 +33,7 @@ sys.path.insert(0, str(HERE / "peers"))
 try:
     import models
 except ImportError as missing:
-    sys.exit(f"peers.py: {missing}; run: pip install torch==2.11.0 numpy safetensors lightning accelerate")
+    sys.exit(f"peers.py: {missing}; run: pip install torch==2.11.0 numpy safetensors lightning accelerate jax[cpu]")
 import report  # noqa: E402, after the path
 
 PRECISIONS = {"fp32": [], "bf16": ["precision.use=bf16"], "fp16": ["precision.use=fp16", "scaler.use=dynamic"]}
@@ -51,6 +51,7 @@ class Settings:
     curve: int  # steps, and the seconds that they may take
     curve_seconds: float
     slowest: float  # seconds of a step of PyTorch eager; above it the row is left out
+    clock: str = "wall"  # or cpu: processor time of all threads
     patience: float = 300  # seconds until a peer that says nothing is given up
 
 
@@ -82,12 +83,13 @@ class Watched:
 class Served:
     """A peer that stays alive and trains as many steps as it is asked for."""
 
-    def __init__(self, command, settings):
+    def __init__(self, command, precision, settings):
         self.errors = tempfile.TemporaryFile("w+", dir=settings.folder)
         pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": self.errors}
-        # torch.compile's own cache forgets for how many threads it has compiled.
-        cache = {"TORCHINDUCTOR_CACHE_DIR": str(settings.folder / "compiled")}
-        self.watched = Watched(command, settings.patience, env={**os.environ, **cache}, **pipes)
+        # torch.compile's own cache forgets for how many threads and in which precision it has compiled.
+        cache = {"TORCHINDUCTOR_CACHE_DIR": str(settings.folder / f"compiled-{precision}")}
+        more = {**cache, "PEERS_CLOCK": settings.clock}
+        self.watched = Watched(command, settings.patience, env={**os.environ, **more}, **pipes)
         self.answer()
 
     def answer(self):
@@ -115,6 +117,12 @@ class Served:
         self.watched.end()
 
 
+def processor_time(process):
+    """Seconds that all threads of a process have run."""
+    threads = pathlib.Path(f"/proc/{process}/task").glob("*/schedstat")
+    return sum(int(thread.read_text().split()[0]) for thread in threads) / 1e9
+
+
 class Vernier:
     """The program, one process for each call."""
 
@@ -136,7 +144,8 @@ class Vernier:
             times, last = [], ""
             while line := process.line(process.process.stderr):
                 if re.match(r"step \d+/\d+ ", line):
-                    times.append(time.perf_counter())
+                    is_wall = self.settings.clock == "wall"
+                    times.append(time.perf_counter() if is_wall else processor_time(process.process.pid))
                 last = line.strip() or last
             if process.process.wait() != 0:
                 raise Lost(last[:160] if process.process.returncode > 0 else f"signal {-process.process.returncode}")
@@ -168,9 +177,11 @@ def start(peer, name, precision, folder, settings):
         if not os.access(settings.plain, os.X_OK):
             raise Lost("peers_plain is not built; run: ninja -C build/release peers_plain")
         arguments = [settings.plain, folder, precision, models.MODELS[name].batch_size, settings.threads]
+    elif peer == "jax":
+        arguments = [sys.executable, HERE / "peers/jax_peer.py", name, folder, precision, settings.threads]
     else:
         arguments = [sys.executable, HERE / "peers/python_peer.py", peer, name, folder, precision, settings.threads]
-    return Served(arguments, settings)
+    return Served(arguments, precision, settings)
 
 
 class Cell:
@@ -288,6 +299,8 @@ def arguments():
         parser.add_argument(f"--{option}", type=names(known), default=list(known), help=",".join(known))
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)), help="default: all cores")
+    parser.add_argument("--clock", choices=["wall", "cpu"], default="wall",
+                        help="cpu: processor time, for one thread on a machine that does other work too")
     parser.add_argument("--program", default=str(ROOT / "build/release/vernier"), help="default: build/release/vernier")
     parser.add_argument("--plain", help="the plain loop; default: peers_plain beside the program")
     parser.add_argument("--output", type=pathlib.Path, help="default: docs/performance.md, and with --check none")
@@ -297,6 +310,8 @@ def arguments():
     given.program = os.path.abspath(given.program)
     given.plain = os.path.abspath(given.plain or os.path.join(os.path.dirname(given.program), "peers_plain"))
     given.peers = [peer for peer in report.PEERS if peer in given.peers or peer == "eager"]
+    if given.clock == "cpu" and given.threads != 1:
+        parser.error("--clock cpu is for --threads 1: the processor time of several threads says nothing of their speed")
     if given.output is None and not given.check:
         given.output = ROOT / "docs/performance.md"
     if "vernier" in given.peers and not os.access(given.program, os.X_OK):
@@ -306,7 +321,7 @@ def arguments():
 
 def settings_of(given, folder):
     settings = Settings(given.program, given.plain, given.threads, folder, given.rounds, seconds=2, curve=CURVE,
-                        curve_seconds=30, slowest=5)
+                        curve_seconds=30, slowest=5, clock=given.clock)
     if given.quick:
         settings.rounds, settings.seconds, settings.curve = min(given.rounds, 3), 0.3, 20
         settings.curve_seconds, settings.slowest = 5, 2
@@ -315,7 +330,7 @@ def settings_of(given, folder):
 
 def main():
     given = arguments()
-    if (load := os.getloadavg()[0]) > 1:
+    if (load := os.getloadavg()[0]) > 1 and given.clock == "wall":
         print(f"peers.py: other programs are running (load {load:.1f}); times will be too long", file=sys.stderr)
     rows = {}
     with tempfile.TemporaryDirectory() as folder:

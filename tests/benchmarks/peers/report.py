@@ -15,6 +15,7 @@ PEERS = {
     "compile": "torch.compile",
     "lightning": "Lightning",
     "accelerate": "Accelerate",
+    "jax": "JAX",
 }
 COLOURS = {
     "vernier": "#d1495b",
@@ -23,6 +24,7 @@ COLOURS = {
     "compile": "#00798c",
     "lightning": "#edae49",
     "accelerate": "#9c6ade",
+    "jax": "#6a994e",
 }
 # The largest distance of two losses, relative where they are above 1. In 16 bits a loss itself has 8 or 11 digits, and
 # peers differ in what they round. A model in which a rounding of the start weights grows to more than that may differ
@@ -33,7 +35,6 @@ BARS = {
     "AMD with AVX-512": {("gpt_small", "fp32"): 2.3, ("gpt_small", "bf16"): 1.8, ("mlp", "fp32"): 2.3},
     "Intel with AMX": {("gpt_small", "fp32"): 1.25, ("gpt_small", "bf16"): 2.2, ("mlp", "fp32"): 1.1},
 }
-BEGIN, END = "<!-- peers -->\n", "<!-- /peers -->\n"
 
 
 def cpuinfo(key):
@@ -178,7 +179,7 @@ def curve_table(rows, peers):
 
 def versions():
     found = [f"Python {platform.python_version()}"]
-    for name, title in (("torch", "torch"), ("lightning", "Lightning"), ("accelerate", "Accelerate")):
+    for name, title in (("torch", "torch"), ("lightning", "Lightning"), ("accelerate", "Accelerate"), ("jax", "JAX")):
         try:
             found.append(f"{title} {importlib.metadata.version(name)}")
         except importlib.metadata.PackageNotFoundError:
@@ -189,7 +190,8 @@ def versions():
 def text(rows, given, picture):
     threads = f"{given.threads} thread{'s' if given.threads > 1 else ''}"
     where = f"{cpuinfo('model name') or 'unknown processor'} ({', '.join(instructions()) or 'no AVX2'}), {threads}"
-    lines = [f"Measured on {where}; {versions()}."]
+    clock = "; processor time, because the machine did other work" if given.clock == "cpu" else ""
+    lines = [f"Measured on {where}{clock}; {versions()}."]
     if given.quick:
         lines += ["", "**This was a `--quick` run: few short rounds. It shows that all peers run, and no figures.**"]
     lines += ["", f"![Speed of each peer, PyTorch eager is 1]({picture})", "",
@@ -246,12 +248,16 @@ def svg(rows, peers):
 
 
 def write(path, rows, given):
-    """Into the file between the two marks, or into a new one; the picture beside it."""
-    page = path.read_text() if path.exists() else BEGIN + END
-    before, _, rest = page.partition(BEGIN)
-    _, mark, after = rest.partition(END)
+    """Into the file between the two marks of this kind of processor, which it adds at the end; the picture beside it."""
+    kind = kind_of_processor() or cpuinfo("model name") or "unknown processor"
+    begin, end = f"<!-- peers: {kind} -->\n", f"<!-- /peers: {kind} -->\n"
+    page = path.read_text() if path.exists() else ""
+    if begin not in page:
+        page += f"\n## {kind}\n\n{begin}{end}"
+    before, _, rest = page.partition(begin)
+    _, mark, after = rest.partition(end)
     if not mark:
-        raise SystemExit(f"peers.py: {path} has no lines {BEGIN.strip()} and {END.strip()} around the tables")
-    picture = path.with_suffix(".svg")
+        raise SystemExit(f"peers.py: {path} has no line {end.strip()} behind {begin.strip()}")
+    picture = path.with_name(f"{path.stem}-{kind.split()[0].lower()}.svg")
     picture.write_text(svg(rows, given.peers))
-    path.write_text(before + BEGIN + "\n" + text(rows, given, picture.name) + "\n\n" + END + after)
+    path.write_text(before + begin + "\n" + text(rows, given, picture.name) + "\n\n" + end + after)
