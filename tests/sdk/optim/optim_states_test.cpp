@@ -286,6 +286,42 @@ TEST_CASE("optim states: found_inf changes nothing, grad_scale divides, groups a
   }
 }
 
+// The widest kernels leave maximize to others, so this compares them.
+TEST_CASE("optim states: to maximize the negative has the bits of minimizing, in tensors of any size") {
+  torch::manual_seed(10);
+  for (const auto kept_in : small_states) {
+    Parameters parameters, others;
+    for (std::int64_t size = 1; size < 70; ++size) {
+      parameters.push_back(torch::randn({size < 60 ? size : 97 * size}).requires_grad_());
+      others.push_back(parameters.back().detach().clone().requires_grad_());
+    }
+    AdamW optimizer(parameters, {.lr = 0.01, .state = kept_in}),
+        other(others, {.lr = 0.01, .maximize = true, .state = kept_in});
+    for (int step = 0; step < 4; ++step) {
+      CAPTURE(step);
+      for (std::size_t i = 0; i < parameters.size(); ++i) {
+        auto gradient = torch::randn_like(parameters[i]) * std::pow(10.0, static_cast<double>(i % 30) - 20);
+        if (step > 0 && i % 10 == 3) gradient[0] = step == 1 ? INFINITY : step == 2 ? NAN : 0.0F;
+        parameters[i].mutable_grad() = gradient;
+        others[i].mutable_grad() = -gradient;
+      }
+      const auto scale = torch::full({}, step % 2 == 0 ? 1.0F : 3.0F);
+      optimizer.step(torch::zeros({}), scale);
+      other.step(torch::zeros({}), scale);
+      for (std::size_t i = 0; i < parameters.size(); ++i) {
+        CHECK(::same_bits(parameters[i].detach().nan_to_num(), others[i].detach().nan_to_num()));
+      }
+      auto a = copy_of(optimizer.state_dict()), b = copy_of(other.state_dict());
+      for (auto* state : {&a, &b}) {
+        for (auto& [name, tensor] : state->tensors) {
+          if (tensor.is_floating_point()) tensor = tensor.nan_to_num();
+        }
+      }
+      CHECK(same_bits(a, b));
+    }
+  }
+}
+
 // Runs the operators of a GPU on the host.
 TEST_CASE("optim states: operators give what the host's own pass gives") {
   const Threads one(1);

@@ -8,6 +8,8 @@
 #include <cmath>
 #include <limits>
 
+#include "block_vectors.h"
+
 namespace vernier {
 
 namespace {
@@ -161,6 +163,69 @@ void update_on(Rounding rounding, const Arguments& arguments, const Averages& av
   update_as_asked<false>(arguments, averages);
 }
 
+#if defined(__x86_64__)
+VERNIER_AVX512 inline __m512i mixed(__m512i x) {
+  x = _mm512_mullo_epi32(_mm512_xor_si512(x, _mm512_srli_epi32(x, 16)),
+                         _mm512_set1_epi32(static_cast<int>(CountedNoise::a)));
+  x = _mm512_mullo_epi32(_mm512_xor_si512(x, _mm512_srli_epi32(x, 13)),
+                         _mm512_set1_epi32(static_cast<int>(CountedNoise::b)));
+  return _mm512_xor_si512(x, _mm512_srli_epi32(x, 16));
+}
+
+VERNIER_AVX512 inline __m512 wide(const std::uint16_t* from) {
+  const __m256i bits = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from));
+  return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(bits), 16));
+}
+
+VERNIER_AVX512 inline void store_rounded(__m512 number, __m512i noise, std::uint16_t* to) {
+  const __mmask16 is_nan = _mm512_cmp_ps_mask(number, number, _CMP_UNORD_Q);
+  const __m512i bits = _mm512_mask_mov_epi32(_mm512_castps_si512(number), is_nan, _mm512_set1_epi32(0x7fc00000));
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(to),
+                      _mm512_cvtepi32_epi16(_mm512_srli_epi32(_mm512_add_epi32(bits, noise), 16)));
+}
+
+// The bits of update_with_avx2<InBfloat16> for the first lines, without L2 and maximize; returns how many elements.
+// GCC takes 256-bit vectors for that one, whatever it is compiled for.
+template <bool divides>
+VERNIER_AVX512 std::int64_t update_wide(const Arguments& arguments, const InBfloat16& averages) {
+  const AdamNumbers& n = arguments.numbers;
+  const bool starts_at_mean = n.mean_share < 0.5F;
+  const __m512 share = _mm512_set1_ps(starts_at_mean ? n.mean_share : n.mean_share - 1);
+  const __m512 beta2 = _mm512_set1_ps(n.beta2), square_share = _mm512_set1_ps(n.square_share);
+  const __m512 correction = _mm512_set1_ps(n.correction), inverse = _mm512_set1_ps(1 / n.correction);
+  const __m512 decay = _mm512_set1_ps(n.decay), step_size = _mm512_set1_ps(n.step_size), eps = _mm512_set1_ps(n.eps);
+  const __m512 scale = _mm512_set1_ps(n.grad_scale);
+  const __m512i infinity_stays = _mm512_set1_epi32(5 << 20);  // where the second is +inf, so is the result
+  const __m512i own = _mm512_set1_epi32(static_cast<int>(averages.noise.place()));
+  const __m512i now = _mm512_set1_epi32(static_cast<int>(averages.noise.now()));
+  __m512i places = _mm512_add_epi32(_mm512_set1_epi32(static_cast<int>(averages.place)),
+                                    _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15));
+  std::int64_t i = 0;
+  for (; i + line <= arguments.count; i += line) {
+    __builtin_prefetch(arguments.gradient + i + ahead);
+    __builtin_prefetch(arguments.parameter + i + ahead, 1);
+    __builtin_prefetch(averages.exp_avg + i + ahead, 1);
+    __builtin_prefetch(averages.exp_avg_sq + i + ahead, 1);
+    __m512 g = _mm512_loadu_ps(arguments.gradient + i);
+    if constexpr (divides) g = _mm512_div_ps(g, scale);
+    const __m512 before = wide(averages.exp_avg + i), faded = _mm512_mul_ps(wide(averages.exp_avg_sq + i), beta2);
+    const __m512 mean = _mm512_fmadd_ps(share, _mm512_sub_ps(g, before), starts_at_mean ? before : g);
+    const __m512 square = _mm512_fmadd_ps(g, _mm512_mul_ps(square_share, g), faded);
+    const __m512 root = _mm512_sqrt_ps(square), near = _mm512_mul_ps(root, inverse);
+    const __m512 exact = _mm512_fmadd_ps(_mm512_fnmadd_ps(near, correction, root), inverse, near);
+    const __m512 corrected = _mm512_add_ps(_mm512_fixupimm_ps(exact, near, infinity_stays, 0), eps);
+    const __m512 weight = _mm512_mul_ps(_mm512_loadu_ps(arguments.parameter + i), decay);
+    _mm512_storeu_ps(arguments.parameter + i,
+                     _mm512_sub_ps(weight, _mm512_div_ps(_mm512_mul_ps(step_size, mean), corrected)));
+    const __m512i word = mixed(_mm512_add_epi32(mixed(_mm512_xor_si512(places, own)), now));
+    store_rounded(mean, _mm512_and_si512(word, _mm512_set1_epi32(0xffff)), averages.exp_avg + i);
+    store_rounded(square, _mm512_srli_epi32(word, 16), averages.exp_avg_sq + i);
+    places = _mm512_add_epi32(places, _mm512_set1_epi32(line));
+  }
+  return i;
+}
+#endif
+
 }  // namespace
 
 AdamNumbers adam_numbers(const AdamOptions& options, double lr, double step, float grad_scale, Rounding) {
@@ -184,7 +249,16 @@ void adam_update(Rounding rounding, const AdamNumbers& numbers, std::int64_t cou
 void adam_update_bfloat16(Rounding rounding, const AdamNumbers& numbers, const CountedNoise& noise, std::uint32_t place,
                           std::int64_t count, float* parameter, const float* gradient, std::uint16_t* exp_avg,
                           std::uint16_t* exp_avg_sq) {
-  update_on(rounding, {numbers, count, parameter, gradient}, InBfloat16{exp_avg, exp_avg_sq, noise, place});
+  std::int64_t done = 0;
+#if defined(__x86_64__)
+  if (has_wide_blocks() && rounding == Rounding::once && numbers.sign == 1 && numbers.l2 == 0) {
+    const Arguments all{numbers, count, parameter, gradient};
+    const InBfloat16 averages{exp_avg, exp_avg_sq, noise, place};
+    done = numbers.grad_scale == 1 ? update_wide<false>(all, averages) : update_wide<true>(all, averages);
+  }
+#endif
+  update_on(rounding, {numbers, count - done, parameter + done, gradient + done},
+            InBfloat16{exp_avg + done, exp_avg_sq + done, noise, place + static_cast<std::uint32_t>(done)});
 }
 
 }  // namespace vernier

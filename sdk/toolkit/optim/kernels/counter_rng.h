@@ -24,6 +24,7 @@ class CountedNoise {
 
   std::uint32_t place() const { return place_; }
   std::uint32_t count() const { return count_; }
+  std::uint32_t now() const { return now_; }  // of set_step()
   void set_step(std::uint32_t step) { now_ = count_ + step * golden; }
   // Returns two random numbers of 16 bits for the element at this index.
   std::uint32_t operator()(std::uint32_t place) const { return mixed(mixed(place ^ place_) + now_); }
@@ -35,14 +36,17 @@ class CountedNoise {
     return mixed(mixed(places.bitwise_xor(static_cast<std::int32_t>(place_))).add_(now));
   }
 
- private:
-  static constexpr std::uint32_t golden = 0x9e3779b9, a = 0x85ebca6b, b = 0xc2b2ae35;
-
+  // The parts of the function, for kernels that compute it for several indices at once.
+  static constexpr std::uint32_t a = 0x85ebca6b, b = 0xc2b2ae35;
   static std::uint32_t mixed(std::uint32_t x) {
     x = (x ^ x >> 16) * a;
     x = (x ^ x >> 13) * b;
     return x ^ x >> 16;
   }
+
+ private:
+  static constexpr std::uint32_t golden = 0x9e3779b9;
+
   static at::Tensor mixed(const at::Tensor& x) {
     const auto shifted = [](const at::Tensor& y, int bits) {  // int32 shifts its sign bit in
       return y.bitwise_right_shift(bits).bitwise_and((1 << (32 - bits)) - 1);
