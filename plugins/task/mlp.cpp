@@ -12,6 +12,7 @@
 #include <ATen/ops/linear.h>
 #include <ATen/ops/relu.h>
 #include <torch/nn/modules/container/modulelist.h>
+#include <vernier/graph_export.h>
 #include <vernier/sdk.h>
 #include <vernier/task_options.h>
 
@@ -67,7 +68,7 @@ class Network final : public torch::nn::Module {
   std::vector<std::shared_ptr<Linear>> layers_;
 };
 
-class Mlp final : public vernier::Task {
+class Mlp final : public vernier::Task, public vernier::Exportable {
  public:
   explicit Mlp(Options& options)
       : inputs_(options.get("inputs", 32, "numbers of a point", between(1, widest))),
@@ -123,6 +124,10 @@ class Mlp final : public vernier::Task {
     const auto logits = network_->forward(points_.narrow(0, training(), held_out_).to(run.device));
     run.metrics.set("accuracy", (logits.argmax(1) == labels).to(torch::kFloat32).mean());
     return at::cross_entropy_loss(logits, labels);
+  }
+
+  vernier::ExportedModel exported_model() override {
+    return vernier::exported_model(*network_, {torch::zeros({2, inputs_})}, std::make_index_sequence<1>());
   }
 
   vernier::State save() const override { return sampler_->state_dict(); }

@@ -15,7 +15,7 @@ find sdk framework plugins -name '*.cpp' -o -name '*.h' | LC_ALL=C sort | grep -
     -v toolkit="$(ls sdk/toolkit/include/vernier)" '
     BEGIN {
       # In each line, a room may include those before it.
-      sdk = "core base files text cuda optim cpu trace amp memory advice data readers"
+      sdk = "core base files text cuda optim cpu trace amp memory advice data readers graph"
       runner = "wiring process state run output cli"
       service = "service/http service/queue service/audit service/api service/jobs service"
       count = split(sdk, names, " ")

@@ -1,5 +1,7 @@
 // `vernier export`: writes a trained run's model for other programs.
+#include <vernier/autocast.h>
 #include <vernier/error.h>
+#include <vernier/graph_export.h>
 #include <vernier/model_adapter.h>
 #include <vernier/options.h>
 #include <vernier/predictor.h>
@@ -27,9 +29,9 @@ constexpr const char* usage = R"(usage: vernier export RUN --format FORMAT --out
 
 Writes the model of a run's newest checkpoint, with the average of callback/ema or callback/swa if the run has one.
 
-  --format FORMAT        torchscript, safetensors, pt2 (of task/graph, for torch.export.load), python, huggingface for
-                         a published language model, or peft for what an adapter such as callback/lora added; the
-                         other formats have the adapter merged
+  --format FORMAT        onnx, pt2 (for torch.export.load), torchscript, safetensors, python, huggingface for a
+                         published language model, or peft for what an adapter such as callback/lora added; the other
+                         formats have the adapter merged
   --output FILE          the file, or the folder of python, huggingface and peft; it must not exist. A task such as
                          tabular describes inputs and outputs in a JSON file beside it: model.pt gets model.json; a
                          TorchScript module and model.py return it as text from describe()
@@ -37,7 +39,7 @@ Writes the model of a run's newest checkpoint, with the average of callback/ema 
   --plugin-path FOLDER   looks for plugins there first
 )";
 
-const std::vector<std::string> formats = {"torchscript", "safetensors", "pt2", "python", "huggingface", "peft"};
+const std::vector<std::string> formats = {"onnx", "pt2", "torchscript", "safetensors", "python", "huggingface", "peft"};
 
 const PublishedModel& published(const Prepared& prepared) {
   const auto* model = dynamic_cast<const PublishedModel*>(prepared.wiring->task.get());
@@ -45,8 +47,38 @@ const PublishedModel& published(const Prepared& prepared) {
   refuse(prepared.wiring->task->id() + " has no published form; it is for task/llama, and task/gpt with a `folder`");
 }
 
-[[noreturn]] void refuse_pt2(const Prepared& prepared) {
-  refuse(prepared.wiring->task->id() + " has no graph of torch.export; --format pt2 is for task/graph");
+ExportedModel graph_of(const Prepared& prepared) {
+  if (auto* exportable = dynamic_cast<Exportable*>(prepared.wiring->task.get())) {
+    auto model = exportable->exported_model();
+    for (auto& example : model.examples) example = example.to(prepared.run.device);
+    return model;
+  }
+  auto& task = supervised(prepared, "export to ONNX or pt2");
+  const auto* predictor = dynamic_cast<const Predictor*>(&task);
+  const auto forward = [&task](const std::vector<torch::Tensor>& inputs) {
+    Batch batch;
+    batch.tensors = inputs;
+    batch.samples = inputs.at(0).size(0);
+    return task.forward(batch);
+  };
+  return {*prepared.run.model,
+          forward,
+          task.example(2).to(prepared.run.device).tensors,
+          {},
+          predictor == nullptr ? "" : predictor->description()};
+}
+
+// write: export_onnx or export_pt2.
+void export_graph(const Prepared& prepared, void (*write)(const ExportedModel&, const std::string&), const char* format,
+                  const std::string& file) {
+  const Autocast without(prepared.run.device.type(), torch::kFloat, /*enabled=*/false);
+  try {
+    write(graph_of(prepared), file);
+  } catch (const Error& error) {
+    if (error.kind() != Error::Kind::configuration) throw;
+    const auto task = prepared.wiring->task->id();
+    throw Error(task + " cannot be exported to " + format + ": " + error.what(), Error::Kind::configuration);
+  }
 }
 
 std::vector<ModelAdapter*> adapters_of(const Prepared& prepared) {
@@ -68,7 +100,7 @@ void check_format(const std::string& format) {
   if (std::ranges::find(formats, format) != formats.end()) return;
   const auto near = nearest(format, formats);
   refuse("--format is " + shortened(format) +
-         ", and must be torchscript, safetensors, pt2, python, huggingface or peft" +
+         ", and must be onnx, pt2, torchscript, safetensors, python, huggingface or peft" +
          (near.empty() ? "" : "; did you mean " + near + "?"));
 }
 
@@ -135,10 +167,9 @@ int export_run(const boost::program_options::variables_map& given) {
     });
   };
   const auto* predictor = dynamic_cast<const Predictor*>(prepared->wiring->task.get());
-  const auto description =
-      predictor == nullptr || (format != "torchscript" && format != "safetensors" && format != "pt2")
-          ? ""
-          : predictor->description();
+  const auto description = predictor == nullptr || (format == "python" || format == "huggingface" || format == "peft")
+                               ? ""
+                               : predictor->description();
   const auto beside = place_of_description(output);
   if (!description.empty()) refuse_other_description(beside, description);
   fs::create_directories(fs::absolute(output).parent_path());
@@ -150,10 +181,12 @@ int export_run(const boost::program_options::variables_map& given) {
     auto& task = supervised(*prepared, "export to TorchScript");
     in_evaluation([&] { save_torchscript(part, *run.model, task, run.device); });
   } else if (format == "pt2") {
-    if (predictor == nullptr) refuse_pt2(*prepared);
     in_evaluation([&] {
-      if (!predictor->save_pt2(part)) refuse_pt2(*prepared);
+      if (predictor != nullptr && predictor->save_pt2(part)) return;  // the model came as such a file
+      export_graph(*prepared, export_pt2, "pt2", part);
     });
+  } else if (format == "onnx") {
+    in_evaluation([&] { export_graph(*prepared, export_onnx, "ONNX", part); });
   } else if (format == "python") {
     const auto& task = supervised(*prepared, "export to Python");
     write_python(part, task, predictor);

@@ -29,6 +29,7 @@
 #include <ATen/ops/cross_entropy_loss.h>
 #include <vernier/error.h>
 #include <vernier/generation.h>
+#include <vernier/graph_export.h>
 #include <vernier/memory_ledger.h>
 #include <vernier/sdk.h>
 #include <vernier/task_options.h>
@@ -111,7 +112,7 @@ Sample read_sample(Options& options) {
   return sample;
 }
 
-class Gpt final : public vernier::Task, public vernier::LanguageModel {
+class Gpt final : public vernier::Task, public vernier::LanguageModel, public vernier::Exportable {
  public:
   explicit Gpt(Options& options)
       : paths_(options.require<std::vector<std::string>>("data", "files and folders of text")),
@@ -202,6 +203,13 @@ class Gpt final : public vernier::Task, public vernier::LanguageModel {
   bool reads_bytes() const override { return true; }
   torch::Tensor next_logits(const torch::Tensor& tokens, vernier::KeyValueCache* cache) override {
     return network_->next_logits({.tokens = tokens.unsqueeze(0), .cache = cache});
+  }
+
+  vernier::ExportedModel exported_model() override {
+    return {*network_,
+            [this](const auto& inputs) { return network_->forward(inputs.at(0)); },
+            {torch::zeros({2, shape_.context}, torch::kInt64)},
+            {"tokens"}};
   }
 
   vernier::State save() const override {

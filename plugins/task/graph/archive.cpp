@@ -6,6 +6,7 @@
 #include <torch/types.h>
 #include <vernier/error.h>
 #include <vernier/memory.h>
+#include <vernier/pt2_types.h>
 
 #include <algorithm>
 #include <cstring>
@@ -13,14 +14,14 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
-#include "export_types.h"
-
 namespace graph {
 
 namespace {
 
 using caffe2::serialize::PyTorchStreamReader;
 using nlohmann::json;
+using vernier::pt2::dtype_of;
+using vernier::pt2::strided;
 
 constexpr const char* weights = "data/weights";
 

@@ -3,6 +3,7 @@
 #include <ATen/core/jit_type.h>
 #include <c10/util/StringUtil.h>
 #include <vernier/error.h>
+#include <vernier/pt2_types.h>
 
 #include <limits>
 #include <nlohmann/json.hpp>
@@ -10,7 +11,6 @@
 #include <unordered_map>
 
 #include "arithmetic.h"
-#include "export_types.h"
 #include "values.h"
 
 namespace graph {
@@ -18,6 +18,10 @@ namespace graph {
 namespace {
 
 using nlohmann::json;
+using vernier::pt2::dtype_of;
+using vernier::pt2::memory_format_of;
+using vernier::pt2::schema_version;
+using vernier::pt2::strided;
 
 constexpr int most_nested = 8;
 constexpr std::size_t most_nodes = 1'000'000;

@@ -9,7 +9,7 @@
 #include <optional>
 #include <utility>
 
-namespace graph {
+namespace vernier::pt2 {
 
 inline constexpr int schema_version = 8;
 inline constexpr int strided = 7;
@@ -39,6 +39,13 @@ inline std::optional<c10::ScalarType> dtype_of(int number) {
   return std::nullopt;
 }
 
+inline std::optional<int> number_of(c10::ScalarType wanted) {
+  for (const auto& [key, dtype] : dtypes) {
+    if (dtype == wanted) return key;
+  }
+  return std::nullopt;
+}
+
 inline std::optional<c10::MemoryFormat> memory_format_of(int number) {
   constexpr std::array formats = {c10::MemoryFormat::Contiguous, c10::MemoryFormat::ChannelsLast,
                                   c10::MemoryFormat::ChannelsLast3d, c10::MemoryFormat::Preserve};
@@ -46,4 +53,4 @@ inline std::optional<c10::MemoryFormat> memory_format_of(int number) {
   return formats[static_cast<std::size_t>(number - 1)];
 }
 
-}  // namespace graph
+}  // namespace vernier::pt2

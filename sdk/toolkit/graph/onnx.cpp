@@ -1,0 +1,258 @@
+#include "onnx.h"
+
+#include <ATen/ops/scalar_tensor.h>
+#include <ATen/ops/tensor.h>
+#include <vernier/error.h>
+
+#include <algorithm>
+#include <set>
+
+#include "onnx_rules.h"
+
+namespace vernier::graph {
+
+namespace {
+
+constexpr int ir_version = 9, opset = 20;
+constexpr std::size_t most_bytes = 2'000'000'000;  // of a message of protocol buffers
+
+const Rules& all_rules() {
+  static const Rules rules = [] {
+    Rules all;
+    add_math_rules(all);
+    add_shape_rules(all);
+    add_layer_rules(all);
+    add_recurrent_rules(all);
+    return all;
+  }();
+  return rules;
+}
+
+// "aten::add_" is written as add: its result is another value here.
+std::string rule_name(const Node& node) {
+  auto name = node.name().starts_with("aten::") ? node.name().substr(6) : node.name();
+  if (node.op.schema().is_mutable() && name.ends_with('_')) name.pop_back();
+  return name;
+}
+
+std::string place(const Node& node) {
+  return rule_name(node) + (node.layer.empty() ? "" : " (in or after the layer '" + node.layer + "')");
+}
+
+}  // namespace
+
+OnnxGraph::OnnxGraph(const Graph& graph, const std::vector<std::string>& inputs) : graph_(graph) {
+  for (std::size_t i = 0; i < inputs.size(); ++i) names_[graph.inputs[i]] = inputs[i];
+  for (std::size_t i = 0; i < inputs.size() && batch_.empty(); ++i) {
+    const auto& sizes = graph.values[graph.inputs[i]].sizes;
+    if (!sizes.empty() && sizes[0] == Size{1, true}) batch_ = inputs[i];
+  }
+}
+
+Names OnnxGraph::add(const std::string& type, const Names& inputs, const std::vector<Attribute>& attributes,
+                     std::size_t outputs) {
+  Names names;
+  Message node;
+  for (const auto& input : inputs) node.text(1, input);
+  for (std::size_t i = 0; i < outputs; ++i) {
+    names.push_back(new_name(type));
+    node.text(2, names.back());
+  }
+  node.text(4, type);
+  for (const auto& attribute : attributes) node.message(5, attribute_message(attribute));
+  nodes_.push_back(std::move(node));
+  return names;
+}
+
+Name OnnxGraph::tensor(const torch::Tensor& tensor) {
+  const auto name = new_name("constant");
+  initializers_.push_back(tensor_message(name, tensor));
+  return name;
+}
+
+Name OnnxGraph::ints(const std::vector<std::int64_t>& numbers) {
+  auto& known = ints_[numbers];
+  if (known.empty()) known = tensor(at::tensor(numbers, torch::kInt64));
+  return known;
+}
+
+Name OnnxGraph::number(double number, torch::ScalarType dtype) {
+  return tensor(at::scalar_tensor(number, torch::kFloat64).to(dtype));
+}
+
+Name OnnxGraph::name_of(std::size_t value) {
+  if (const auto known = names_.find(value); known != names_.end()) return known->second;
+  const auto& one = graph_.values[value];
+  if (one.kind == Value::Kind::result) refuse("a value is used before it is made");
+  if (onnx_dtype(one.dtype()) == 0) refuse(std::string("ONNX has no tensors of ") + c10::toString(one.dtype()));
+  total_ += one.tensor.nbytes();
+  if (total_ > most_bytes) refuse("its weights have more than 2 GB, and an ONNX file has less; take --format pt2");
+  const auto name = one.name.empty() ? new_name("constant") : one.name;
+  initializers_.push_back(tensor_message(name, one.tensor));
+  return names_[value] = name;
+}
+
+Name OnnxGraph::sizes(const Sizes& sizes) {
+  if (std::ranges::none_of(sizes, &Size::is_per_sample)) {
+    std::vector<std::int64_t> numbers;
+    for (const auto& size : sizes) numbers.push_back(size.number);
+    return ints(numbers);
+  }
+  const auto shape = add("Shape", {batch_}, {{"start", std::int64_t{0}}, {"end", std::int64_t{1}}});
+  Names parts;
+  for (const auto& size : sizes) {
+    parts.push_back(!size.is_per_sample ? ints({size.number})
+                    : size.number == 1  ? shape
+                                        : add("Mul", {shape, ints({size.number})}));
+  }
+  return add("Concat", parts, {{"axis", std::int64_t{0}}});
+}
+
+std::string OnnxGraph::bytes(const std::vector<std::string>& inputs, const std::string& description) {
+  const auto output = add("Identity", {name_of(graph_.output)});
+  const auto described = [](const std::string& name, const Value& value) {
+    std::vector<std::variant<std::int64_t, std::string>> sizes;
+    for (const auto& size : value.sizes) {
+      if (!size.is_per_sample) sizes.emplace_back(size.number);
+      if (size.is_per_sample) {
+        sizes.emplace_back(size.number == 1 ? "batch" : std::to_string(size.number) + " * batch");
+      }
+    }
+    return input_message(name, onnx_dtype(value.dtype()), sizes);
+  };
+  Message graph, last;
+  for (const auto& node : nodes_) graph.message(1, node);
+  last.text(1, output), last.text(2, "output"), last.text(4, "Identity");
+  graph.message(1, last);
+  graph.text(2, "model");
+  for (const auto& initializer : initializers_) graph.message(5, initializer);
+  for (std::size_t i = 0; i < inputs.size(); ++i) {
+    graph.message(11, described(inputs[i], graph_.values[graph_.inputs[i]]));
+  }
+  graph.message(12, described("output", graph_.values[graph_.output]));
+  Message model, operators, metadata;
+  model.number(1, ir_version);
+  model.text(2, "Vernier");
+  model.text(3, VERNIER_VERSION);
+  model.message(7, graph);
+  operators.text(1, ""), operators.number(2, opset);
+  model.message(8, operators);
+  if (!description.empty()) {
+    metadata.text(1, "description"), metadata.text(2, description);
+    model.message(14, metadata);
+  }
+  return model.bytes();
+}
+
+std::string onnx_bytes(const Graph& graph, const std::vector<std::string>& inputs, const std::string& description) {
+  std::set<std::string> unknown;
+  for (const auto& node : graph.nodes) {
+    if (!all_rules().contains(rule_name(node))) unknown.insert(place(node));
+  }
+  if (!unknown.empty()) {
+    std::string all;
+    for (const auto& name : unknown) all += (all.empty() ? "" : ", ") + name;
+    refuse("there is no rule that writes by ONNX: " + all);
+  }
+  OnnxGraph onnx(graph, inputs);
+  for (const auto& node : graph.nodes) {
+    Call call(onnx, node);
+    all_rules().at(rule_name(node))(call);
+  }
+  return onnx.bytes(inputs, description);
+}
+
+std::size_t Call::place_of(const char* argument) const {
+  const auto& arguments = node_.op.schema().arguments();
+  const auto found = std::ranges::find(arguments, argument, &c10::Argument::name);
+  return static_cast<std::size_t>(found - arguments.begin());
+}
+
+bool Call::has(const char* argument) const {
+  const auto place = place_of(argument);
+  if (place == node_.arguments.size()) return false;
+  const auto& found = node_.arguments[place];
+  return found.kind != Argument::Kind::constant || !found.constant.isNone();
+}
+
+const Argument& Call::at(const char* argument) const {
+  if (!has(argument)) refuse(std::string("it lacks the argument '") + argument + "'");
+  return node_.arguments[place_of(argument)];
+}
+
+std::size_t Call::value_index(const char* argument) const {
+  const auto& found = at(argument);
+  if (found.kind != Argument::Kind::value) refuse(std::string("its argument '") + argument + "' is not a tensor");
+  return found.value;
+}
+
+const Value& Call::value(const char* argument) const {
+  return onnx.value(value_index(argument));
+}
+
+std::vector<std::size_t> Call::values(const char* argument) const {
+  std::vector<std::size_t> all;
+  for (const auto& item : at(argument).items) {
+    if (item.kind != Argument::Kind::value) refuse(std::string("its list '") + argument + "' has an empty place");
+    all.push_back(item.value);
+  }
+  return all;
+}
+
+Name Call::name(const char* argument, torch::ScalarType dtype) {
+  const auto& found = at(argument);
+  if (found.kind == Argument::Kind::size) return onnx.cast(onnx.sizes({found.size}), dtype);
+  if (found.kind == Argument::Kind::constant) return onnx.number(real(argument), dtype);
+  const auto& of = value(argument);
+  if (of.dtype() == dtype) return name(argument);
+  return of.is_number() ? onnx.tensor(of.tensor.to(dtype)) : onnx.cast(name(argument), dtype);
+}
+
+std::int64_t Call::integer(const char* argument) const {
+  const auto& found = at(argument);
+  if (found.kind != Argument::Kind::constant) refuse(std::string("'") + argument + "' depends on the batch");
+  return found.constant.toScalar().toLong();
+}
+
+double Call::real(const char* argument) const {
+  const auto& found = at(argument);
+  if (found.kind == Argument::Kind::value && value(argument).is_number()) return value(argument).tensor.item<double>();
+  if (found.kind != Argument::Kind::constant) refuse(std::string("'") + argument + "' is not a constant");
+  if (found.constant.isBool()) return found.constant.toBool() ? 1 : 0;
+  return found.constant.toScalar().toDouble();
+}
+
+bool Call::flag(const char* argument) const {
+  return has(argument) && at(argument).constant.toBool();
+}
+
+std::string Call::text(const char* argument) const {
+  return at(argument).constant.toStringRef();
+}
+
+std::vector<std::int64_t> Call::integers(const char* argument) const {
+  const auto& found = at(argument);
+  if (found.kind != Argument::Kind::constant) refuse(std::string("'") + argument + "' depends on the batch");
+  if (found.constant.isInt()) return {found.constant.toInt()};
+  return found.constant.toIntVector();
+}
+
+std::int64_t Call::dimension(const char* argument, std::size_t dimensions) const {
+  const auto given = integer(argument);
+  return given < 0 ? given + static_cast<std::int64_t>(dimensions) : given;
+}
+
+std::vector<std::int64_t> Call::dimensions(const char* argument, std::size_t of) const {
+  std::vector<std::int64_t> all;
+  if (has(argument)) all = integers(argument);
+  for (auto& one : all) one = one < 0 ? one + static_cast<std::int64_t>(of) : one;
+  if (!all.empty()) return all;
+  for (std::size_t i = 0; i < of; ++i) all.push_back(static_cast<std::int64_t>(i));
+  return all;
+}
+
+void Call::refuse(const std::string& what) const {
+  vernier::refuse("ONNX cannot have " + place(node_) + ": " + what);
+}
+
+}  // namespace vernier::graph

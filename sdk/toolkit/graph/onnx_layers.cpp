@@ -1,0 +1,335 @@
+// Rules of layers: products, convolutions, norms, pools and attention.
+#include <ATen/ops/ones.h>
+#include <ATen/ops/zeros.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "onnx_rules.h"
+
+namespace vernier::graph {
+
+namespace {
+
+void linear(Call& call) {
+  const char* input = "input";
+  if (call.value(input).sizes.size() == 2 && call.value("weight").sizes.size() == 2) {
+    Names inputs = {call.name(input), call.name("weight")};
+    if (call.has("bias")) inputs.push_back(call.name("bias"));
+    return call.set(call.onnx.add("Gemm", inputs, {{"transB", std::int64_t{1}}}));
+  }
+  const auto product = call.onnx.add("MatMul", {call.name(input), transposed(call, call.name("weight"), {1, 0})});
+  call.set(call.has("bias") ? call.onnx.add("Add", {product, call.name("bias")}) : product);
+}
+
+void matmul(Call& call) {
+  const char* other = call.has("other") ? "other" : call.has("mat2") ? "mat2" : call.has("vec") ? "vec" : "tensor";
+  call.set(call.onnx.add("MatMul", {call.name("self"), call.name(other)}));
+}
+
+void addmm(Call& call) {
+  const auto alpha = static_cast<float>(call.real("alpha")), beta = static_cast<float>(call.real("beta"));
+  call.set(call.onnx.add("Gemm", {call.name("mat1"), call.name("mat2"), call.name("self")},
+                         {{"alpha", alpha}, {"beta", beta}}));
+}
+
+void baddbmm(Call& call) {
+  if (call.real("alpha") != 1 || call.real("beta") != 1) call.refuse("alpha or beta is not 1");
+  const auto product = call.onnx.add("MatMul", {call.name("batch1"), call.name("batch2")});
+  call.set(call.onnx.add("Add", {product, call.name("self")}));
+}
+
+void einsum(Call& call) {
+  Names names;
+  for (const auto value : call.values("tensors")) names.push_back(call.onnx.name_of(value));
+  call.set(call.onnx.add("Einsum", names, {{"equation", call.text("equation")}}));
+}
+
+void outer(Call& call) {
+  const char* other = call.has("vec2") ? "vec2" : "other";
+  const auto column = call.onnx.add("Unsqueeze", {call.name("self"), call.onnx.ints({1})});
+  call.set(call.onnx.add("Mul", {column, call.name(other)}));
+}
+
+std::vector<std::int64_t> of_each(std::vector<std::int64_t> numbers, std::size_t dimensions) {
+  if (numbers.size() == 1) numbers.resize(dimensions, numbers[0]);
+  return numbers;
+}
+
+std::vector<std::int64_t> both_sides(const std::vector<std::int64_t>& before) {
+  auto pads = before;
+  pads.insert(pads.end(), before.begin(), before.end());
+  return pads;
+}
+
+// conv1d to conv3d, convolution and the transposed ones.
+void convolution(Call& call) {
+  const char* input = call.has("input") ? "input" : "self";
+  const auto spatial = call.value(input).sizes.size() - 2;
+  if (call.value("weight").sizes.size() != spatial + 2) call.refuse("its input has no dimension of samples");
+  const bool is_transposed =
+      call.has("transposed") ? call.flag("transposed") : call.has("output_padding") && !call.has("transposed");
+  const auto dilation = of_each(call.integers("dilation"), spatial);
+  std::vector<Attribute> attributes = {{"strides", of_each(call.integers("stride"), spatial)},
+                                       {"dilations", dilation},
+                                       {"group", call.integer("groups")}};
+  if (call.overload() == "padding") {  // "same" or "valid"
+    std::vector<std::int64_t> pads(2 * spatial);
+    for (std::size_t i = 0; call.text("padding") == "same" && i < spatial; ++i) {
+      const auto total = dilation[i] * (call.value("weight").sizes[i + 2].number - 1);
+      pads[i] = total / 2, pads[i + spatial] = total - total / 2;
+    }
+    attributes.push_back({"pads", pads});
+  } else {
+    attributes.push_back({"pads", both_sides(of_each(call.integers("padding"), spatial))});
+  }
+  if (is_transposed) attributes.push_back({"output_padding", of_each(call.integers("output_padding"), spatial)});
+  Names inputs = {call.name(input), call.name("weight")};
+  if (call.has("bias")) inputs.push_back(call.name("bias"));
+  call.set(call.onnx.add(is_transposed ? "ConvTranspose" : "Conv", inputs, attributes));
+}
+
+// The sizes of a weight [channels] that is applied to dimension 1.
+Name along_channels(Call& call, const char* weight, std::size_t dimensions) {
+  Sizes sizes(dimensions, Size{1});
+  sizes[1] = call.value(weight).sizes[0];
+  return reshaped(call, call.name(weight), sizes);
+}
+
+Name scaled_and_shifted(Call& call, Name x, std::size_t dimensions) {
+  if (call.has("weight")) x = call.onnx.add("Mul", {x, along_channels(call, "weight", dimensions)});
+  if (call.has("bias")) x = call.onnx.add("Add", {x, along_channels(call, "bias", dimensions)});
+  return x;
+}
+
+Name normalized_over(Call& call, const Name& x, const std::vector<std::int64_t>& axes, double epsilon) {
+  const auto over = call.onnx.ints(axes);
+  const auto centred = call.onnx.add("Sub", {x, call.onnx.add("ReduceMean", {x, over})});
+  const auto variance = call.onnx.add("ReduceMean", {call.onnx.add("Mul", {centred, centred}), over});
+  const auto sum = call.onnx.add("Add", {variance, call.onnx.number(epsilon, call.dtype())});
+  return call.onnx.add("Div", {centred, call.onnx.add("Sqrt", {sum})});
+}
+
+void batch_norm(Call& call) {
+  const auto& sizes = call.value("input").sizes;
+  if (!call.has("running_mean")) {  // by the statistics of the batch
+    std::vector<std::int64_t> axes = {0};
+    for (std::size_t i = 2; i < sizes.size(); ++i) axes.push_back(static_cast<std::int64_t>(i));
+    const auto x = normalized_over(call, call.name("input"), axes, call.real("eps"));
+    return call.set(scaled_and_shifted(call, x, sizes.size()));
+  }
+  if (call.flag("training")) call.refuse("it is in training mode");
+  const auto channels = sizes[1].number;
+  const auto dtype = call.value("running_mean").dtype();
+  const auto or_all = [&](const char* name, int number) {
+    return call.has(name) ? call.name(name) : call.onnx.tensor(at::zeros({channels}, dtype) + number);
+  };
+  call.set(call.onnx.add(
+      "BatchNormalization",
+      {call.name("input"), or_all("weight", 1), or_all("bias", 0), call.name("running_mean"), call.name("running_var")},
+      {{"epsilon", static_cast<float>(call.real("eps"))}}));
+}
+
+void layer_norm(Call& call) {
+  const auto shape = call.integers("normalized_shape");
+  const auto scale = call.has("weight") ? call.name("weight") : call.onnx.tensor(at::ones(shape, call.dtype()));
+  Names inputs = {call.name("input"), scale};
+  if (call.has("bias")) inputs.push_back(call.name("bias"));
+  call.set(call.onnx.add(
+      "LayerNormalization", inputs,
+      {{"axis", -static_cast<std::int64_t>(shape.size())}, {"epsilon", static_cast<float>(call.real("eps"))}}));
+}
+
+void rms_norm(Call& call) {
+  const auto count = static_cast<std::int64_t>(call.integers("normalized_shape").size());
+  std::vector<std::int64_t> axes;
+  for (std::int64_t i = 1; i <= count; ++i) axes.push_back(-i);
+  const double epsilon = call.has("eps") ? call.real("eps") : std::numeric_limits<float>::epsilon();
+  const auto x = call.name("input");
+  const auto mean = call.onnx.add("ReduceMean", {call.onnx.add("Mul", {x, x}), call.onnx.ints(axes)});
+  const auto root = call.onnx.add("Sqrt", {call.onnx.add("Add", {mean, call.onnx.number(epsilon, call.dtype())})});
+  const auto normalized = call.onnx.add("Div", {x, root});
+  call.set(call.has("weight") ? call.onnx.add("Mul", {normalized, call.name("weight")}) : normalized);
+}
+
+void group_norm(Call& call) {
+  const auto& sizes = call.value("input").sizes;
+  const auto grouped =
+      call.onnx.add("Reshape", {call.name("input"), call.onnx.ints({0, call.integer("num_groups"), -1})});
+  const auto x = reshaped(call, normalized_over(call, grouped, {2}, call.real("eps")), sizes);
+  call.set(scaled_and_shifted(call, x, sizes.size()));
+}
+
+void dropout(Call& call) {
+  if (call.flag("train") && call.real("p") > 0) call.refuse("it is in training mode");
+  call.set(call.name("input"));
+}
+
+template <int dimensions>
+void max_pool(Call& call) {
+  const auto kernel = of_each(call.integers("kernel_size"), dimensions);
+  auto stride = of_each(call.integers("stride"), dimensions);
+  if (stride.empty()) stride = kernel;
+  call.set(call.onnx.add("MaxPool", {call.name("self")},
+                         {{"kernel_shape", kernel},
+                          {"strides", stride},
+                          {"pads", both_sides(of_each(call.integers("padding"), dimensions))},
+                          {"dilations", of_each(call.integers("dilation"), dimensions)},
+                          {"ceil_mode", std::int64_t{call.flag("ceil_mode")}}}));
+}
+
+template <int dimensions>
+void average_pool(Call& call) {
+  if (call.has("divisor_override")) call.refuse("it has a divisor of its own");
+  const auto kernel = of_each(call.integers("kernel_size"), dimensions);
+  auto stride = of_each(call.integers("stride"), dimensions);
+  if (stride.empty()) stride = kernel;
+  call.set(call.onnx.add("AveragePool", {call.name("self")},
+                         {{"kernel_shape", kernel},
+                          {"strides", stride},
+                          {"pads", both_sides(of_each(call.integers("padding"), dimensions))},
+                          {"count_include_pad", std::int64_t{call.flag("count_include_pad")}},
+                          {"ceil_mode", std::int64_t{call.flag("ceil_mode")}}}));
+}
+
+// The windows have one size where the input's size is a multiple of the output's.
+template <int dimensions>
+void adaptive_average_pool(Call& call) {
+  const auto& from = call.value("self").sizes;
+  const auto& to = call.result().sizes;
+  std::vector<std::int64_t> kernel;
+  for (auto i = from.size() - dimensions; i < from.size(); ++i) {
+    if (from[i].is_per_sample || from[i].number % to[i].number != 0) {
+      call.refuse("the size of its input is not a multiple of that of its output");
+    }
+    kernel.push_back(from[i].number / to[i].number);
+  }
+  call.set(call.onnx.add("AveragePool", {call.name("self")}, {{"kernel_shape", kernel}, {"strides", kernel}}));
+}
+
+// Float numbers that are added to the scores of attention.
+Name mask_of(Call& call, torch::ScalarType dtype) {
+  const auto lowest = -std::numeric_limits<double>::infinity();
+  if (call.has("attn_mask")) {
+    if (call.value("attn_mask").dtype() != torch::kBool) return call.name("attn_mask", dtype);
+    return call.onnx.add("Where",
+                         {call.name("attn_mask"), call.onnx.number(0, dtype), call.onnx.number(lowest, dtype)});
+  }
+  const auto& query = call.value("query").sizes;
+  const auto& key = call.value("key").sizes;
+  const auto rows = query[query.size() - 2], columns = key[key.size() - 2];
+  if (rows.is_per_sample || columns.is_per_sample) call.refuse("its length depends on the batch");
+  return call.onnx.tensor(at::zeros({rows.number, columns.number}, dtype)
+                              .masked_fill(at::ones({rows.number, columns.number}, torch::kBool).triu(1), lowest));
+}
+
+void attention(Call& call) {
+  if (call.real("dropout_p") > 0) call.refuse("it is in training mode");
+  if (call.flag("enable_gqa")) call.refuse("heads of keys are fewer than those of queries (enable_gqa)");
+  const auto dimensions = call.value("key").sizes.size();
+  const auto width = static_cast<double>(call.value("query").sizes.back().number);
+  const auto dtype = call.dtype();
+  std::vector<std::int64_t> order;
+  for (std::size_t i = 0; i < dimensions; ++i) order.push_back(static_cast<std::int64_t>(i));
+  std::swap(order[dimensions - 1], order[dimensions - 2]);
+  const double scale = call.has("scale") ? call.real("scale") : 1 / std::sqrt(width);
+  const auto query = call.onnx.add("Mul", {call.name("query"), call.onnx.number(scale, dtype)});
+  auto scores = call.onnx.add("MatMul", {query, transposed(call, call.name("key"), order)});
+  if (call.has("attn_mask") || call.flag("is_causal")) scores = call.onnx.add("Add", {scores, mask_of(call, dtype)});
+  const auto weights = call.onnx.add("Softmax", {scores}, {{"axis", std::int64_t{-1}}});
+  call.set(call.onnx.add("MatMul", {weights, call.name("value")}));
+}
+
+// Bags of one length: their places are arange(0, all, length), as for a matrix of indices.
+void embedding_bag(Call& call) {
+  const auto& bags = call.result().sizes[0];
+  const auto& indices = call.value("indices").sizes;
+  if (indices.size() != 1 || !indices[0].is_per_sample || !bags.is_per_sample || indices[0].number % bags.number != 0 ||
+      call.has("per_sample_weights") || call.flag("include_last_offset")) {
+    call.refuse("its bags are not the rows of a matrix");
+  }
+  if (call.has("padding_idx") && call.integer("padding_idx") >= 0) call.refuse("it has a padding_idx");
+  const auto rows =
+      call.onnx.add("Reshape", {call.name("indices"), call.onnx.ints({-1, indices[0].number / bags.number})});
+  const auto vectors = call.onnx.add("Gather", {call.name("weight"), rows}, {{"axis", std::int64_t{0}}});
+  constexpr const char* kinds[] = {"ReduceSum", "ReduceMean", "ReduceMax"};
+  const auto* kind = kinds[static_cast<std::size_t>(call.integer("mode"))];
+  call.set(call.onnx.add(kind, {vectors, call.onnx.ints({1})}, {{"keepdims", std::int64_t{0}}}));
+}
+
+// upsample_nearest2d, upsample_bilinear2d and so on.
+void upsample(Call& call, const std::string& mode) {
+  const char* input = call.has("input") ? "input" : "self";
+  const auto& from = call.value(input).sizes;
+  const auto& to = call.result().sizes;
+  std::vector<float> scales;
+  for (std::size_t i = 0; i < from.size(); ++i) {
+    const bool is_same = i < 2 || from[i] == to[i];
+    if (!is_same && (from[i].is_per_sample || to[i].is_per_sample)) call.refuse("its sizes depend on the batch");
+    scales.push_back(is_same ? 1.0F : static_cast<float>(to[i].number) / static_cast<float>(from[i].number));
+  }
+  const bool is_nearest = mode == "nearest";
+  const std::string places = is_nearest                   ? "asymmetric"
+                             : call.flag("align_corners") ? "align_corners"
+                                                          : "pytorch_half_pixel";
+  std::vector<Attribute> attributes = {{"mode", mode}, {"coordinate_transformation_mode", places}};
+  if (is_nearest) attributes.push_back({"nearest_mode", std::string("floor")});
+  if (mode == "cubic") attributes.push_back({"cubic_coeff_a", -0.75F});
+  call.set(call.onnx.add("Resize", {call.name(input), "", call.onnx.tensor(torch::tensor(scales))}, attributes));
+}
+
+void upsample_nearest(Call& call) {
+  upsample(call, "nearest");
+}
+
+void upsample_linear(Call& call) {
+  upsample(call, "linear");
+}
+
+}  // namespace
+
+void add_layer_rules(Rules& rules) {
+  for (const char* name : {"conv1d", "conv2d", "conv3d", "convolution", "_convolution", "conv_transpose1d",
+                           "conv_transpose2d", "conv_transpose3d"}) {
+    rules.emplace(name, convolution);
+  }
+  rules.insert({
+      {"linear", linear},
+      {"matmul", matmul},
+      {"mm", matmul},
+      {"bmm", matmul},
+      {"mv", matmul},
+      {"dot", matmul},
+      {"addmm", addmm},
+      {"baddbmm", baddbmm},
+      {"einsum", einsum},
+      {"outer", outer},
+      {"batch_norm", batch_norm},
+      {"layer_norm", layer_norm},
+      {"rms_norm", rms_norm},
+      {"group_norm", group_norm},
+      {"dropout", dropout},
+      {"feature_dropout", dropout},
+      {"alpha_dropout", dropout},
+      {"max_pool1d", max_pool<1>},
+      {"max_pool2d", max_pool<2>},
+      {"max_pool3d", max_pool<3>},
+      {"avg_pool1d", average_pool<1>},
+      {"avg_pool2d", average_pool<2>},
+      {"avg_pool3d", average_pool<3>},
+      {"adaptive_avg_pool1d", adaptive_average_pool<1>},
+      {"adaptive_avg_pool2d", adaptive_average_pool<2>},
+      {"adaptive_avg_pool3d", adaptive_average_pool<3>},
+      {"scaled_dot_product_attention", attention},
+      {"embedding_bag", embedding_bag},
+      {"upsample_nearest1d", upsample_nearest},
+      {"upsample_nearest2d", upsample_nearest},
+      {"upsample_nearest3d", upsample_nearest},
+      {"upsample_linear1d", upsample_linear},
+      {"upsample_bilinear2d", upsample_linear},
+      {"upsample_trilinear3d", upsample_linear},
+  });
+}
+
+}  // namespace vernier::graph

@@ -1,0 +1,371 @@
+// Rules of element-wise operators and of reductions.
+#include <ATen/ops/result_type.h>
+
+#include <limits>
+#include <numbers>
+
+#include "onnx_rules.h"
+
+namespace vernier::graph {
+
+namespace {
+
+// One operator of ONNX with the same meaning.
+template <const char* type>
+void same(Call& call) {
+  call.set(call.onnx.add(type, {call.name("self", call.dtype())}));
+}
+
+template <const char* type>
+void binary(Call& call) {
+  const auto dtype = call.dtype();
+  call.set(call.onnx.add(type, {call.name("self", dtype), call.name("other", dtype)}));
+}
+
+// self + alpha * other
+template <const char* type>
+void scaled(Call& call) {
+  const auto dtype = call.dtype();
+  auto other = call.name("other", dtype);
+  if (const double alpha = call.real("alpha"); alpha != 1) {
+    other = call.onnx.add("Mul", {other, call.onnx.number(alpha, dtype)});
+  }
+  call.set(call.onnx.add(type, {call.name("self", dtype), other}));
+}
+
+void reversed_sub(Call& call) {
+  const auto dtype = call.dtype();
+  if (call.real("alpha") != 1) call.refuse("its alpha is not 1");
+  call.set(call.onnx.add("Sub", {call.name("other", dtype), call.name("self", dtype)}));
+}
+
+void divide(Call& call) {
+  const auto dtype = call.dtype();
+  auto quotient = call.onnx.add("Div", {call.name("self", dtype), call.name("other", dtype)});
+  if (call.has("rounding_mode")) {
+    const bool is_whole = !c10::isFloatingType(dtype);
+    if (is_whole || call.text("rounding_mode") != "floor") call.refuse("it rounds");
+    quotient = call.onnx.add("Floor", {quotient});
+  }
+  call.set(quotient);
+}
+
+void power(Call& call) {
+  const auto dtype = call.dtype();
+  const char* exponent = "exponent";
+  if (call.at(exponent).kind == Argument::Kind::constant && call.real(exponent) == 2) {
+    const auto x = call.name("self", dtype);
+    return call.set(call.onnx.add("Mul", {x, x}));
+  }
+  call.set(call.onnx.add("Pow", {call.name("self", dtype), call.name(exponent, dtype)}));
+}
+
+template <const char* type>
+void compared(Call& call) {
+  auto dtype = call.value("self").dtype();
+  if (call.at("other").kind == Argument::Kind::value) {
+    dtype = at::result_type(call.value("self").tensor, call.value("other").tensor);
+  } else if (!c10::isFloatingType(dtype) && call.at("other").kind == Argument::Kind::constant &&
+             call.at("other").constant.isDouble()) {
+    dtype = torch::kFloat32;
+  }
+  call.set(call.onnx.add(type, {call.name("self", dtype), call.name("other", dtype)}));
+}
+
+void not_equal(Call& call) {
+  static constexpr char equal[] = "Equal";
+  compared<equal>(call);
+  call.set(call.onnx.add("Not", {call.onnx.name_of(call.slots()[0])}));
+}
+
+template <const char* type>
+void logical(Call& call) {
+  if (call.dtype() != torch::kBool) call.refuse("it is of whole numbers");
+  call.set(call.onnx.add(type, {call.name("self", torch::kBool), call.name("other", torch::kBool)}));
+}
+
+void logical_not(Call& call) {
+  if (call.dtype() != torch::kBool) call.refuse("it is of whole numbers");
+  call.set(call.onnx.add("Not", {call.name("self", torch::kBool)}));
+}
+
+void where(Call& call) {
+  const auto dtype = call.dtype();
+  call.set(call.onnx.add("Where",
+                         {call.name("condition", torch::kBool), call.name("self", dtype), call.name("other", dtype)}));
+}
+
+void masked_fill(Call& call) {
+  const auto dtype = call.dtype();
+  call.set(
+      call.onnx.add("Where", {call.name("mask", torch::kBool), call.name("value", dtype), call.name("self", dtype)}));
+}
+
+void clamp(Call& call) {
+  const auto dtype = call.dtype();
+  const bool has_names = call.has("min") || call.has("max");
+  const auto limit = [&](const char* name, const char* other) {
+    const auto* found = has_names ? name : other;
+    return call.has(found) ? call.name(found, dtype) : Name();
+  };
+  call.set(call.onnx.add("Clip", {call.name("self", dtype), limit("min", "min_val"), limit("max", "max_val")}));
+}
+
+void relu6(Call& call) {
+  const auto dtype = call.dtype();
+  call.set(call.onnx.add("Clip", {call.name("self", dtype), call.onnx.number(0, dtype), call.onnx.number(6, dtype)}));
+}
+
+void rsqrt(Call& call) {
+  call.set(call.onnx.add("Reciprocal", {call.onnx.add("Sqrt", {call.name("self", call.dtype())})}));
+}
+
+void silu(Call& call) {
+  const auto x = call.name("self");
+  call.set(call.onnx.add("Mul", {x, call.onnx.add("Sigmoid", {x})}));
+}
+
+void gelu(Call& call) {
+  call.set(call.onnx.add("Gelu", {call.name("self")}, {{"approximate", call.text("approximate")}}));
+}
+
+void leaky_relu(Call& call) {
+  const auto slope = static_cast<float>(call.real("negative_slope"));
+  call.set(call.onnx.add("LeakyRelu", {call.name("self")}, {{"alpha", slope}}));
+}
+
+void elu(Call& call) {
+  if (call.real("scale") != 1 || call.real("input_scale") != 1) call.refuse("it is scaled");
+  call.set(call.onnx.add("Elu", {call.name("self")}, {{"alpha", static_cast<float>(call.real("alpha"))}}));
+}
+
+void softplus(Call& call) {
+  if (call.real("beta") != 1) call.refuse("its beta is not 1");
+  call.set(call.onnx.add("Softplus", {call.name("self")}));
+}
+
+void glu(Call& call) {
+  const auto dimension = call.dimension("dim", call.value("self").sizes.size());
+  const auto halves =
+      call.onnx.add("Split", {call.name("self")}, {{"axis", dimension}, {"num_outputs", std::int64_t{2}}}, 2);
+  call.set(call.onnx.add("Mul", {halves[0], call.onnx.add("Sigmoid", {halves[1]})}));
+}
+
+void tensor_cast(Call& call) {
+  const auto dtype = call.dtype();
+  const char* of = call.has("self") ? "self" : "input";
+  call.set(call.name(of, dtype));
+}
+
+// Reductions: over `dim`, or all dimensions.
+template <const char* type>
+void reduced(Call& call) {
+  const auto dtype = call.dtype();
+  const auto rank = call.value("self").sizes.size();
+  const auto axes = call.dimensions("dim", rank);
+  const std::int64_t keeps = call.flag("keepdim") ? 1 : 0;
+  call.set(call.onnx.add(type, {call.name("self", dtype), call.onnx.ints(axes)}, {{"keepdims", keeps}}));
+}
+
+void norm(Call& call) {
+  const char* order = call.has("ord") ? "ord" : "p";
+  if (call.has(order) && call.real(order) != 2) call.refuse("only the norm of order 2 is known");
+  static constexpr char type[] = "ReduceL2";
+  reduced<type>(call);
+}
+
+void variance(Call& call) {
+  const auto rank = call.value("self").sizes.size();
+  const auto axes = call.dimensions("dim", rank);
+  double count = 1, correction = 1;
+  for (const auto axis : axes) {
+    const auto size = call.value("self").sizes[static_cast<std::size_t>(axis)];
+    if (size.is_per_sample) call.refuse("it is over the samples");
+    count *= static_cast<double>(size.number);
+  }
+  if (call.has("correction")) correction = call.real("correction");
+  if (call.has("unbiased")) correction = call.flag("unbiased") ? 1 : 0;
+  const auto x = call.name("self"), over = call.onnx.ints(axes);
+  const auto centred = call.onnx.add("Sub", {x, call.onnx.add("ReduceMean", {x, over})});
+  const std::int64_t keeps = call.flag("keepdim") ? 1 : 0;
+  const auto sum = call.onnx.add("ReduceSumSquare", {centred, over}, {{"keepdims", keeps}});
+  call.set(call.onnx.add("Div", {sum, call.onnx.number(count - correction, call.dtype())}));
+}
+
+void deviation(Call& call) {
+  variance(call);
+  call.set(call.onnx.add("Sqrt", {call.onnx.name_of(call.slots()[0])}));
+}
+
+template <const char* type>
+void arg_reduced(Call& call) {
+  if (!call.has("dim")) call.refuse("it is over all dimensions");
+  const auto axis = call.dimension("dim", call.value("self").sizes.size());
+  const std::int64_t keeps = call.flag("keepdim") ? 1 : 0;
+  call.set(call.onnx.add(type, {call.name("self")}, {{"axis", axis}, {"keepdims", keeps}}));
+}
+
+// max(dim) and min(dim): values and places.
+template <const char* type, const char* place>
+void extreme(Call& call) {
+  if (call.has("other")) {
+    static constexpr char most[] = "Max", least[] = "Min";
+    return type[6] == 'M' && type[7] == 'a' ? binary<most>(call) : binary<least>(call);
+  }
+  reduced<type>(call);
+  if (!call.has("dim")) return;
+  const auto axis = call.dimension("dim", call.value("self").sizes.size());
+  const std::int64_t keeps = call.flag("keepdim") ? 1 : 0;
+  call.set(call.onnx.add(place, {call.name("self")}, {{"axis", axis}, {"keepdims", keeps}}), 1);
+}
+
+template <const char* type>
+void softmax(Call& call) {
+  const auto dtype = call.dtype();
+  call.set(call.onnx.add(type, {call.name("self", dtype)},
+                         {{"axis", call.dimension("dim", call.value("self").sizes.size())}}));
+}
+
+void cumulative_sum(Call& call) {
+  const auto axis = call.dimension("dim", call.value("self").sizes.size());
+  call.set(call.onnx.add(
+      "CumSum", {call.name("self", call.dtype()), call.onnx.number(static_cast<double>(axis), torch::kInt64)}));
+}
+
+#define NAME(variable, text) constexpr char variable[] = text
+NAME(abs_, "Abs");
+NAME(neg_, "Neg");
+NAME(exp_, "Exp");
+NAME(log_, "Log");
+NAME(sqrt_, "Sqrt");
+NAME(sin_, "Sin");
+NAME(cos_, "Cos");
+NAME(tanh_, "Tanh");
+NAME(sigmoid_, "Sigmoid");
+NAME(relu_, "Relu");
+NAME(erf_, "Erf");
+NAME(floor_, "Floor");
+NAME(ceil_, "Ceil");
+NAME(round_, "Round");
+NAME(reciprocal_, "Reciprocal");
+NAME(sign_, "Sign");
+NAME(mish_, "Mish");
+NAME(hardswish_, "HardSwish");
+NAME(softsign_, "Softsign");
+NAME(mul_, "Mul");
+NAME(max_, "Max");
+NAME(min_, "Min");
+NAME(add_, "Add");
+NAME(sub_, "Sub");
+NAME(equal_, "Equal");
+NAME(less_, "Less");
+NAME(less_or_equal_, "LessOrEqual");
+NAME(greater_, "Greater");
+NAME(greater_or_equal_, "GreaterOrEqual");
+NAME(and_, "And");
+NAME(or_, "Or");
+NAME(xor_, "Xor");
+NAME(reduce_mean_, "ReduceMean");
+NAME(reduce_sum_, "ReduceSum");
+NAME(reduce_max_, "ReduceMax");
+NAME(reduce_min_, "ReduceMin");
+NAME(reduce_prod_, "ReduceProd");
+NAME(log_sum_exp_, "ReduceLogSumExp");
+NAME(arg_max_, "ArgMax");
+NAME(arg_min_, "ArgMin");
+NAME(softmax_, "Softmax");
+NAME(log_softmax_, "LogSoftmax");
+#undef NAME
+
+}  // namespace
+
+void add_math_rules(Rules& rules) {
+  rules.insert({
+      {"abs", same<abs_>},
+      {"neg", same<neg_>},
+      {"exp", same<exp_>},
+      {"log", same<log_>},
+      {"sqrt", same<sqrt_>},
+      {"sin", same<sin_>},
+      {"cos", same<cos_>},
+      {"tanh", same<tanh_>},
+      {"sigmoid", same<sigmoid_>},
+      {"relu", same<relu_>},
+      {"erf", same<erf_>},
+      {"floor", same<floor_>},
+      {"ceil", same<ceil_>},
+      {"round", same<round_>},
+      {"reciprocal", same<reciprocal_>},
+      {"sign", same<sign_>},
+      {"mish", same<mish_>},
+      {"hardswish", same<hardswish_>},
+      {"rsqrt", rsqrt},
+      {"silu", silu},
+      {"gelu", gelu},
+      {"leaky_relu", leaky_relu},
+      {"elu", elu},
+      {"softplus", softplus},
+      {"glu", glu},
+      {"relu6", relu6},
+      {"hardtanh", clamp},
+      {"clamp", clamp},
+      {"clamp_min", clamp},
+      {"clamp_max", clamp},
+      {"add", scaled<add_>},
+      {"sub", scaled<sub_>},
+      {"rsub", reversed_sub},
+      {"mul", binary<mul_>},
+      {"div", divide},
+      {"pow", power},
+      {"maximum", binary<max_>},
+      {"minimum", binary<min_>},
+      {"eq", compared<equal_>},
+      {"ne", not_equal},
+      {"lt", compared<less_>},
+      {"le", compared<less_or_equal_>},
+      {"gt", compared<greater_>},
+      {"ge", compared<greater_or_equal_>},
+      {"logical_and", logical<and_>},
+      {"logical_or", logical<or_>},
+      {"logical_xor", logical<xor_>},
+      {"logical_not", logical_not},
+      {"bitwise_and", logical<and_>},
+      {"bitwise_or", logical<or_>},
+      {"bitwise_not", logical_not},
+      {"__and__", logical<and_>},
+      {"__or__", logical<or_>},
+      {"where", where},
+      {"masked_fill", masked_fill},
+      {"to", tensor_cast},
+      {"_to_copy", tensor_cast},
+      {"type_as", tensor_cast},
+      {"contiguous", tensor_cast},
+      {"clone", tensor_cast},
+      {"detach", tensor_cast},
+      {"alias", tensor_cast},
+      {"lift_fresh", tensor_cast},
+      {"float", tensor_cast},
+      {"copy", tensor_cast},
+      {"mean", reduced<reduce_mean_>},
+      {"sum", reduced<reduce_sum_>},
+      {"amax", reduced<reduce_max_>},
+      {"amin", reduced<reduce_min_>},
+      {"prod", reduced<reduce_prod_>},
+      {"logsumexp", reduced<log_sum_exp_>},
+      {"norm", norm},
+      {"linalg_vector_norm", norm},
+      {"var", variance},
+      {"std", deviation},
+      {"argmax", arg_reduced<arg_max_>},
+      {"argmin", arg_reduced<arg_min_>},
+      {"max", extreme<reduce_max_, arg_max_>},
+      {"min", extreme<reduce_min_, arg_min_>},
+      {"softmax", softmax<softmax_>},
+      {"log_softmax", softmax<log_softmax_>},
+      {"_softmax", softmax<softmax_>},
+      {"_log_softmax", softmax<log_softmax_>},
+      {"cumsum", cumulative_sum},
+  });
+}
+
+}  // namespace vernier::graph

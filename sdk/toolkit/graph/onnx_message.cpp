@@ -1,0 +1,95 @@
+#include "onnx_message.h"
+
+#include <type_traits>
+
+namespace vernier::graph {
+
+namespace {
+
+// The types of attributes, of the schema's enum AttributeType.
+enum Type { type_float = 1, type_int = 2, type_text = 3, type_floats = 6, type_ints = 7, type_texts = 8 };
+
+}  // namespace
+
+int onnx_dtype(torch::ScalarType dtype) {
+  switch (dtype) {
+    case torch::kFloat32:
+      return 1;
+    case torch::kUInt8:
+      return 2;
+    case torch::kInt8:
+      return 3;
+    case torch::kInt16:
+      return 5;
+    case torch::kInt32:
+      return 6;
+    case torch::kInt64:
+      return 7;
+    case torch::kBool:
+      return 9;
+    case torch::kFloat16:
+      return 10;
+    case torch::kFloat64:
+      return 11;
+    case torch::kBFloat16:
+      return 16;
+    default:
+      return 0;
+  }
+}
+
+Message attribute_message(const Attribute& attribute) {
+  Message message;
+  message.text(1, attribute.name);
+  const auto type = std::visit(
+      [&](const auto& value) {
+        using Value = std::decay_t<decltype(value)>;
+        if constexpr (std::is_same_v<Value, float>) return message.single(2, value), type_float;
+        if constexpr (std::is_same_v<Value, std::int64_t>) return message.number(3, value), type_int;
+        if constexpr (std::is_same_v<Value, std::string>) return message.text(4, value), type_text;
+        if constexpr (std::is_same_v<Value, std::vector<float>>) {
+          for (const auto one : value) message.single(7, one);
+          return type_floats;
+        }
+        if constexpr (std::is_same_v<Value, std::vector<std::int64_t>>) {
+          for (const auto one : value) message.number(8, one);
+          return type_ints;
+        }
+        if constexpr (std::is_same_v<Value, std::vector<std::string>>) {
+          for (const auto& one : value) message.text(9, one);
+          return type_texts;
+        }
+      },
+      attribute.value);
+  message.number(20, type);
+  return message;
+}
+
+Message tensor_message(const std::string& name, const torch::Tensor& tensor) {
+  const auto values = tensor.detach().to(torch::kCPU).contiguous();
+  Message message;
+  for (const auto size : values.sizes()) message.number(1, size);
+  message.number(2, onnx_dtype(values.scalar_type()));
+  message.text(8, name);
+  message.text(9, {static_cast<const char*>(values.const_data_ptr()), values.nbytes()});
+  return message;
+}
+
+Message input_message(const std::string& name, int dtype,
+                      const std::vector<std::variant<std::int64_t, std::string>>& sizes) {
+  Message shape, tensor_type, type, info;
+  for (const auto& size : sizes) {
+    Message dimension;
+    if (const auto* number = std::get_if<std::int64_t>(&size)) dimension.number(1, *number);
+    if (const auto* text = std::get_if<std::string>(&size)) dimension.text(2, *text);
+    shape.message(1, dimension);
+  }
+  tensor_type.number(1, dtype);
+  tensor_type.message(2, shape);
+  type.message(1, tensor_type);
+  info.text(1, name);
+  info.message(2, type);
+  return info;
+}
+
+}  // namespace vernier::graph

@@ -1,0 +1,104 @@
+// Rules that write an operator of LibTorch by operators of ONNX: onnx_math.cpp, onnx_shapes.cpp, onnx_layers.cpp and
+// onnx_recurrent.cpp have them.
+#pragma once
+
+#include <map>
+#include <optional>
+
+#include "graph.h"
+#include "onnx_message.h"
+
+namespace vernier::graph {
+
+using Name = std::string;  // of a tensor in the ONNX graph
+using Names = std::vector<Name>;
+
+// Collects the nodes and constants of an ONNX graph.
+class OnnxGraph {
+ public:
+  explicit OnnxGraph(const Graph& graph, const std::vector<std::string>& inputs);
+
+  const Value& value(std::size_t index) const { return graph_.values[index]; }
+  // Adds a node. Returns the names of its outputs.
+  Names add(const std::string& type, const Names& inputs, const std::vector<Attribute>& attributes,
+            std::size_t outputs);
+  Name add(const std::string& type, const Names& inputs, const std::vector<Attribute>& attributes = {}) {
+    return add(type, inputs, attributes, 1)[0];
+  }
+  // Constants.
+  Name tensor(const torch::Tensor& tensor);
+  Name ints(const std::vector<std::int64_t>& numbers);  // int64 [n]
+  Name number(double number, torch::ScalarType dtype);  // a scalar
+  // The name of a value, whose tensor becomes an initializer if it is none of a node.
+  Name name_of(std::size_t value);
+  void set_name(std::size_t value, const Name& name) { names_[value] = name; }
+  // Sizes as an int64 tensor [n], computed from the batch where they depend on it.
+  Name sizes(const Sizes& sizes);
+  Name cast(const Name& name, torch::ScalarType dtype) {
+    return add("Cast", {name}, {{"to", std::int64_t{onnx_dtype(dtype)}}});
+  }
+  std::string bytes(const std::vector<std::string>& inputs, const std::string& description);
+
+ private:
+  Name new_name(const std::string& type) { return type + "_" + std::to_string(++count_[type]); }
+
+  const Graph& graph_;
+  std::map<std::size_t, Name> names_;
+  std::map<std::string, int> count_;
+  std::map<std::vector<std::int64_t>, Name> ints_;
+  Name batch_;  // int64 [1]: the number of samples
+  std::vector<Message> nodes_, initializers_;
+  std::size_t total_ = 0;
+};
+
+// A node whose rule is applied.
+class Call {
+ public:
+  Call(OnnxGraph& onnx, const Node& node) : onnx(onnx), node_(node) {}
+
+  bool has(const char* argument) const;  // it exists and is not None
+  const Argument& at(const char* argument) const;
+  const Value& value(const char* argument) const;
+  std::vector<std::size_t> values(const char* argument) const;  // of a list
+  Name name(const char* argument) { return onnx.name_of(value_index(argument)); }
+  // A tensor, or a number, in a dtype. What has another one is converted.
+  Name name(const char* argument, torch::ScalarType dtype);
+  std::int64_t integer(const char* argument) const;
+  double real(const char* argument) const;
+  bool flag(const char* argument) const;
+  std::string text(const char* argument) const;
+  std::vector<std::int64_t> integers(const char* argument) const;
+  // A dimension of the argument `self`, or of another tensor, without sign.
+  std::int64_t dimension(const char* argument, std::size_t dimensions) const;
+  std::vector<std::int64_t> dimensions(const char* argument, std::size_t of) const;  // all, where it has none
+  std::string overload() const { return node_.op.schema().overload_name(); }
+
+  const Value& result(std::size_t place = 0) const { return onnx.value(slots(place).at(0)); }
+  const std::vector<std::size_t>& slots(std::size_t place = 0) const { return node_.results.at(place); }
+  torch::ScalarType dtype() const { return result().dtype(); }
+  void set(const Name& name, std::size_t place = 0) { onnx.set_name(slots(place).at(0), name); }
+  // Throws Error: this call has no counterpart.
+  [[noreturn]] void refuse(const std::string& what) const;
+
+  OnnxGraph& onnx;
+
+ private:
+  std::size_t place_of(const char* argument) const;
+  std::size_t value_index(const char* argument) const;
+
+  const Node& node_;
+};
+
+using Rule = void (*)(Call& call);
+using Rules = std::map<std::string, Rule>;  // by operator, such as "linear"
+
+void add_math_rules(Rules& rules);
+void add_shape_rules(Rules& rules);
+void add_layer_rules(Rules& rules);
+void add_recurrent_rules(Rules& rules);
+
+// Shared by several rules.
+Name reshaped(Call& call, const Name& name, const Sizes& sizes);
+Name transposed(Call& call, const Name& name, const std::vector<std::int64_t>& order);
+
+}  // namespace vernier::graph

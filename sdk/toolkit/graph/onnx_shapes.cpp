@@ -1,0 +1,284 @@
+// Rules of operators that move, cut, join and make tensors.
+#include <ATen/ops/arange.h>
+#include <ATen/ops/full.h>
+
+#include <algorithm>
+#include <limits>
+
+#include "onnx_rules.h"
+
+namespace vernier::graph {
+
+// One size that depends on the batch is what is left over: -1.
+Name reshaped(Call& call, const Name& name, const Sizes& sizes) {
+  std::vector<std::int64_t> numbers;
+  for (const auto& size : sizes) numbers.push_back(size.is_per_sample ? -1 : size.number);
+  const bool is_simple = std::ranges::count(numbers, -1) <= 1 && std::ranges::count(numbers, 0) == 0;
+  return call.onnx.add("Reshape", {name, is_simple ? call.onnx.ints(numbers) : call.onnx.sizes(sizes)});
+}
+
+Name transposed(Call& call, const Name& name, const std::vector<std::int64_t>& order) {
+  return call.onnx.add("Transpose", {name}, {{"perm", order}});
+}
+
+namespace {
+
+std::vector<std::int64_t> order_of(std::size_t dimensions) {
+  std::vector<std::int64_t> order;
+  for (std::size_t i = 0; i < dimensions; ++i) order.push_back(static_cast<std::int64_t>(i));
+  return order;
+}
+
+void reshape(Call& call) {
+  call.set(reshaped(call, call.name("self"), call.result().sizes));
+}
+
+void transpose(Call& call) {
+  const auto dimensions = call.value("self").sizes.size();
+  auto order = order_of(dimensions);
+  if (call.has("dim0")) {
+    std::swap(order[static_cast<std::size_t>(call.dimension("dim0", dimensions))],
+              order[static_cast<std::size_t>(call.dimension("dim1", dimensions))]);
+  } else if (call.has("dims")) {
+    order = call.dimensions("dims", dimensions);
+  } else {
+    std::ranges::reverse(order);  // t
+  }
+  call.set(transposed(call, call.name("self"), order));
+}
+
+void expand(Call& call) {
+  call.set(call.onnx.add("Expand", {call.name("self"), call.onnx.sizes(call.result().sizes)}));
+}
+
+void repeat(Call& call) {
+  auto sizes = call.value("self").sizes;
+  const auto repeats = call.integers("repeats");
+  const bool is_longer = repeats.size() > sizes.size();
+  while (sizes.size() < repeats.size()) sizes.insert(sizes.begin(), Size{1});
+  const auto x = is_longer ? reshaped(call, call.name("self"), sizes) : call.name("self");
+  call.set(call.onnx.add("Tile", {x, call.onnx.ints(repeats)}));
+}
+
+// Each element so many times: a dimension behind `dim` is widened, and joined with it.
+void repeat_interleave(Call& call) {
+  if (call.overload() != "self_int" || !call.has("dim")) call.refuse("it repeats by a tensor, or over all dimensions");
+  const auto& from = call.value("self").sizes;
+  const auto place = call.dimension("dim", from.size()) + 1;
+  auto widened = from;
+  widened.insert(widened.begin() + place, Size{call.integer("repeats")});
+  const auto x = call.onnx.add("Unsqueeze", {call.name("self"), call.onnx.ints({place})});
+  call.set(reshaped(call, call.onnx.add("Expand", {x, call.onnx.sizes(widened)}), call.result().sizes));
+}
+
+Names names_of(Call& call, const char* list) {
+  Names names;
+  for (const auto value : call.values(list)) {
+    const auto name = call.onnx.name_of(value);
+    names.push_back(call.onnx.value(value).dtype() == call.dtype() ? name : call.onnx.cast(name, call.dtype()));
+  }
+  return names;
+}
+
+void cat(Call& call) {
+  const auto axis = call.dimension("dim", call.result().sizes.size());
+  call.set(call.onnx.add("Concat", names_of(call, "tensors"), {{"axis", axis}}));
+}
+
+void stack(Call& call) {
+  const auto axis = call.dimension("dim", call.result().sizes.size());
+  auto names = names_of(call, "tensors");
+  for (auto& name : names) name = call.onnx.add("Unsqueeze", {name, call.onnx.ints({axis})});
+  call.set(call.onnx.add("Concat", names, {{"axis", axis}}));
+}
+
+Name sliced(Call& call, const Name& name, std::int64_t axis, std::int64_t start, std::int64_t end,
+            std::int64_t step = 1) {
+  return call.onnx.add(
+      "Slice", {name, call.onnx.ints({start}), call.onnx.ints({end}), call.onnx.ints({axis}), call.onnx.ints({step})});
+}
+
+// split, chunk, tensor_split: the parts have the sizes that LibTorch gave them.
+void split(Call& call) {
+  const auto axis = call.dimension("dim", call.value("self").sizes.size());
+  const auto x = call.name("self");
+  std::int64_t start = 0;
+  for (const auto slot : call.slots()) {
+    const auto size = call.onnx.value(slot).sizes[static_cast<std::size_t>(axis)];
+    if (size.is_per_sample) call.refuse("it splits the samples");
+    call.onnx.set_name(slot, sliced(call, x, axis, start, start + size.number));
+    start += size.number;
+  }
+}
+
+Name picked(Call& call, const Name& name, std::int64_t axis, std::int64_t index) {
+  return call.onnx.add("Gather", {name, call.onnx.number(static_cast<double>(index), torch::kInt64)}, {{"axis", axis}});
+}
+
+void unbind(Call& call) {
+  const auto axis = call.dimension("dim", call.value("self").sizes.size());
+  const auto x = call.name("self");
+  std::int64_t index = 0;
+  for (const auto slot : call.slots()) call.onnx.set_name(slot, picked(call, x, axis, index++));
+}
+
+void select(Call& call) {
+  const auto axis = call.dimension("dim", call.value("self").sizes.size());
+  call.set(picked(call, call.name("self"), axis, call.integer("index")));
+}
+
+void slice(Call& call) {
+  const auto axis = call.dimension("dim", call.value("self").sizes.size());
+  const auto last = std::numeric_limits<std::int64_t>::max();
+  const auto start = call.has("start") ? call.integer("start") : 0;
+  const bool is_whole = call.has("end") && call.at("end").kind == Argument::Kind::size &&
+                        call.at("end").size == call.value("self").sizes[static_cast<std::size_t>(axis)];
+  const auto end = call.has("end") && !is_whole ? call.integer("end") : last;
+  call.set(sliced(call, call.name("self"), axis, start, end, call.has("step") ? call.integer("step") : 1));
+}
+
+void narrow(Call& call) {
+  const auto axis = call.dimension("dim", call.value("self").sizes.size());
+  const auto& length = call.at("length");
+  if (length.kind == Argument::Kind::size) {
+    if (length.size != call.value("self").sizes[static_cast<std::size_t>(axis)]) call.refuse("it cuts the samples");
+    return call.set(call.name("self"));
+  }
+  const auto start = call.integer("start");
+  call.set(sliced(call, call.name("self"), axis, start, start + call.integer("length")));
+}
+
+void index_select(Call& call) {
+  const auto axis = call.dimension("dim", call.value("self").sizes.size());
+  call.set(call.onnx.add("Gather", {call.name("self"), call.name("index")}, {{"axis", axis}}));
+}
+
+void gather(Call& call) {
+  const auto axis = call.dimension("dim", call.value("self").sizes.size());
+  call.set(call.onnx.add("GatherElements", {call.name("self"), call.name("index")}, {{"axis", axis}}));
+}
+
+// x[:, index]: one tensor of whole numbers.
+void index(Call& call) {
+  std::int64_t axis = -1;
+  std::size_t chosen = 0;
+  const auto& items = call.at("indices").items;
+  for (std::size_t i = 0; i < items.size(); ++i) {
+    if (items[i].kind != Argument::Kind::value) continue;
+    if (axis >= 0) call.refuse("it has several index tensors");
+    axis = static_cast<std::int64_t>(i), chosen = items[i].value;
+  }
+  if (axis < 0 || call.onnx.value(chosen).dtype() == torch::kBool) call.refuse("it has a mask as index");
+  call.set(call.onnx.add("Gather", {call.name("self"), call.onnx.name_of(chosen)}, {{"axis", axis}}));
+}
+
+void embedding(Call& call) {
+  call.set(call.onnx.add("Gather", {call.name("weight"), call.name("indices")}, {{"axis", std::int64_t{0}}}));
+}
+
+template <int number>
+void filled(Call& call) {
+  call.set(call.onnx.add("Expand", {call.onnx.number(number, call.dtype()), call.onnx.sizes(call.result().sizes)}));
+}
+
+void full(Call& call) {
+  call.set(call.onnx.add("Expand", {call.name("fill_value", call.dtype()), call.onnx.sizes(call.result().sizes)}));
+}
+
+void arange(Call& call) {
+  const auto dtype = call.dtype();
+  const auto start = call.has("start") ? call.name("start", dtype) : call.onnx.number(0, dtype);
+  const auto step = call.has("step") ? call.name("step", dtype) : call.onnx.number(1, dtype);
+  auto end = call.name("end", dtype);
+  if (call.at("end").kind == Argument::Kind::size) end = call.onnx.add("Squeeze", {end});
+  call.set(call.onnx.add("Range", {start, end, step}));
+}
+
+template <int is_upper>
+void triangle(Call& call) {
+  const auto diagonal = static_cast<double>(call.integer("diagonal"));
+  call.set(call.onnx.add("Trilu", {call.name("self"), call.onnx.number(diagonal, torch::kInt64)},
+                         {{"upper", std::int64_t{is_upper}}}));
+}
+
+// Pads are written from the last dimension on, before and after each.
+void pad(Call& call) {
+  const auto given = call.integers("pad");
+  const auto dimensions = call.value("self").sizes.size();
+  std::vector<std::int64_t> pads(2 * dimensions);
+  for (std::size_t i = 0; i < given.size(); ++i) {
+    const auto dimension = dimensions - 1 - i / 2;
+    pads[dimension + (i % 2 == 0 ? 0 : dimensions)] = given[i];
+  }
+  auto mode = call.has("mode") ? call.text("mode") : std::string("constant");
+  if (mode == "replicate") mode = "edge";
+  if (mode == "circular") mode = "wrap";
+  const auto value = call.has("value") ? call.name("value", call.dtype()) : call.onnx.number(0, call.dtype());
+  call.set(call.onnx.add("Pad", {call.name("self"), call.onnx.ints(pads), mode == "constant" ? value : Name()},
+                         {{"mode", mode}}));
+}
+
+void pixel_shuffle(Call& call) {
+  call.set(call.onnx.add("DepthToSpace", {call.name("self")},
+                         {{"blocksize", call.integer("upscale_factor")}, {"mode", std::string("CRD")}}));
+}
+
+void diff(Call& call) {
+  if (call.integer("n") != 1 || call.has("prepend") || call.has("append")) call.refuse("it is not a plain one");
+  const auto axis = call.dimension("dim", call.value("self").sizes.size());
+  const auto last = std::numeric_limits<std::int64_t>::max();
+  const auto x = call.name("self");
+  call.set(call.onnx.add("Sub", {sliced(call, x, axis, 1, last), sliced(call, x, axis, 0, -1)}));
+}
+
+}  // namespace
+
+void add_shape_rules(Rules& rules) {
+  for (const char* name : {"view", "reshape", "_unsafe_view", "_reshape_alias", "view_as", "reshape_as", "flatten",
+                           "unflatten", "squeeze", "unsqueeze"}) {
+    rules.emplace(name, reshape);
+  }
+  rules.insert({
+      {"transpose", transpose},
+      {"permute", transpose},
+      {"t", transpose},
+      {"numpy_T", transpose},
+      {"expand", expand},
+      {"expand_as", expand},
+      {"repeat", repeat},
+      {"repeat_interleave", repeat_interleave},
+      {"cat", cat},
+      {"concat", cat},
+      {"stack", stack},
+      {"split", split},
+      {"split_with_sizes", split},
+      {"chunk", split},
+      {"tensor_split", split},
+      {"unbind", unbind},
+      {"select", select},
+      {"slice", slice},
+      {"narrow", narrow},
+      {"index_select", index_select},
+      {"gather", gather},
+      {"index", index},
+      {"embedding", embedding},
+      {"zeros", filled<0>},
+      {"zeros_like", filled<0>},
+      {"new_zeros", filled<0>},
+      {"ones", filled<1>},
+      {"ones_like", filled<1>},
+      {"new_ones", filled<1>},
+      {"full", full},
+      {"full_like", full},
+      {"new_full", full},
+      {"arange", arange},
+      {"tril", triangle<0>},
+      {"triu", triangle<1>},
+      {"pad", pad},
+      {"constant_pad_nd", pad},
+      {"pixel_shuffle", pixel_shuffle},
+      {"diff", diff},
+  });
+}
+
+}  // namespace vernier::graph
