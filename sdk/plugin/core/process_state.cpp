@@ -146,7 +146,8 @@ const Mode modes[] = {
     {"LibTorch's choice of deterministic algorithms",
      [] {
        const auto& context = at::globalContext();
-       return (context.deterministicAlgorithms() ? 1 : 0) + (context.deterministicAlgorithmsWarnOnly() ? int64_t{2} : 0);
+       return (context.deterministicAlgorithms() ? 1 : 0) +
+              (context.deterministicAlgorithmsWarnOnly() ? int64_t{2} : 0);
      },
      [](int64_t choice) { at::globalContext().setDeterministicAlgorithms((choice & 1) != 0, (choice & 2) != 0); }},
     {"the handler of std::terminate", [] { return reinterpret_cast<int64_t>(std::get_terminate()); },

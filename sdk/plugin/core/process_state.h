@@ -12,8 +12,8 @@
 
 namespace vernier {
 
-// The floating-point mode, signals, locale, umask, working directory, threads, LibTorch's allocator and its modes of the
-// main thread.
+// The floating-point mode, signals, locale, umask, working directory, threads, LibTorch's allocator and its modes of
+// the main thread.
 class VERNIER_API ProcessState {
  public:
   static ProcessState now();  // takes microseconds
