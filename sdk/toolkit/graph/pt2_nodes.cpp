@@ -106,6 +106,7 @@ void Pt2Nodes::write() {
 json Pt2Nodes::inputs_of(const Node& node) {
   json inputs = json::array();
   const auto& schema = node.op.schema().arguments();
+  reshapes_ = node.name() == "aten::view" || node.name() == "aten::reshape" || node.name() == "aten::_unsafe_view";
   for (std::size_t i = 0; i < schema.size(); ++i) {
     const bool is_none = node.arguments[i].kind == Argument::Kind::constant && node.arguments[i].constant.isNone();
     if (is_none && schema[i].kwarg_only()) continue;  // one in the middle keeps the places of those after it
@@ -154,12 +155,15 @@ json Pt2Nodes::list(const Argument& list, const c10::TypePtr& element) {
     }
     return {{"as_optional_tensors", all}};
   }
-  json plain = json::array();  // one size may be left over: -1
-  for (const auto& item : list.items) {
-    const bool is_size = item.kind == Argument::Kind::size;
-    plain.push_back(is_size ? -1 : item.constant.toInt());
+  if (reshapes_) {  // one size may be left over: -1
+    json plain = json::array();
+    for (const auto& item : list.items) {
+      const bool is_size = item.kind == Argument::Kind::size;
+      plain.push_back(is_size ? -1 : item.constant.toInt());
+    }
+    if (std::ranges::count(plain, json(-1)) == 1 && std::ranges::count(plain, json(0)) == 0)
+      return {{"as_ints", plain}};
   }
-  if (std::ranges::count(plain, json(-1)) == 1 && std::ranges::count(plain, json(0)) == 0) return {{"as_ints", plain}};
   for (const auto& item : list.items) {
     all.push_back(item.kind == Argument::Kind::size ? json{{"as_name", symbol(item.size.number)}}
                                                     : json{{"as_int", item.constant.toInt()}});

@@ -32,6 +32,7 @@ class Pt2Nodes {
   std::map<std::size_t, std::string> names_;
   std::map<std::int64_t, std::string> symbols_;  // by numbers per sample
   std::map<std::string, int> count_;
+  bool reshapes_ = false;  // the node of now is a view, to whose sizes -1 may belong
 };
 
 // The description of a tensor in a file. with_strides: its own strides, else those of a contiguous tensor.

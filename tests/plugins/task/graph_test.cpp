@@ -2,10 +2,13 @@
 
 #include <ATen/autocast_mode.h>
 #include <ATen/ops/cross_entropy_loss.h>
+#include <ATen/ops/erfinv.h>
 #include <doctest/doctest.h>
 #include <torch/utils.h>
 #include <vernier/error.h>
+#include <vernier/graph_export.h>
 #include <vernier/matmul.h>
+#include <vernier/safetensors.h>
 
 #include <caffe2/serialize/inline_container.h>
 
@@ -187,6 +190,77 @@ TEST_CASE("graph: what is exported again has the trained weights, and trains on"
     for (const auto& name : before.keys()) CHECK(before[name].equal(after[name]));
     CHECK(losses_of(*network, model, false) == losses_of(*again, model, false));
   }
+}
+
+namespace {
+
+vernier::ExportedModel exported_model(GraphNetwork& network, const Model& model) {
+  network.eval();
+  return {network, [&network](const auto& inputs) { return network.forward(inputs); }, model.inputs(4, 1)};
+}
+
+bool has_state(const Model& model) {
+  return model.name == std::string("two") || model.name == std::string("branch");
+}
+
+}  // namespace
+
+TEST_CASE("graph: models are written as ONNX and .pt2 by what they call, for any number of samples") {
+  const TemporaryFolder scratch;
+  for (const auto& model : models) {
+    if (has_state(model)) continue;
+    const std::string name = model.name;
+    CAPTURE(name);
+    const auto network = network_of(folder + name + ".pt2", model.output);
+    losses_of(*network, model, false);
+    export_onnx(exported_model(*network, model), scratch / (name + ".onnx"));
+    export_pt2(exported_model(*network, model), scratch / (name + ".pt2"));
+    const auto again = network_of(scratch / (name + ".pt2"));
+    CHECK(again->named_parameters().keys() == network->named_parameters().keys());
+    again->eval();
+    vernier::Tensors numbers;
+    for (const std::int64_t samples : {1, 7}) {
+      const torch::NoGradGuard no_grad;
+      const auto inputs = model.inputs(samples, 5);
+      const auto output = network->forward(inputs);
+      CHECK(again->forward(inputs).equal(output));
+      numbers[c10::str("input/", samples)] = inputs.at(0);
+      numbers[c10::str("output/", samples)] = output.contiguous();
+    }
+    vernier::save_safetensors(scratch / (name + ".safetensors"), numbers, {});
+  }
+  if (!has_python("onnxruntime")) return;
+  std::string out;
+  CHECK_MESSAGE(python(VERNIER_SOURCE_DIR "/tests/support/run_onnx.py .", scratch.path(), out) == 0, out);
+}
+
+TEST_CASE("graph: what ONNX and .pt2 cannot hold is refused, with the layer") {
+  const TemporaryFolder scratch;
+  const auto refusal = [&](const vernier::ExportedModel& model) {
+    return thrown_by([&] { export_onnx(model, scratch / "a.onnx"); }).text;
+  };
+  for (const auto& model : models) {
+    if (!has_state(model)) continue;
+    const auto network = network_of(folder + model.name + ".pt2", model.output);
+    const auto text = refusal(exported_model(*network, model));
+    CHECK(text.starts_with(model.name == std::string("two") ? "it changes 'calls' in evaluation"
+                                                            : "it decides by numbers of its input (item)"));
+  }
+  const auto network = network_of(folder + "mlp.pt2");
+  auto model = exported_model(*network, models[0]);
+  const auto forward = model.forward;
+  model.forward = [&](const auto& inputs) { return at::erfinv(forward(inputs)); };
+  CHECK(refusal(model) == "there is no rule that writes by ONNX: erfinv (in or after the layer 'layers.3')");
+  model.forward = [&](const auto& inputs) {
+    auto output = forward(inputs);
+    for (std::int64_t i = 0; i < inputs[0].size(0); ++i) output = output + 1;
+    return output;
+  };
+  CHECK(refusal(model) == "its forward() calls other operators for a batch of 3 samples than for one of 2");
+  model.forward = [&](const auto& inputs) { return forward(inputs) * static_cast<double>(inputs[0].size(0) + 1); };
+  CHECK(refusal(model).find("depends on the batch, in or after the layer 'layers.3'") != std::string::npos);
+  network->train();
+  CHECK(refusal(model) == "the model is in training mode; call eval() first");
 }
 
 TEST_CASE("graph: names, tied tensors and buffers are those of the Python module") {
