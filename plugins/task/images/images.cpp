@@ -2,8 +2,7 @@
 // Learning for Image Recognition", 2016, https://arxiv.org/abs/1512.03385).
 //
 // images                required: a folder that has a folder of PNG, JPEG and WebP files for each class; a CSV file
-// with
-//                       the columns `file` and `label`, names relative to its folder; or an IDX file
+//                       with the columns `file` and `label`, names relative to its folder; or an IDX file
 // labels = ""           IDX file of the labels, if `images` is an IDX file
 // validation_images = "", validation_labels = ""  the held-out ones, in the same form
 // validation_share = 0.1  share of each class held out, drawn from [run] seed, without validation_images; 0: none

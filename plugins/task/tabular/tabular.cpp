@@ -3,12 +3,12 @@
 // data                  required: CSV file, or .npy file with numbers [rows, columns]
 // target = ""           CSV: the column that is predicted; required
 // targets = ""          .npy: the file of the targets, [rows]; required
-// kind = "auto"         classification | regression | auto: words are classes, and whole numbers with few different
-// ones validation = ""       file with the same columns that is held out validation_targets = ""  .npy: its targets
+// kind = "auto"         classification | regression | auto: words and whole numbers of few kinds are classes
+// validation = ""       file with the same columns that is held out
+// validation_targets = ""  .npy: its targets
 // validation_share = 0.1   of the rows that is held out, where `validation` is not given; 0: none
 // split = "auto"        how they are drawn: random; stratified, by class; group:COLUMN, whole groups; last, those at
-// the
-//                       end; auto: stratified for classes, else random
+//                       the end; auto: stratified for classes, else random
 // columns = []          CSV: the columns to use; []: all but the target
 // leave_out = []        CSV: columns that are not used
 // types = {}            CSV: number | category | date | day-month-year | month-day-year by column: {zip = "category"}

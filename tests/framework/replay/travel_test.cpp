@@ -213,7 +213,7 @@ TEST_CASE("travel: data names the samples of a step, of a run of two ranks too, 
   RunFolder table(base);
   table.folder.write("rows.csv", "x,y\n1,2\n2,4\n3,6\n4,8\n");
   REQUIRE_MESSAGE(table.train({"--set",
-                               "task={use=\"tabular\", data=\"rows.csv\", target=\"y\", validation=0, "
+                               "task={use=\"tabular\", data=\"rows.csv\", target=\"y\", validation_share=0, "
                                "batch_size=2, order=\"sequential\"}"}) == 0,
                   table.err);
   REQUIRE(table.call({"data", "out", "--step", "2"}) == 0);
