@@ -19,6 +19,13 @@ FOLDER = pathlib.Path(__file__).parent / "tokenizers"
 LLAMA3 = (r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*"
           r"|\s*[\r\n]+|\s+(?!\S)|\s+")
 QWEN2 = LLAMA3.replace("{1,3}", "")
+LETTERS = (r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?"
+           r"|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*"
+           r"(?i:'s|'t|'re|'ve|'m|'ll|'d)?")
+O200K = LETTERS + r"|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+TEKKEN = O200K.replace("(?i:'s|'t|'re|'ve|'m|'ll|'d)?", "").replace("{1,3}", "")
+DEEPSEEK = (r"[!\"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+| ?[\p{P}\p{S}]+[\r\n]*"
+            r"|\s*[\r\n]+|\s+(?!\S)|\s+")
 WORDS = """the model learns a language from texts and the tokens of a text are numbers ; don't we'll they're it's 1 23
 456 7890 for (int i = 0; i < n; ++i) { sum += x[i]; } naïve café größer straße Москва слово 東京 漢字 かな 한국어 العربية
 हिन्दी ไทย 🙂 👩‍👩‍👧 ñ e\u0301 o\u0308 \u1100\u1161 ½ ² Ⅷ""".split()
@@ -155,7 +162,49 @@ def unknown_apart():
     return characters(False, normalizers.Replace(" ", "▁"), None, fuse_unk=False)
 
 
-STYLES = [gpt2, gpt2_prefix, llama3, qwen2, llama2, llama2_added, llama2_metaspace, words_unknown, unknown_apart]
+def steps(*all_steps):
+    last = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    return byte_level(pre_tokenizers.Sequence([*all_steps, last]), ["<|endoftext|>"], 400)
+
+
+def o200k():
+    return byte_level(split(O200K), ["<|endoftext|>"], 400)
+
+
+def tekken():
+    return byte_level(split(TEKKEN), ["<|endoftext|>"], 400)
+
+
+def deepseek():
+    return steps(pre_tokenizers.Split(Regex(r"\p{N}{1,3}"), "isolated"),
+                 pre_tokenizers.Split(Regex("[一-龥\\u3040-ゟ゠-ヿ]+"), "isolated"),
+                 pre_tokenizers.Split(Regex(DEEPSEEK), "isolated"))
+
+
+def starcoder():
+    tokenizer = byte_level(pre_tokenizers.Sequence([pre_tokenizers.Digits(individual_digits=True),
+                                                    pre_tokenizers.ByteLevel(add_prefix_space=False)]), ["<s>", "</s>"], 400)
+    tokenizer.post_processor = processors.RobertaProcessing(("</s>", 1), ("<s>", 0))
+    return tokenizer
+
+
+def all_splits():
+    """Every way in which matches are kept, and classes that engines read in different ways."""
+    return steps(pre_tokenizers.Split(" ", "merged_with_next"),
+                 pre_tokenizers.Split(Regex(r"[aeiou\p{Mn}]"), "merged_with_previous"),
+                 pre_tokenizers.Digits(individual_digits=False),
+                 pre_tokenizers.Split(Regex(r"\d|\p{^L}"), "contiguous"),
+                 pre_tokenizers.Split(Regex(r"[\p{Han}x\x{3042}-\x{3050}]"), "removed"),
+                 pre_tokenizers.Split(Regex(r"\W+|_*"), "isolated", invert=True),
+                 pre_tokenizers.Split("(.", "removed"))
+
+
+def gemma2():
+    return characters(True, normalizers.Replace(" ", "▁"), pre_tokenizers.Split(" ", "merged_with_previous"))
+
+
+STYLES = [gpt2, gpt2_prefix, llama3, qwen2, llama2, llama2_added, llama2_metaspace, words_unknown, unknown_apart,
+          o200k, tekken, deepseek, starcoder, all_splits, gemma2]
 
 
 def cases(tokenizer, all_texts):

@@ -24,7 +24,8 @@ std::string bytes_of_token(const std::unordered_map<char32_t, char>& byte_of, co
 class ByteLevelSegments final : public Segments {
  public:
   ByteLevelSegments(const TokenizerFile& file, std::size_t vocabulary)
-      : rule_(file.rule),
+      : splits_(file.splits),
+        rule_(splits_.size() == 1 ? splits_.front().rule : std::nullopt),
         is_nfc_(file.is_nfc),
         adds_space_(file.adds_space),
         merges_(file.merges.size()),
@@ -59,16 +60,20 @@ class ByteLevelSegments final : public Segments {
       scratch.text.assign(" ").append(segment);
       segment = scratch.text;
     }
+    const auto put = [&](std::string_view piece) { add_piece(piece, scratch, ids, [&] { join(piece, scratch); }); };
+    if (!rule_) {
+      for (const auto& piece : split_by(splits_, segment)) put(piece);
+      return;
+    }
     for (std::size_t at = 0; at < segment.size();) {
-      const auto end = piece_end(rule_, segment, at);
-      const auto piece = segment.substr(at, end - at);
-      add_piece(piece, scratch, ids, [&] { join(piece, scratch); });
+      const auto end = piece_end(*rule_, segment, at);
+      put(segment.substr(at, end - at));
       at = end;
     }
   }
 
   bool can_cut(char32_t before, char32_t behind) const override {
-    return always_ends_piece(before, behind) && (!is_nfc_ || begins_anew(behind));
+    return rule_ && always_ends_piece(before, behind) && (!is_nfc_ || begins_anew(behind));
   }
 
   std::string decode(std::span<const TokenId> ids) const override {
@@ -91,7 +96,8 @@ class ByteLevelSegments final : public Segments {
     scratch.joiner.join(merges_, scratch.word);
   }
 
-  PieceRule rule_;
+  std::vector<SplitStep> splits_;
+  std::optional<PieceRule> rule_;  // the only split, if it is matched by hand
   bool is_nfc_, adds_space_;
   MergeTable merges_;
   std::array<TokenId, 256> id_of_byte_{};

@@ -134,10 +134,32 @@ class FilesBeside {
     config_.member(flag).refuse(std::string("is true, and no file names the token ") + name);
   }
 
+  // The class decides how vocab.json is used, and GPT-2's puts a space before a text by a flag of its own.
+  void read_class(const JsonPart& kind, bool is_json) {
+    const auto name = kind.is_null() ? std::string("GPT2Tokenizer") : kind.text();
+    const bool is_gpt2 = name == "GPT2Tokenizer" || name == "GPT2TokenizerFast";
+    const auto space = config_.member("add_prefix_space");
+    if (is_json) {
+      if (!is_gpt2 || !file_.is_byte_level || space.is_null()) return;
+      if (config_.part().flag("add_prefix_space", false) == file_.adds_space) return;
+      space.refuse("differs from `pre_tokenizer.add_prefix_space` of tokenizer.json; make them equal");
+    }
+    if (name == "Qwen2Tokenizer" || name == "Qwen2TokenizerFast") {
+      file_.splits = {{PieceRule::qwen2}};
+      file_.is_nfc = true;
+    } else if (!is_gpt2) {
+      kind.refuse(
+          "is '" + shortened(name) +
+          "'; Vernier has GPT2Tokenizer and Qwen2Tokenizer for vocab.json and merges.txt; save the tokenizer by "
+          "transformers, which writes tokenizer.json");
+    }
+  }
+
   // tokenizer_config.json says what is put around a text for vocab.json, and for Llama 2's tokenizer.json.
   void read_around() {
     const auto kind = config_.member("tokenizer_class");
     const bool is_json = file_.path.ends_with("tokenizer.json");
+    read_class(kind, is_json);
     if (is_json && (kind.is_null() || !kind.text().starts_with("LlamaTokenizer"))) return;
     if (!is_json && config_.part().flag("add_prefix_space", false)) file_.adds_space = true;
     const auto put = [&](const char* flag, const char* name, std::vector<TokenId>& around) {

@@ -11,7 +11,7 @@
 
 #include "added_tokens.h"
 #include "text/bpe/bpe.h"
-#include "text/bpe/pieces.h"
+#include "text/bpe/splits.h"
 
 namespace vernier {
 
@@ -38,7 +38,7 @@ struct TokenizerFile {
   // How a text is cut into what the model works on.
   bool is_byte_level = false;
   // of byte-level BPE
-  PieceRule rule = PieceRule::gpt2;
+  std::vector<SplitStep> splits = {{PieceRule::gpt2}};
   bool is_nfc = false;
   bool adds_space = false;  // before each text between added tokens that does not begin with one
   // of BPE of characters

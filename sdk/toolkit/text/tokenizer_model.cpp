@@ -92,12 +92,12 @@ bool add_merge(TokenizerFile& file, const std::string& where, std::string_view t
 }
 
 void read_model(const JsonPart& model, TokenizerFile& file) {
-  model.require_only({"type", "dropout", "unk_token", "continuing_subword_prefix", "end_of_word_suffix", "fuse_unk",
-                      "byte_fallback", "ignore_merges", "vocab", "merges"});
   const auto type = model.member("type");
   if (!type.is_null() && type.text() != "BPE") {
     type.refuse("is " + in_quotes(type.text()) + "; Vernier has tokenizers of the type 'BPE' only");
   }
+  model.require_only({"type", "dropout", "unk_token", "continuing_subword_prefix", "end_of_word_suffix", "fuse_unk",
+                      "byte_fallback", "ignore_merges", "vocab", "merges"});
   const auto dropout = model.member("dropout");
   if (!dropout.is_null() && dropout.json() != 0.0) dropout.refuse("drops merges at random; set it to null");
   for (const auto* name : {"continuing_subword_prefix", "end_of_word_suffix"}) {
@@ -175,11 +175,17 @@ void read_post_processor(const JsonPart& post_processor, TokenizerFile& file) {
     for (std::size_t i = 0; i < processors.size(); ++i) read_post_processor(processors[i], file);
     return;
   }
-  if (type != "TemplateProcessing") {
+  const bool is_pair = type == "RobertaProcessing" || type == "BertProcessing";
+  if (!is_pair && type != "TemplateProcessing") {
     post_processor.refuse("is of the type " + in_quotes(type) +
-                          "; Vernier has ByteLevel, Sequence and TemplateProcessing");
+                          "; Vernier has ByteLevel, Sequence, TemplateProcessing, RobertaProcessing, BertProcessing");
   }
   if (!file.before.empty() || !file.after.empty()) post_processor.refuse("is a second template");
+  if (is_pair) {  // a token and its id each
+    file.before = {token_id(post_processor.member("cls")[1])};
+    file.after = {token_id(post_processor.member("sep")[1])};
+    return;
+  }
   read_template(post_processor, file);
 }
 

@@ -3,6 +3,9 @@
 
 #include <vernier/error.h>
 
+#include <cctype>
+#include <utility>
+
 namespace vernier {
 
 namespace {
@@ -41,24 +44,67 @@ void read_byte_level_normalizer(const JsonPart& normalizer, TokenizerFile& file)
   }
 }
 
+SplitBehavior behavior_of(const JsonPart& name) {
+  constexpr std::pair<std::string_view, SplitBehavior> all[] = {
+      {"Isolated", SplitBehavior::isolated},
+      {"Removed", SplitBehavior::removed},
+      {"MergedWithPrevious", SplitBehavior::merged_with_previous},
+      {"MergedWithNext", SplitBehavior::merged_with_next},
+      {"Contiguous", SplitBehavior::contiguous}};
+  for (const auto& [text, behavior] : all) {
+    if (name.text() == text) return behavior;
+  }
+  name.refuse("is '" + shortened(name.text()) + "', and must be one of `tokenizers`, such as Isolated");
+}
+
+std::shared_ptr<const Regex> compiled(const JsonPart& place, const std::string& expression) {
+  try {
+    return std::make_shared<const Regex>(expression);
+  } catch (const Error& error) {
+    place.refuse("is a regular expression that " + message(error));
+  }
+}
+
+// An expression for a text itself.
+std::string literal(const std::string& text) {
+  std::string expression;
+  for (const char c : text) {
+    if (std::ispunct(static_cast<unsigned char>(c)) != 0) expression += '\\';
+    expression += c;
+  }
+  return expression;
+}
+
+SplitStep split_step(const JsonPart& part) {
+  SplitStep step;
+  if (part.type() == "Digits") {
+    step.regex = compiled(part, part.flag("individual_digits", false) ? R"(\p{N})" : R"(\p{N}+)");
+    return step;
+  }
+  if (part.type() != "Split") refuse_type(part, "Split, Digits and ByteLevel");
+  step.behavior = behavior_of(part.member("behavior"));
+  step.is_inverted = part.flag("invert", false);
+  const auto text = part.member("pattern").member("String"), regex = part.member("pattern").member("Regex");
+  if (!text.is_null()) {
+    if (text.text().empty()) text.refuse("is empty");
+    step.regex = compiled(text, literal(text.text()));
+    return step;
+  }
+  if (step.behavior == SplitBehavior::isolated && !step.is_inverted) step.rule = rule_of_regex(regex.text());
+  if (!step.rule) step.regex = compiled(regex, regex.text());
+  return step;
+}
+
 void read_byte_level_pieces(const JsonPart& pre_tokenizer, TokenizerFile& file) {
   const auto parts = steps(pre_tokenizer, "pretokenizers");
   const auto& last = parts.back();
-  const bool has_regex = last.flag("use_regex", true), adds_space = last.flag("add_prefix_space", true);
-  if (parts.size() == 1) {
-    if (!has_regex) last.refuse("has `use_regex` false, and no Split before it cuts the text");
-    file.adds_space = adds_space;
-    return;
-  }
-  if (types(parts) != "Split ByteLevel") pre_tokenizer.refuse("is neither ByteLevel nor Split and ByteLevel");
-  if (has_regex || adds_space) last.refuse("has `use_regex` or `add_prefix_space` behind a Split, not false for both");
-  const auto& split = parts.front();
-  require_text(split.member("behavior"), "Isolated");
-  if (split.flag("invert", false)) split.refuse("has `invert`, which Vernier does not have");
-  const auto regex = split.member("pattern").member("Regex");
-  const auto rule = rule_of_regex(regex.text());
-  if (!rule) regex.refuse("is a regular expression that Vernier does not know; it has those of GPT-2, Llama 3, Qwen 2");
-  file.rule = *rule;
+  const bool has_regex = last.flag("use_regex", true);
+  file.adds_space = last.flag("add_prefix_space", true);
+  if (parts.size() == 1 && !has_regex) last.refuse("has `use_regex` false, and no Split before it cuts the text");
+  if (parts.size() > 1 && file.adds_space) last.refuse("has `add_prefix_space` behind a Split, which Vernier does not");
+  file.splits.clear();
+  for (std::size_t i = 0; i + 1 < parts.size(); ++i) file.splits.push_back(split_step(parts[i]));
+  if (has_regex) file.splits.push_back({PieceRule::gpt2});
 }
 
 void read_replace(const JsonPart& replace, std::string_view from, std::string_view to) {
@@ -78,6 +124,14 @@ void read_metaspace(const JsonPart& metaspace, TokenizerFile& file) {
   file.is_metaspace = true;
 }
 
+// True if nothing cuts a text without spaces: no step, or Gemma's Split at spaces, which the normalizer has replaced.
+bool is_whole(const std::vector<JsonPart>& pieces) {
+  if (pieces.empty()) return true;
+  if (pieces.size() > 1 || pieces[0].type() != "Split" || pieces[0].flag("invert", false)) return false;
+  const auto text = pieces[0].member("pattern").member("String");
+  return !text.is_null() && text.text() == " ";
+}
+
 // As SentencePiece has it.
 void read_characters(const JsonPart& root, TokenizerFile& file) {
   const auto normalizer = root.member("normalizer"), pre_tokenizer = root.member("pre_tokenizer");
@@ -85,14 +139,14 @@ void read_characters(const JsonPart& root, TokenizerFile& file) {
   const auto pieces = steps(pre_tokenizer, "pretokenizers");
   if (types(normal).empty() && types(pieces) == "Metaspace") {
     read_metaspace(pieces[0], file);
-  } else if (pieces.empty() && (types(normal) == "Prepend Replace" || types(normal) == "Replace")) {
+  } else if (is_whole(pieces) && (types(normal) == "Prepend Replace" || types(normal) == "Replace")) {
     read_replace(normal.back(), " ", space_mark);
     const bool prepends = normal.size() == 2;
     if (prepends) require_text(normal[0].member("prepend"), space_mark);
     file.space = prepends ? TokenizerFile::Space::each : TokenizerFile::Space::never;
   } else {
     root.refuse("has the normalizer '" + types(normal) + "' and the pre_tokenizer '" + types(pieces) +
-                "'; Vernier has those of GPT-2, Llama 2, Llama 3 and Qwen 2");
+                "'; Vernier has ByteLevel, and those of Llama 2 and Gemma");
   }
   const auto decoder = steps(root.member("decoder"), "decoders");
   const auto kinds = types(decoder);

@@ -59,6 +59,10 @@ void check_changes(std::span<const Change> changes) {
 TEST_CASE("tokenizer folder: each damage of the model and its tokens has its line") {
   const Change changes[] = {
       {"gpt2", "/model", gone, "`model` is not a JSON object"},
+      {"gpt2",
+       "/model",
+       {{"type", "WordPiece"}, {"max_input_chars_per_word", 100}, {"vocab", {{"a", 0}}}},
+       "`model.type` is 'WordPiece'; Vernier has tokenizers of the type 'BPE' only"},
       {"gpt2", "/model/type", "Unigram", "`model.type` is 'Unigram'; Vernier has tokenizers of the type 'BPE' only"},
       {"gpt2", "/model/dropout", 0.1, "`model.dropout` drops merges at random; set it to null"},
       {"gpt2", "/model/end_of_word_suffix", "</w>",
@@ -97,15 +101,14 @@ TEST_CASE("tokenizer folder: each style that Vernier does not have has its line"
       {"gpt2", "/pre_tokenizer", byte_level,
        "`pre_tokenizer` has `use_regex` false, and no Split before it cuts the text"},
       {"gpt2", "/pre_tokenizer", Json(nullptr),
-       "it has the normalizer '' and the pre_tokenizer ''; Vernier has those of"
-       " GPT-2, Llama 2, Llama 3 and Qwen 2"},
-      {"gpt2", "/post_processor", Json::object({{"type", "BertProcessing"}}),
-       "`post_processor` is of the type 'BertProcessing'; Vernier has ByteLevel, Sequence and TemplateProcessing"},
-      {"llama3", "/pre_tokenizer/pretokenizers/0/pattern/Regex", "\\w+",
-       "`pre_tokenizer.pretokenizers[0].pattern.Regex` is a regular expression that Vernier does not know; it has those"
-       " of GPT-2, Llama 3, Qwen 2"},
-      {"llama3", "/pre_tokenizer/pretokenizers/0/behavior", "Removed",
-       "`pre_tokenizer.pretokenizers[0].behavior` is 'Removed', and Vernier has 'Isolated' only"},
+       "it has the normalizer '' and the pre_tokenizer ''; Vernier has ByteLevel, and those of"
+       " Llama 2 and Gemma"},
+      {"gpt2", "/post_processor", Json::object({{"type", "Other"}}),
+       "`post_processor` is of the type 'Other'; Vernier"},
+      {"llama3", "/pre_tokenizer/pretokenizers/0/behavior", "Taken",
+       "`pre_tokenizer.pretokenizers[0].behavior` is 'Taken', and must be one of `tokenizers`, such as Isolated"},
+      {"llama3", "/pre_tokenizer/pretokenizers/0/type", "Whitespace",
+       "`pre_tokenizer.pretokenizers[0]` is of the type 'Whitespace' here; Vernier has Split, Digits and ByteLevel"},
       {"llama3", "/post_processor/processors/1/special_tokens", Json::object(),
        "`post_processor.processors[1].single[0]` is the token '<|endoftext|>', which `special_tokens` lacks"},
       {"llama2", "/model/vocab/<0x41>", gone, "`model.vocab` lacks the byte <0x41>"},
@@ -117,6 +120,35 @@ TEST_CASE("tokenizer folder: each style that Vernier does not have has its line"
        "`model` has neither `byte_fallback` nor `unk_token` for other characters"},
   };
   check_changes(changes);
+}
+
+TEST_CASE("tokenizer folder: an expression that two engines read in different ways has its line") {
+  const std::pair<const char*, const char*> cases[] = {
+      {R"(\bword)", "has '\\b', which Vernier does not have"},
+      {R"(\h+)", "has '\\h', which"},
+      {R"(\p{N}{1,3}+)", "has '}+', which"},
+      {R"(a{2}?)", "has '}?', which"},
+      {R"(a{,3})", "has '{,', which"},
+      {R"((?i:a|(b\p{Lu})))", "has the property 'Lu' behind (?i, which"},
+      {R"((?m:a.b))", "has '(?m', which"},
+      {R"(a(?i)b|c)", "has '(?i', which"},
+      {R"(\xE4)", "has bytes by '\\x', which"},
+      {R"([+-\p{L}])", "has a range that ends in a class of"},
+      {R"(\p{Greek})", "has the property 'Greek', which"},
+      {R"(\pL)", "has a property without braces, which"},
+      {R"([a[bc]])", "has a class in a class, which"},
+      {R"([a-z&&[^b]])", "has '&&' in a class, which"},
+      {R"([]a])", "has a class that begins with ']', which"},
+      {R"([ab)", "has a class without end, which"},
+      {R"((?~ab))", "has '(?~', which"},
+      {R"((ab)", "cannot be read: missing closing parenthesis"}};
+  for (const auto& [regex, message] : cases) {
+    const Change change{"llama3", "/pre_tokenizer/pretokenizers/0/pattern/Regex", regex,
+                        "`pre_tokenizer.pretokenizers[0].pattern.Regex` is a regular expression that "};
+    const auto thrown = changed(change);
+    CHECK(thrown.kind == 2);
+    CHECK_MESSAGE(thrown.text.starts_with(change.message + std::string(message)), thrown.text);
+  }
 }
 
 TEST_CASE("tokenizer folder: files that are missing or no JSON") {
@@ -138,6 +170,11 @@ TEST_CASE("tokenizer folder: files that are missing or no JSON") {
        "'FOLDER/merges.txt': line 2 is not two tokens with a space between them"},
       {{{"vocab.json", vocab}, {"merges.txt", "a zzz\n"}},
        "'FOLDER/merges.txt': `line 1` has the token 'zzz', which the vocabulary lacks"},
+      {{{"tokenizer.json", gpt2}, {"tokenizer_config.json", "{\"add_prefix_space\": true}"}},
+       "'FOLDER/tokenizer_config.json': `add_prefix_space` differs from `pre_tokenizer.add_prefix_space` of tokenizer"},
+      {{{"vocab.json", vocab}, {"merges.txt", ""}, {"tokenizer_config.json", "{\"tokenizer_class\": \"XTokenizer\"}"}},
+       "'FOLDER/tokenizer_config.json': `tokenizer_class` is 'XTokenizer'; Vernier has GPT2Tokenizer and "
+       "Qwen2Tokenizer"},
       {{{"tokenizer.json", gpt2}, {"tokenizer_config.json", "{\"eos_token\": \"</s>\"}"}},
        "'FOLDER/tokenizer_config.json': `eos_token` is not in the vocabulary"},
   };
@@ -162,6 +199,25 @@ TEST_CASE("tokenizer folder: tokenizer_config.json names the token that ends a t
     const auto tokenizer = vernier::open_tokenizer(folder.path());
     CHECK(tokenizer->end_of_text() == tokenizer->id("a"));
   }
+}
+
+TEST_CASE("tokenizer folder: vocab.json and merges.txt are used as their class has it") {
+  const TemporaryFolder folder;
+  for (const char* name : {"vocab.json", "merges.txt"}) folder.write(name, read_text(oracles + "gpt2_files/" + name));
+  const auto ids_with = [&](const char* name) {
+    folder.write("tokenizer_config.json", Json{{"tokenizer_class", name}}.dump());
+    return vernier::open_tokenizer(folder.path())->encode("DON'T e\u0301 12");
+  };
+  const auto gpt2 = vernier::open_tokenizer(oracles + "gpt2");
+  CHECK(ids_with("GPT2Tokenizer") == gpt2->encode("DON'T e\u0301 12"));
+  CHECK(ids_with("Qwen2Tokenizer") == ids_with("Qwen2TokenizerFast"));
+  // NFC, and no run of digits: what the rule of GPT-2 makes of the pieces, one by one.
+  std::vector<vernier::TokenId> expected;
+  for (const char* piece : {"DON", "'T", " \u00e9", " ", "1", "2"}) {
+    const auto ids = gpt2->encode(piece);
+    expected.insert(expected.end(), ids.begin(), ids.end());
+  }
+  CHECK(ids_with("Qwen2Tokenizer") == expected);
 }
 
 }  // namespace tokenizer_folder_test

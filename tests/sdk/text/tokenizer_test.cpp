@@ -2,6 +2,7 @@
 #include <doctest/doctest.h>
 #include <vernier/tokenizer.h>
 
+#include <algorithm>
 #include <atomic>
 #include <nlohmann/json.hpp>
 #include <random>
@@ -22,9 +23,13 @@ using Ids = std::vector<TokenId>;
 namespace {
 
 const std::string oracles = VERNIER_SOURCE_DIR "/tests/oracles/tokenizers/";
-const std::string styles[] = {"gpt2",         "gpt2_prefix",      "llama3",        "qwen2",        "llama2",
-                              "llama2_added", "llama2_metaspace", "words_unknown", "unknown_apart"};
-const std::string exact_styles[] = {"gpt2", "llama3"};  // that change no text: no space added, no normalization
+const std::string styles[] = {"gpt2",         "gpt2_prefix",      "llama3",        "qwen2",         "llama2",
+                              "llama2_added", "llama2_metaspace", "words_unknown", "unknown_apart", "gemma2",
+                              "o200k",        "tekken",           "deepseek",      "starcoder",     "all_splits"};
+// A text goes in one part through expressions that are not matched by hand.
+const std::string whole_styles[] = {"o200k", "tekken", "deepseek", "starcoder", "all_splits"};
+const std::string exact_styles[] = {"gpt2",     "llama3",   "o200k", "tekken",
+                                    "deepseek", "starcoder"};  // that change no text: no space added, no normalization
 
 Json read_json(const std::string& path) {
   return Json::parse(read_text(path));
@@ -137,7 +142,7 @@ TEST_CASE("tokenizer: a text in parts has the ids of the whole") {
       CHECK(in_parts(*tokenizer, text, random) == tokenizer->encode(text, false));
       cuts += tokenizer->last_cut(text) > 0 ? 1 : 0;
     }
-    CHECK(cuts > 1000);  // else nothing was tried
+    CHECK((cuts > 1000) != (std::ranges::find(whole_styles, style) != std::end(whole_styles)));
   }
 }
 

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <cstring>
+#include <iterator>
+#include <span>
 
 #include "unicode_tables.h"
 
@@ -44,7 +46,56 @@ std::size_t ascii_end(std::string_view bytes, std::size_t at) {
   return at;
 }
 
+CodeRanges in_order(std::span<const CodeRange> table) {
+  CodeRanges all;
+  for (const auto& [first, last] : table) all.emplace_back(first, last);
+  return all;
+}
+
+// Calls use(name, first, last) for each run of characters of one general category.
+template <class Use>
+void for_each_category(const Use& use) {
+  const std::string_view names = category_names;
+  for (std::size_t i = 0; i < std::size(category_runs); ++i) {
+    const auto& [first, category] = category_runs[i];
+    const auto end = i + 1 < std::size(category_runs) ? category_runs[i + 1].first : std::uint32_t{code_points};
+    use(names.substr(std::size_t{category} * 3, 2), char32_t{first}, char32_t{end - 1});
+  }
+}
+
+// Oniguruma's characters of words: Letter, Mark, Decimal_Number and Connector_Punctuation.
+bool is_of_word(std::string_view category) {
+  return category[0] == 'L' || category[0] == 'M' || category == "Nd" || category == "Pc";
+}
+
 }  // namespace
+
+std::optional<CodeRanges> ranges_of(std::string_view property) {
+  if (property == "s") return in_order(white_ranges);
+  if (property == "Han") return in_order(han_ranges);
+  const auto name = property == "d" ? "Nd" : property;
+  CodeRanges all;
+  for_each_category([&](std::string_view category, char32_t first, char32_t last) {
+    if (name == "w" ? !is_of_word(category) : !category.starts_with(name)) return;
+    if (!all.empty() && all.back().second + 1 == first) {
+      all.back().second = last;
+    } else {
+      all.emplace_back(first, last);
+    }
+  });
+  return all.empty() || name.empty() ? std::nullopt : std::optional(all);
+}
+
+CodeRanges all_but(const CodeRanges& ranges) {
+  CodeRanges all;
+  char32_t next = 0;
+  for (const auto& [first, last] : ranges) {
+    if (first > next) all.emplace_back(next, first - 1);
+    next = last + 1;
+  }
+  if (next < code_points) all.emplace_back(next, char32_t{code_points - 1});
+  return all;
+}
 
 const std::vector<CharClass>& char_classes() {
   static const auto classes = [] {
@@ -52,8 +103,8 @@ const std::vector<CharClass>& char_classes() {
     const auto fill = [&](const auto& ranges, CharClass kind) {
       for (const auto& [first, last] : ranges) std::fill(all.begin() + first, all.begin() + last + 1, kind);
     };
-    fill(letter_ranges, CharClass::letter);
-    fill(number_ranges, CharClass::number);
+    fill(*ranges_of("L"), CharClass::letter);
+    fill(*ranges_of("N"), CharClass::number);
     fill(white_ranges, CharClass::white);
     return all;
   }();

@@ -5,8 +5,10 @@
 #include <vernier/abi.h>
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 namespace vernier {
@@ -15,6 +17,14 @@ enum class CharClass : std::uint8_t { other, letter, number, white };  // \p{L},
 
 // The class of every code point, 0x110000 of them. Made at the first call.
 VERNIER_API const std::vector<CharClass>& char_classes();
+
+// Characters from the first to the last.
+using CodeRanges = std::vector<std::pair<char32_t, char32_t>>;
+// The characters of a property, in order: a general category or the first letter of several, "Lu" or "L", "Han", "s"
+// for white characters, "d" for decimal digits, and "w" for characters of words. Nothing for another name.
+VERNIER_API std::optional<CodeRanges> ranges_of(std::string_view property);
+// All other characters.
+VERNIER_API CodeRanges all_but(const CodeRanges& ranges);
 
 struct Character {
   char32_t code = 0;

@@ -12,6 +12,7 @@ import tokenizers
 import unicodedata2
 from tokenizers import Regex, normalizers, pre_tokenizers
 
+CATEGORIES = "Lu Ll Lt Lm Lo Mn Mc Me Nd Nl No Pc Pd Ps Pe Pi Pf Po Sm Sc Sk So Zs Zl Zp Cc Cf Cs Co Cn".split()
 CODES = [c for c in range(0x110000) if not 0xD800 <= c <= 0xDFFF]  # surrogates are not text
 
 
@@ -29,6 +30,20 @@ def in_class(name):
     split = pre_tokenizers.Split(Regex(name), "isolated")
     # U+0001 is in none of the classes.
     return [c for c in CODES if len(split.pre_tokenize_str("\x01" + chr(c))) == 2]
+
+
+def categories():
+    """(first character, place in CATEGORIES) of each run of characters of one general category."""
+    controls = [*range(0x20), *range(0x7F, 0xA0)]  # U+0001 stands beside all others in in_class()
+    of = {c: CATEGORIES.index("Cc") for c in controls}
+    asked = [(number, name) for number, name in enumerate(CATEGORIES) if name not in ("Cc", "Cs")]
+    of |= {c: number for number, name in asked for c in in_class(rf"\p{{{name}}}")}
+    out = []
+    for c in range(0x110000):
+        number = of.get(c, CATEGORIES.index("Cs"))
+        if not out or out[-1][1] != number:
+            out.append((c, number))
+    return out
 
 
 def combining():
@@ -85,10 +100,13 @@ def main():
     print("// Tables of Unicode as the package tokenizers has them. unicode_tables.py wrote this file:")
     print(f"// {versions}.\n#pragma once\n\n#include <cstdint>\n\nnamespace vernier {{\n\n// clang-format off")
     print("struct CodeRange { std::uint32_t first, last; };")
+    print("struct CategoryRun { std::uint32_t first, category; };")
     print("struct CombiningRange { std::uint32_t first, last, number; };")
     print("struct Decomposition { std::uint32_t code, first, second, is_composed; };\n")
-    table("letter_ranges", "CodeRange", ranges(in_class(r"\p{L}")), r"\p{L}")
-    table("number_ranges", "CodeRange", ranges(in_class(r"\p{N}")), r"\p{N}")
+    names = " ".join(CATEGORIES)
+    print(f"// The names of the general categories.\nconstexpr const char* category_names = \"{names}\";\n")
+    table("category_runs", "CategoryRun", categories(), "Runs of characters of one general category, up to the next.")
+    table("han_ranges", "CodeRange", ranges(in_class(r"\p{Han}")), r"\p{Han}")
     table("white_ranges", "CodeRange", ranges(in_class(r"\s")), r"\s")
     table("combining_ranges", "CombiningRange", combining_ranges(), "Canonical combining classes that are not 0.")
     table("decompositions", "Decomposition", decompositions(),
