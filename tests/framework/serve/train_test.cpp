@@ -46,6 +46,14 @@ std::string digest_of(const fs::path& run) {
   return Json::parse(read_text(run / "summary.json")).at("digest").get<std::string>();
 }
 
+// Waits until the run of job 1 has done a step: before that, there is nothing to save or to resume.
+bool waits_for_step(const JobServer& server) {
+  return wait_until([&] {
+    const auto answer = server.get("/v1/jobs/1/run");
+    return answer.status == 200 && answer.body.at("step") > 0;
+  });
+}
+
 // The digest of the same run without a server.
 std::string plain_digest(const TemporaryFolder& folder) {
   Program program({"train", folder / "run.toml", "--quiet", "--set", "run.threads=1", "--set", "run.output=plain"},
@@ -68,9 +76,8 @@ TEST_CASE("jobs: submitted, paused, over a killed server, cancelled and tried ag
   JobServer server({"--cores", "2"}, /*with_script=*/false);
   const Client jobs{server, folder};
   REQUIRE(jobs.text({"submit", "run.toml"}) == "job 1 is queued\n");
-  std::string paused;
-  REQUIRE(wait_until([&] { return jobs({"pause", "1"}, &paused) == 0; }));
-  CHECK(has(paused, ": the run waits after step "));
+  REQUIRE(waits_for_step(server));
+  CHECK(has(jobs.text({"pause", "1"}), ": the run waits after step "));
   server.restart();
   CHECK(server.state(1) == "running");
   CHECK(has(jobs.text({"list"}), "1   run   control  running  1 "));
@@ -98,7 +105,8 @@ TEST_CASE("jobs: a run is steered through the server, and stopped") {
   JobServer server({"--cores", "1"}, /*with_script=*/false);
   const Client jobs{server, folder};
   REQUIRE(jobs({"submit", "run.toml", "more.toml", "--set", "run.validate_every=0", "--name", "mine"}) == 0);
-  REQUIRE(wait_until([&] { return jobs({"pause", "1"}) == 0; }));
+  REQUIRE(waits_for_step(server));
+  REQUIRE(jobs({"pause", "1"}) == 0);
   CHECK(has(jobs.text({"swap", "1", "precision=bf16"}), ": precision/bf16 takes over\n"));
   CHECK(jobs({"swap", "1", "precision=none_such"}) == 1);
   CHECK(has(jobs.text({"swap", "1", "precision=/x/y"}), "a job names plugins, and not files"));
