@@ -192,14 +192,7 @@ TEST_CASE("attack: a training that is killed is queued again, a bounded number o
     REQUIRE(wait_until([&] { return server.job(id).at("attempt") == attempt && server.state(id) == "running"; }));
     const auto folder = (server.path() / "jobs/1").string();
     REQUIRE(wait_until([&] {
-      bool is_killed = false;
-      for (const auto& entry : fs::directory_iterator("/proc")) {
-        std::error_code none;
-        const auto name = entry.path().filename().string();
-        if (name.find_first_not_of("0123456789") != name.npos) continue;
-        if (fs::read_symlink(entry.path() / "cwd", none) == folder) is_killed = ::kill(std::stoi(name), SIGKILL) == 0;
-      }
-      return is_killed;
+      return signal_processes(SIGKILL, [&](const std::string&, const std::string& here) { return here == folder; }) > 0;
     }));
     wait_until([&] { return server.job(id).at("attempt") != attempt || server.state(id) != "running"; });
   }

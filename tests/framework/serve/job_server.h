@@ -64,6 +64,27 @@ bool wait_until(const Condition& condition) {
   return true;
 }
 
+// Sends a signal to each process for which condition(words, folder) holds: its command line, each word with a NUL
+// behind it, and its working folder. One that ends meanwhile is left out. Returns how many have got the signal.
+template <class Condition>
+int signal_processes(int signal, const Condition& condition) {
+  int count = 0;
+  for (const auto& entry : fs::directory_iterator("/proc")) {
+    const auto name = entry.path().filename().string();
+    if (name.find_first_not_of("0123456789") != name.npos) continue;
+    std::error_code none;
+    std::string words;
+    try {
+      words = read_text(entry.path() / "cmdline");
+    } catch (const std::ios_base::failure&) {
+      continue;
+    }
+    if (!condition(words, fs::read_symlink(entry.path() / "cwd", none).string())) continue;
+    count += ::kill(std::stoi(name), signal) == 0 ? 1 : 0;
+  }
+  return count;
+}
+
 struct Answer {
   int status = 0;
   Json body = nullptr;
@@ -88,15 +109,9 @@ class JobServer {
   // No job outlives a test.
   ~JobServer() {
     kill();
-    for (const auto& entry : fs::directory_iterator("/proc")) {
-      const auto name = entry.path().filename().string();
-      if (name.find_first_not_of("0123456789") != name.npos) continue;
-      std::error_code none;
-      const auto folder = fs::read_symlink(entry.path() / "cwd", none).string();
-      if (words_of(entry.path()).find(path().string()) != std::string::npos || folder.starts_with(path().string())) {
-        ::kill(std::stoi(name), SIGKILL);
-      }
-    }
+    signal_processes(SIGKILL, [here = path().string()](const std::string& words, const std::string& folder) {
+      return words.find(here) != words.npos || folder.starts_with(here);
+    });
   }
 
   void start() {
@@ -203,15 +218,6 @@ class JobServer {
   std::map<std::string, std::string> tokens;
 
  private:
-  // The command line of a process; "" if it ends meanwhile.
-  static std::string words_of(const fs::path& process) {
-    try {
-      return read_text(process / "cmdline");
-    } catch (const std::ios_base::failure&) {
-      return "";
-    }
-  }
-
   TemporaryFolder bin_, folder_;
   std::vector<std::string> options_;
   std::string program_;

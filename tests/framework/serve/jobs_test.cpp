@@ -22,16 +22,9 @@ std::string id_text(std::int64_t id) {
 
 // The process of an attempt, the script, and what it has started. Returns how many there were.
 int kill_all_of(const std::string& folder) {
-  int count = 0;
-  for (const auto& entry : fs::directory_iterator("/proc")) {
-    std::error_code none;
-    const auto name = entry.path().filename().string();
-    if (name.find_first_not_of("0123456789") != name.npos) continue;
-    const auto words = read_text(entry.path() / "cmdline");
-    const bool is_of_job = fs::read_symlink(entry.path() / "cwd", none) == folder || words.ends_with(folder + '\0');
-    if (is_of_job && ::kill(std::stoi(name), SIGKILL) == 0 && !words.empty()) count += 1;
-  }
-  return count;
+  return signal_processes(SIGKILL, [&](const std::string& words, const std::string& here) {
+    return here == folder || words.ends_with(folder + '\0');
+  });
 }
 
 }  // namespace
@@ -169,11 +162,8 @@ TEST_CASE("serve: an attempt that a signal interrupts, as at a shutdown, is foll
   const auto id = server.submit(takes("60"));
   REQUIRE(server.has_begun(id));
   const auto folder = (server.path() / "jobs/1").string();
-  for (const auto& entry : fs::directory_iterator("/proc")) {
-    const auto name = entry.path().filename().string();
-    if (name.find_first_not_of("0123456789") != name.npos) continue;
-    if (read_text(entry.path() / "cmdline").ends_with(folder + '\0')) ::kill(std::stoi(name), SIGTERM);
-  }
+  signal_processes(SIGTERM,
+                   [&](const std::string& words, const std::string&) { return words.ends_with(folder + '\0'); });
   REQUIRE(wait_until([&] { return count_of(server.ledger(), "begin") == 2; }));
   CHECK(server.job(id).at("attempt") == 2);
   CHECK(server.state(id) == "running");

@@ -147,15 +147,10 @@ TEST_CASE("serve: a killed server finds its jobs at Slurm again, and those that 
   CHECK(server.job(first).at("attempt") == 1);
   CHECK(server.job(lost).at("attempt") == 2);
   // One that dies without a word.
-  int killed = 0;
-  for (const auto& entry : fs::directory_iterator("/proc")) {
-    std::error_code none;
-    const auto name = entry.path().filename().string();
-    if (name.find_first_not_of("0123456789") != name.npos) continue;
-    const auto words = read_text(entry.path() / "cmdline"), job = server.path().string() + "/jobs/1";
-    const bool is_of_job = fs::read_symlink(entry.path() / "cwd", none) == job || words.ends_with(job + '\0');
-    if (is_of_job && words.find("sbatch") == words.npos) killed += ::kill(std::stoi(name), SIGKILL) == 0 ? 1 : 0;
-  }
+  const auto job = server.path().string() + "/jobs/1";
+  const int killed = signal_processes(SIGKILL, [&](const std::string& words, const std::string& here) {
+    return (here == job || words.ends_with(job + '\0')) && words.find("sbatch") == words.npos;
+  });
   CHECK(killed >= 1);
   CHECK(wait_until([&] { return server.job(first).at("attempt") == 2 && server.state(first) == "running"; }));
   server.go();
