@@ -5,9 +5,11 @@
 #include <vernier/error.h>
 
 #include <algorithm>
+#include <array>
 #include <boost/dll/runtime_symbol_info.hpp>
 #include <boost/program_options.hpp>
 #include <cerrno>
+#include <climits>
 #include <filesystem>
 #include <iostream>
 #include <span>
@@ -114,6 +116,44 @@ void become_other_verb(char** argv) {
   if (errno == ENOENT || errno == ENOTDIR || errno == EACCES) return;
   throw Error(name + " cannot be started: " + std::generic_category().message(errno), Error::Kind::configuration);
 }
+
+// Returns the verb that another program runs in place of this one's: the laws of plugins, for example, are tried for
+// `vernier check plugin.so`.
+std::string_view handed_on(std::string_view verb, std::span<char* const> words) {
+  if (verb == "new" && !words.empty() && words.front() == std::string_view("toml")) return "new-toml";
+  for (const std::string_view word : words) {
+    const bool is_library = word.ends_with(".so") && word.find('=') == word.npos;
+    if (verb == "check" && is_library) return "check-plugin";
+    if (verb == "config" && word == "--schema") return "schema";
+  }
+  return verb;
+}
+
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)  // they are not ready so early
+// Becomes the program of a built verb before LibTorch is initialised, which takes this program a fifth of a second and
+// then the other one again. The dynamic loader calls it first of all, so it uses no library and no memory of the heap.
+// What goes wrong is left to main().
+void become_built_verb(int argc, char** argv, char** environment) {
+  if (argc < 2) return;
+  const auto verb = handed_on(argv[1], std::span(argv + 2, argv + argc));
+  if (std::ranges::find(built_verbs, verb, &Summary::name) == std::end(built_verbs)) return;
+  std::array<char, PATH_MAX> place{};
+  const auto length = ::readlink("/proc/self/exe", place.data(), place.size());
+  if (length <= 0) return;
+  const auto folder = std::string_view(place.data(), static_cast<std::size_t>(length)).rfind('/') + 1;
+  const std::string_view prefix = program_prefix;
+  if (folder + prefix.size() + verb.size() >= place.size()) return;
+  auto end = std::ranges::copy(prefix, place.begin() + static_cast<std::ptrdiff_t>(folder)).out;
+  end = std::ranges::copy(verb, end).out;
+  *end = '\0';
+  auto* const given = argv[1];
+  argv[1] = place.data() + folder + prefix.size();
+  ::execve(place.data(), argv + 1, environment);
+  argv[1] = given;
+}
+
+[[gnu::used, gnu::section(".preinit_array")]] void (*const before_libraries)(int, char**, char**) = become_built_verb;
+#endif
 
 // The verbs of the programs that lie beside this one.
 std::vector<std::string> other_verbs() {
@@ -243,18 +283,6 @@ int complete(int argc, char** argv, const std::vector<Verb>& verbs) {
   return 0;
 }
 
-// Returns the verb that another program runs in place of this one's: the laws of plugins, for example, are tried for
-// `vernier check plugin.so`.
-std::string handed_on(const std::string& verb, std::span<char* const> words) {
-  if (verb == "new" && !words.empty() && words.front() == std::string("toml")) return "new-toml";
-  for (const std::string word : words) {
-    const bool is_library = word.ends_with(".so") && word.find('=') == std::string::npos;
-    if (verb == "check" && is_library) return "check-plugin";
-    if (verb == "config" && word == "--schema") return "schema";
-  }
-  return verb;
-}
-
 [[noreturn]] void refuse_verb(const std::string& verb) {
   if (verb.starts_with("-")) refuse("say a verb first, and its options after it; see vernier --help");
   const auto near = nearest(verb, names_of_verbs());
@@ -272,7 +300,7 @@ int run(int argc, char** argv) {
     argv[1] = argc == 2 ? help.data() : argv[2];
     if (argc > 2) argv[2] = help.data();
   }
-  auto word = handed_on(argv[1], std::span(argv + 2, argv + argc));
+  std::string word(handed_on(argv[1], std::span(argv + 2, argv + argc)));
   argv[1] = word.data();
   if (word == "--help" || word == "--version") {
     word == "--help" ? print_usage(std::cout) : void(std::cout << version_line() << '\n');

@@ -117,6 +117,9 @@ std::string path_of_verbs;
 void look_in_path() {
   ::setenv("PATH", (path_of_verbs + ":/usr/bin:/bin").c_str(), 1);
 }
+void trace_libraries() {
+  ::setenv("LD_DEBUG", "files", 1);
+}
 
 }  // namespace
 
@@ -181,6 +184,20 @@ TEST_CASE("an unknown verb runs the program of its name in PATH") {
   CHECK(place.err == "oh\n");
   CHECK(place.call({"greet"}) == 2);  // not in this PATH
   CHECK(says(place.err, "there is no verb \"greet\""));
+}
+
+TEST_CASE("a verb of another program does not start LibTorch in this one") {
+  Place place;
+  const auto starts_libtorch = [&](const std::string& verb) {
+    CHECK(place.call({verb, "--help"}, &trace_libraries) == 0);
+    std::istringstream lines(place.err);
+    for (std::string line; std::getline(lines, line);) {
+      if (says(line, "calling init: ") && says(line, "libtorch_cpu.so")) return true;
+    }
+    return false;
+  };
+  CHECK_FALSE(starts_libtorch("runs"));
+  CHECK(starts_libtorch("version"));
 }
 
 TEST_CASE("a verb of this program goes before a program of its name") {
