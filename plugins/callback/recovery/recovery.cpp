@@ -384,15 +384,17 @@ class Recovery final : public vernier::Callback {
     return "the plugins of `to` take over";
   }
 
-  // The symptom of the trigger `spike`: a part is bad if it has a fifth of what the whole batch is over the mean.
+  // The symptom of the trigger `spike`: a part is bad if it has a fifth of what the whole batch, or what is left of it,
+  // is over the mean.
   vernier::Symptom spike_of(const Verdict& verdict) const {
     const bool is_loss = verdict[z_loss] > z_score_;
     const double value = verdict[is_loss ? loss : norm], z = verdict[is_loss ? z_loss : z_norm];
     const auto mean = outliers_.means().to(torch::kCPU)[is_loss ? 0 : 1].item<double>();
     const double most = mean + (value - mean) / z * z_score_;
-    const auto is_bad = [=](Run& run, double share) {
+    const auto is_bad = [=, whole = value](Run& run, double share) mutable {
       const auto part = (is_loss ? run.loss : run.gradient_norm()).item<double>();
-      return !(share == 1 ? part <= most : part - share * mean <= (value - mean) / 5);
+      if (share == 1 && std::isfinite(part)) whole = part;
+      return !(share == 1 ? part <= most : part - share * mean <= (whole - mean) / 5);
     };
     return {is_loss ? "the loss a spike" : "the gradient norm a spike", is_bad, "no spike"};
   }

@@ -130,7 +130,7 @@ DatasetPtr ExportedTask::read_several(const std::vector<std::string>& paths) {
   auto tensors = read_tensors(names);
   require_rows(tensors, names);
   const auto fingerprint = vernier::fingerprint_of(tensors);
-  return vernier::dataset_of(std::move(tensors), names[0], fingerprint);
+  return vernier::dataset_of(std::move(tensors), names[0], fingerprint, where_);
 }
 
 std::vector<ExportedTask::Column> ExportedTask::predict(const Batch& batch) {
@@ -309,7 +309,7 @@ DatasetPtr ExportedTask::read(const std::vector<std::string>& inputs, const std:
     tensors.push_back(read_target(target, output));
   }
   require_rows(tensors, names);
-  return vernier::dataset_of(tensors, inputs[0], vernier::fingerprint_of(tensors));
+  return vernier::dataset_of(tensors, inputs[0], vernier::fingerprint_of(tensors), where_);
 }
 
 std::vector<torch::Tensor> ExportedTask::read_tensors(const std::vector<std::string>& names) {
@@ -319,6 +319,7 @@ std::vector<torch::Tensor> ExportedTask::read_tensors(const std::vector<std::str
     const auto known = is_first ? Form() : forms_.at(i);
     auto source = vernier::read_source(names[i], known.words, known.columns, form_);
     vernier::require_finite(source);
+    if (i == 0) where_ = source.where;
     if (is_first && source.tensor.is_floating_point()) source.tensor = fitted(source.tensor, source);
     if (!is_first && source.words.empty() != known.words.empty()) {
       refuse("'" + names[i] + "' has " +

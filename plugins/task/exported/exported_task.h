@@ -5,6 +5,7 @@
 #include <vernier/predictor.h>
 #include <vernier/supervised_task.h>
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -86,7 +87,8 @@ class ExportedTask : public vernier::SupervisedTask, public vernier::Predictor {
   std::shared_ptr<Network> network_;
   bool has_images_ = false;
   vernier::CsvOptions form_;
-  std::vector<Form> forms_;  // of the arguments of forward()
+  std::vector<Form> forms_;                             // of the arguments of forward()
+  std::function<std::string(std::int64_t row)> where_;  // of the first source that was read last
   vernier::Classes classes_;
   std::string fingerprint_;  // of the training data, before the split
 };

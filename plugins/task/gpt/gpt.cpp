@@ -260,6 +260,9 @@ class Gpt final : public vernier::Task, public vernier::LanguageModel, public ve
     choose_looked_at();
     info(text.bytes.numel(), " bytes of ", text.files, " files (", text.skipped,
          " binary ones left out): ", training_.numel(), " windows to train on, ", held_out_.numel(), " held out");
+    if (!text.binary.empty()) {
+      warn("'", text.binary, "' has NUL bytes, so it is not a text in UTF-8; its bytes are learned as they are");
+    }
     text.bytes.reset();
     text_ = std::move(text);
   }

@@ -86,8 +86,11 @@ Text read_text(const std::vector<std::string>& paths, std::int64_t max_bytes) {
     if (fs::is_directory(path, error)) {
       for (const auto& file : files_below(path)) ++(reader.append(file, true) ? result.files : result.skipped);
     } else if (fs::is_regular_file(path, error)) {
+      const auto before = reader.text.size();
       reader.append(path, false);
       ++result.files;
+      const bool is_binary = reader.text.find('\0', before) != std::string::npos;
+      if (is_binary && result.binary.empty()) result.binary = path.string();
     } else {
       fail(path, fs::exists(path, error) ? "is neither a file nor a folder"
                                          : "does not exist; paths are relative to the working folder");

@@ -11,6 +11,8 @@
 // context = 32          "forecast": steps that it sees
 // horizon = 1           "forecast": steps after them that it predicts
 // stride = 1            "forecast": steps between the beginnings of two windows
+// series = ""           "forecast": the column of a CSV file whose words tell several series apart, such as "shop";
+//                       each window is in one of them, and the last part of each is held out
 // outputs = []          "forecast": the features that it predicts, by number from 0; none: all
 // model = "lstm"        or "gru", "transformer"
 // width = 64, layers = 1, heads = 4, dropout = 0.0  heads: of the transformer; dropout: between layers or in blocks
@@ -41,6 +43,7 @@
 
 #include "../units.h"
 #include "networks.h"
+#include "series.h"
 
 namespace {
 
@@ -53,11 +56,6 @@ using vernier::Run;
 
 torch::Tensor without_zeros(const torch::Tensor& deviation) {
   return at::where(deviation > 0, deviation, at::ones_like(deviation));
-}
-
-void require_steps(const vernier::Source& series, std::int64_t steps) {
-  if (series.tensor.size(0) >= steps) return;
-  refuse(c10::str("'", series.name, "' has ", series.tensor.size(0), " steps, and a window has ", steps));
 }
 
 class Sequence final : public vernier::SupervisedTask, public vernier::Predictor {
@@ -75,6 +73,8 @@ class Sequence final : public vernier::SupervisedTask, public vernier::Predictor
         context_(options.get("context", 32, "steps that a forecast sees", between(1, 1e6))),
         horizon_(options.get("horizon", 1, "steps that it predicts", between(1, 1e6))),
         stride_(options.get("stride", 1, "steps between the beginnings of two windows", between(1, 1e6))),
+        series_(
+            options.get("series", "", "CSV: the column whose words tell several series apart; windows stay in one")),
         outputs_(options.get("outputs", std::vector<std::int64_t>{}, "features that it predicts, from 0; none: all",
                              between(0, 1e6))) {
     for (const char* key : {"data", "targets", "validation", "validation_targets"})
@@ -87,6 +87,7 @@ class Sequence final : public vernier::SupervisedTask, public vernier::Predictor
     plan_.has_classes = kind_ == "classification";
     form_ = vernier::csv_options(options, {"refuse", "zero", "previous"});
     form_.fill_remedy = R"(set missing = "zero" or "previous")";
+    if (!series_.empty()) form_.leave_out = {series_};
     check(options);
   }
 
@@ -120,17 +121,16 @@ class Sequence final : public vernier::SupervisedTask, public vernier::Predictor
   // A source of the same form as `data`, or a file with the same part in it. A series gives all windows, also the last
   // one, which nothing follows.
   DatasetPtr read_inputs(const std::string& path) override {
-    const auto source = read_inputs_of(vernier::same_part(data_, path));
-    const auto fingerprint = vernier::fingerprint_of({source.tensor});
-    if (kind_ != "forecast") {
-      require_shape(source.name, source.tensor);
-      return vernier::dataset_of({source.tensor}, source.name, fingerprint);
+    if (kind_ == "forecast") {
+      const auto series = read_series(vernier::same_part(data_, path));
+      series_names_ = series.names();
+      require_features(series);
+      warn_of_short(series, context_);
+      return series.inputs({.context = context_, .stride = stride_});
     }
-    require_steps(source, context_);
-    const auto windows = source.tensor.unfold(0, context_, stride_).transpose(1, 2);
-    require_shape(source.name, windows);
-    return vernier::dataset_of({windows, torch::arange(windows.size(0)) * stride_ + context_}, source.name,
-                               fingerprint);
+    const auto source = read_inputs_of(vernier::same_part(data_, path));
+    require_shape(source.name, source.tensor);
+    return vernier::dataset_of({source.tensor}, source.name, vernier::fingerprint_of({source.tensor}), source.where);
   }
 
   std::vector<Column> predict(const Batch& batch) override {
@@ -141,7 +141,8 @@ class Sequence final : public vernier::SupervisedTask, public vernier::Predictor
     }
     const auto output = in_units(numbers, network_->output_mean(), network_->output_std());
     if (kind_ == "regression") return {{"value", output}};
-    std::vector<Column> columns;  // the number of the first step that is predicted, from 0, and the predicted ones
+    std::vector<Column> columns;  // the series, the first step that is predicted, from 0, and the predicted ones
+    if (batch.tensors.size() > 2) columns.push_back({series_, batch.tensors[2], series_names_});
     if (batch.tensors.size() > 1)
       columns.push_back({std::ranges::count(names_, "step") > 0 ? "first_step" : "step", batch.tensors[1]});
     for (std::size_t i = 0; i < outputs_.size(); ++i) {
@@ -243,7 +244,10 @@ class Sequence final : public vernier::SupervisedTask, public vernier::Predictor
     for (const auto output : outputs_) {
       if (std::ranges::count(outputs_, output) > 1) options.refuse("outputs", c10::str("has ", output, " twice"));
     }
-    for (const char* key : {"context", "horizon", "stride", "outputs"}) {
+    if (!series_.empty() && form_.fill == vernier::CsvFill::previous) {
+      options.refuse("missing", "is \"previous\", and the row before may be of another series; set \"zero\"");
+    }
+    for (const char* key : {"context", "horizon", "stride", "series", "outputs"}) {
       if (kind_ != "forecast" && options.given(key)) options.refuse(key, "is for kind = \"forecast\"");
     }
   }
@@ -297,7 +301,7 @@ class Sequence final : public vernier::SupervisedTask, public vernier::Predictor
       vernier::require_finite(target);
     }
     return vernier::dataset_of({inputs.tensor, target.tensor}, data,
-                               vernier::fingerprint_of({inputs.tensor, target.tensor}));
+                               vernier::fingerprint_of({inputs.tensor, target.tensor}), inputs.where);
   }
 
   void build_whole(std::uint64_t seed) {
@@ -349,63 +353,83 @@ class Sequence final : public vernier::SupervisedTask, public vernier::Predictor
                     " numbers for each sample, and the model was trained on ", plan_.output[0]));
   }
 
-  // The windows of a series that has the context before its first step to predict.
-  DatasetPtr windows_of(const vernier::Source& source, const torch::Tensor& series) const {
-    const auto steps = series.size(0);
-    const auto outputs = series.index_select(1, torch::tensor(outputs_, torch::kInt64));
-    const auto seen = series.narrow(0, 0, steps - horizon_).unfold(0, context_, stride_);  // views, as next
-    const auto next = outputs.narrow(0, context_, steps - context_).unfold(0, horizon_, stride_);
-    return vernier::dataset_of({seen.transpose(1, 2), next.transpose(1, 2)}, source.name,
-                               c10::str(context_, " and ", horizon_, " steps, ", vernier::fingerprint_of({series})));
+  Series read_series(const std::string& name) const {
+    if (series_.empty()) return Series(read_inputs_of(name));
+    auto form = form_;
+    form.leave_out.clear();
+    form.types[series_] = vernier::CsvType::category;
+    const auto names = vernier::read_source(vernier::file_of(name) + ":" + series_, {}, {}, form);
+    return {read_inputs_of(name), names};
+  }
+
+  // Warns of series that have no window of so many steps.
+  void warn_of_short(const Series& series, std::int64_t steps) const {
+    std::vector<std::string> names;
+    for (std::size_t i = 0; i < series.names().size(); ++i) {
+      const auto& [begin, end] = series.all()[i];
+      if (end - begin < steps) names.push_back(series.names()[i]);
+    }
+    if (names.empty()) return;
+    warn("'", series.name(), "': ", names.size(), " of ", series.names().size(),
+         " series are shorter than a window, and left out: ", vernier::shortened(vernier::some_of(names)));
   }
 
   void build_forecast() {
     const auto name = is_trained() && !held_out_data_.empty() ? held_out_data_ : data_;
-    const auto source = read_inputs_of(name);
-    const auto& series = source.tensor;
-    const auto fingerprint = vernier::fingerprint_of({series});
-    const auto steps = series.size(0), window = context_ + horizon_;
+    const auto series = read_series(name);
+    const auto fingerprint = series.fingerprint();
     if (!is_trained()) {
-      plan_.steps = context_, plan_.features = series.size(1);
-      columns_ = source.columns;
+      plan_.steps = context_, plan_.features = series.values().size(1);
+      columns_ = series.columns();
       trained_on_ = {data_, "", held_out_data_, fingerprint};
-      name_outputs(source);
+      name_outputs(series);
     }
     if (is_trained() && fingerprint != trained_on_.fingerprint) {
-      add_series(source, /*is_training=*/true);
-      return add_series(source, false);
+      add_series(series, /*is_training=*/true);
+      return add_series(series, false);
     }
-    const bool is_split = held_out_data_.empty() && share_ > 0;
-    const auto held_out = is_split ? static_cast<std::int64_t>(std::ceil(static_cast<double>(steps) * share_)) : 0;
-    const auto training = series.narrow(0, 0, steps - held_out);
-    if (training.size(0) < window || (is_split && held_out < horizon_)) {
-      refuse(c10::str("'", data_, "' has ", training.size(0), " steps to train on and ", held_out,
-                      " held out; a window has ", context_, " and ", horizon_));
-    }
-    if (!is_trained()) {
-      set_input_norm(training);
-      const auto outputs = torch::tensor(outputs_, torch::kInt64);
-      output_mean_ = input_mean_.index_select(0, outputs);
-      output_std_ = input_std_.index_select(0, outputs);
-      plan_.output = {horizon_, std::ssize(outputs_)};
-      learn_targets(vernier::forecast_facts(training, outputs_, context_, horizon_));
-    }
-    set_training(windows_of(source, training));
-    if (is_split)
-      add_validation(windows_of(source, series.narrow(0, steps - held_out - context_, held_out + context_)));
-    if (!held_out_data_.empty()) add_series(read_inputs_of(held_out_data_), false);
+    const auto [training, held_out] = series.divide(held_out_data_.empty() ? share_ : 0, window());
+    if (!is_trained()) learn_series(series, training);
+    set_training(series.windows(training, window(), outputs_));
+    if (!held_out.empty()) add_validation(series.windows(held_out, window(), outputs_));
+    if (!held_out_data_.empty()) add_series(read_series(held_out_data_), false);
   }
 
+  void learn_series(const Series& series, const std::vector<Steps>& training) {
+    const auto count = std::ssize(series.names());
+    if (count > 0) {
+      info(count, " series in '", series_, "': ", vernier::shortened(vernier::some_of(series.names())),
+           training.size() < series.all().size()
+               ? c10::str("; too short for a window: ", series.all().size() - training.size())
+               : "");
+    }
+    set_input_norm(series.values_in(training));
+    const auto outputs = torch::tensor(outputs_, torch::kInt64);
+    output_mean_ = input_mean_.index_select(0, outputs);
+    output_std_ = input_std_.index_select(0, outputs);
+    plan_.output = {horizon_, std::ssize(outputs_)};
+    const auto longest = std::ranges::max(training, {}, [](const Steps& part) { return part.second - part.first; });
+    learn_targets(vernier::forecast_facts(series.values_in({longest}), outputs_, context_, horizon_));
+  }
+
+  Window window() const { return {context_, horizon_, stride_}; }
+
   // All windows of a series other than the one that was trained on.
-  void add_series(const vernier::Source& source, bool is_training) {
-    require_steps(source, context_ + horizon_);
-    require_shape(source.name, source.tensor.unfold(0, context_, stride_).transpose(1, 2));
-    const auto windows = windows_of(source, source.tensor);
+  void add_series(const Series& series, bool is_training) {
+    require_features(series);
+    const auto windows = series.windows(series.all(), window(), outputs_);
     if (is_training) return set_training(windows);
+    warn_of_short(series, context_ + horizon_);
     add_validation(windows);
   }
 
-  void name_outputs(const vernier::Source& source) {
+  void require_features(const Series& series) const {
+    if (series.values().size(1) == plan_.features) return;
+    refuse(c10::str("'", series.name(), "' has ", context_, " steps of ", series.values().size(1),
+                    " features; those to train on have ", plan_.steps, " of ", plan_.features));
+  }
+
+  void name_outputs(const Series& series) {
     if (outputs_.empty()) {
       outputs_.resize(static_cast<std::size_t>(plan_.features));
       std::iota(outputs_.begin(), outputs_.end(), 0);
@@ -415,9 +439,9 @@ class Sequence final : public vernier::SupervisedTask, public vernier::Predictor
         refuse(c10::str("outputs has ", output, ", and '", data_, "' has ", plan_.features, " features, from 0"));
       }
       const auto i = static_cast<std::size_t>(output);
-      names_.push_back(i < source.columns.size() ? source.columns[i]
-                       : plan_.features == 1     ? "forecast"
-                                                 : c10::str("forecast_of_", output));
+      names_.push_back(i < series.columns().size() ? series.columns()[i]
+                       : plan_.features == 1       ? "forecast"
+                                                   : c10::str("forecast_of_", output));
     }
   }
 
@@ -439,14 +463,16 @@ class Sequence final : public vernier::SupervisedTask, public vernier::Predictor
   std::string data_, kind_, targets_, held_out_data_, held_out_targets_;
   double share_;
   std::int64_t context_, horizon_, stride_;
+  std::string series_;
   std::vector<std::int64_t> outputs_;
 
   Plan plan_;
   SequenceNetwork* network_ = nullptr;  // the model
   vernier::CsvOptions form_;
   vernier::Classes classes_;
-  std::vector<std::string> columns_;  // of the features in a CSV file
-  std::vector<std::string> names_;    // of outputs_
+  std::vector<std::string> columns_;       // of the features in a CSV file
+  std::vector<std::string> names_;         // of outputs_
+  std::vector<std::string> series_names_;  // of the file that is predicted
   struct {
     std::string data, targets, validation, fingerprint;
   } trained_on_;

@@ -292,10 +292,21 @@ class Tabular final : public vernier::SupervisedTask, public vernier::Predictor 
     }
     for (const auto& each : data.found.odd) warn("'", data_, "': ", each);
     for (const auto& each : odd) warn("'", data_, "': ", each);
+    if (facts_.is_array) warn_of_constants(data.numbers);
     warn_of_lost_digits(data, split.training);
     vernier::State learned;
     learned.put("table", facts_.json());
     set_learned(learned);
+  }
+
+  // The reader of CSV files says it of theirs.
+  void warn_of_constants(const torch::Tensor& numbers) const {
+    const auto constant = (numbers == numbers.slice(0, 0, 1)).all(0).nonzero().flatten();
+    if (constant.numel() == 0) return;
+    const auto first = constant[0].item<std::int64_t>();
+    warn("'", data_, "': column ", first,
+         constant.numel() > 1 ? c10::str(" (and ", constant.numel() - 1, " more)") : "", " is always ",
+         numbers[0][first].item<double>(), ", so nothing is learned from it");
   }
 
   // Means are taken off in float64, so this is about columns with numbers far apart.

@@ -95,6 +95,9 @@ void read_table(const Name& name, const std::vector<std::string>& words, const s
   }
   const auto table = schema.columns.empty() ? read_csv(name.path, options) : read_csv(name.path, schema, options);
   for (const auto& column : table.schema.columns) source.columns.push_back(column.name);
+  CsvTable lines;  // without the numbers, which the source may copy
+  lines.path = table.path, lines.first_line = table.first_line, lines.long_rows = table.long_rows;
+  source.where = [lines](std::int64_t row) { return lines.where(row); };
   if (source.columns.size() == 1 && table.schema.columns[0].type == CsvType::category) {
     source.tensor = table.categories.select(1, 0);
     source.words = table.schema.columns[0].vocabulary;
@@ -122,13 +125,20 @@ torch::Tensor without_unsigned(const std::string& name, const torch::Tensor& num
 
 class SourceDataset final : public TensorDataset {
  public:
-  SourceDataset(std::vector<torch::Tensor> tensors, std::string name, std::string fingerprint)
-      : TensorDataset(std::move(tensors)), name_(std::move(name)), fingerprint_(std::move(fingerprint)) {}
-  std::string where(std::int64_t index) const override { return c10::str("'", name_, "' sample ", index); }
+  SourceDataset(std::vector<torch::Tensor> tensors, std::string name, std::string fingerprint,
+                std::function<std::string(std::int64_t)> where)
+      : TensorDataset(std::move(tensors)),
+        name_(std::move(name)),
+        fingerprint_(std::move(fingerprint)),
+        where_(std::move(where)) {}
+  std::string where(std::int64_t index) const override {
+    return where_ ? where_(index) : c10::str("'", name_, "' sample ", index);
+  }
   std::string fingerprint() const override { return c10::str(size(), " samples, ", fingerprint_); }
 
  private:
   std::string name_, fingerprint_;
+  std::function<std::string(std::int64_t)> where_;
 };
 
 }  // namespace
@@ -331,8 +341,9 @@ std::string fingerprint_of(const std::vector<torch::Tensor>& tensors) {
   return checksum_of_all(tensors);
 }
 
-DatasetPtr dataset_of(std::vector<torch::Tensor> tensors, std::string name, std::string fingerprint) {
-  return std::make_shared<SourceDataset>(std::move(tensors), std::move(name), std::move(fingerprint));
+DatasetPtr dataset_of(std::vector<torch::Tensor> tensors, std::string name, std::string fingerprint,
+                      std::function<std::string(std::int64_t)> where) {
+  return std::make_shared<SourceDataset>(std::move(tensors), std::move(name), std::move(fingerprint), std::move(where));
 }
 
 DatasetPtr of_one_size(const DatasetPtr& images, std::int64_t size) {

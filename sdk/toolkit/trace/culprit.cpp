@@ -86,7 +86,7 @@ std::string Culprits::text() const {
     const auto* verb = others == 1 ? " is " : " are ";
     const auto count = others == 1 ? "the other one" : c10::str("the other ", others);
     if (is_rest_good) all += "; " + count + verb + good;
-    if (!is_rest_good && is_complete) all += "; " + count + verb + "not " + good + " either";
+    if (!is_rest_good && is_complete) all += "; " + count + (others == 1 ? " makes " : " make ") + what + " too";
   }
   return all + (caveat.empty() ? "" : "; " + caveat);
 }
@@ -243,19 +243,30 @@ struct CulpritSearch::Search {
     return where == name ? name : name + " (" + where + ")";
   }
 
+  // Searches the rest as well, as long as that finds more: beside a large spike a smaller one does not show.
+  void search_rest(StepResult& good) {
+    std::size_t before = 0;
+    while (found.rows.size() > before && found.is_complete) {
+      before = found.rows.size();
+      std::erase_if(candidates, [&](auto row) { return std::ranges::find(found.rows, row) != found.rows.end(); });
+      if (candidates.empty()) return;
+      found.is_rest_good = !is_bad(candidates, &good);
+      if (found.is_rest_good || !found.together.empty() || is_done()) return;
+      good_rows.clear();
+      is_last_pass = false;
+      search();
+    }
+  }
+
   void conclude(StepResult& good) {
     found.is_everywhere = found.rows.size() > 1 && good_rows.empty() && found.together.empty();
     if (found.is_everywhere) found.rows.clear();
+    search_rest(good);
     std::ranges::sort(found.rows);
     for (const auto row : found.rows) {
       found.names.push_back(name_of(row));
       if (!indices.empty()) found.indices.push_back(indices[static_cast<std::size_t>(row)]);
     }
-    Rows rest;
-    for (const auto row : candidates) {
-      if (std::ranges::find(found.rows, row) == found.rows.end()) rest.push_back(row);
-    }
-    if (!found.rows.empty() && !rest.empty() && found.is_complete) found.is_rest_good = !is_bad(rest, &good);
     const auto add = [&](bool applies, const char* text) {
       if (applies) found.caveat += (found.caveat.empty() ? "" : "; ") + std::string(text);
     };

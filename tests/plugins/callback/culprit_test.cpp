@@ -83,7 +83,8 @@ std::string numbers(const Samples& samples, const std::vector<std::int64_t>& ord
 
 constexpr const char* drops = "[[callback]]\nuse = 'recovery'\nnon_finite = ['drop_samples 1000']\n";
 constexpr const char* spikes =
-    "[[callback]]\nuse = 'recovery'\nnon_finite = ['drop_samples 1000']\nspike = ['drop_samples 1000']\n";
+    "[[callback]]\nuse = 'recovery'\nnon_finite = ['drop_samples 1000']\nspike = ['drop_samples 1000']\n"
+    "window = 20\n";
 
 void listen(SmallRun& run, std::vector<Told>& told) {
   run.on(Event::StepEnd, [&told](Run& now) {
@@ -114,6 +115,18 @@ std::string mlp(int steps, int batch, const std::string& more = "") {
   return "[run]\nsteps = " + std::to_string(steps) +
          "\n[task]\nuse = 'mlp'\nsamples = 512\nbatch_size = " + std::to_string(batch) + "\n" + more +
          "[optimizer]\nuse = 'sgd'\nlearning_rate = 0.01\n[checkpoint]\nuse = 'none'\n";
+}
+
+std::string tabular(const TemporaryFolder& folder, int steps) {
+  std::string table = "a,b,word,y\n";
+  for (int i = 0; i < 400; ++i) {
+    table += std::to_string(std::sin(i)) + "," + std::to_string(std::cos(3 * i)) + "," + (i % 3 == 0 ? "u" : "v") +
+             "," + std::to_string(std::sin(2 * i)) + "\n";
+  }
+  return "[run]\nsteps = " + std::to_string(steps) + "\n[task]\nuse = 'tabular'\ndata = '" +
+         folder.write("t.csv", table) +
+         "'\ntarget = 'y'\nhidden = [16]\nbatch_size = 32\nvalidation_share = 0\n[optimizer]\nuse = 'sgd'\n"
+         "learning_rate = 0.01\n[checkpoint]\nuse = 'none'\n";
 }
 
 std::string micro(int count) {
@@ -238,8 +251,10 @@ TEST_CASE("culprit: 100 poisoned batches, by task, precision, micro-batches and 
   const TemporaryFolder folder;
   std::mt19937 random(1);
   const auto draw = [&](std::size_t below) { return std::uniform_int_distribution<std::size_t>(0, below - 1)(random); };
-  const std::vector<std::pair<std::string, std::string>> tasks = {
-      {"mlp", mlp(30, 32)}, {"images", flight::images(folder, 30)}, {"texts", flight::gpt(folder, 30)}};
+  const std::vector<std::pair<std::string, std::string>> tasks = {{"mlp", mlp(30, 32)},
+                                                                  {"images", flight::images(folder, 30)},
+                                                                  {"texts", flight::gpt(folder, 30)},
+                                                                  {"tabular", tabular(folder, 30)}};
   const std::vector<std::string> kinds = {"inf", "nan", "1e30", "loss", "backward"};
   const int trials = is_long() ? 300 : 30;
   int found = 0;
@@ -254,6 +269,16 @@ TEST_CASE("culprit: 100 poisoned batches, by task, precision, micro-batches and 
     Samples guilty;
     const auto count = 1 + draw(3);
     while (guilty.size() < count) guilty.insert(indices[draw(indices.size())]);
+    // A large number may make a sample's loss 0: it then does no harm, and is not to be found.
+    std::erase_if(guilty, [&](auto sample) {
+      if (kind != "1e30") return false;
+      SmallRun alone(from_toml({task, precision, split, spikes}));
+      std::vector<Told> harm;
+      poison(alone, {kind, {sample}, step});
+      listen(alone, harm);
+      alone.train();
+      return harm.empty();
+    });
     SmallRun run(from_toml({task, precision, split, spikes}));
     std::vector<Told> told;
     poison(run, {kind, guilty, step});
@@ -271,8 +296,8 @@ TEST_CASE("culprit: 100 poisoned batches, by task, precision, micro-batches and 
     CAPTURE(precision);
     CAPTURE(split);
     CAPTURE(numbers(guilty, indices));
-    if (is_scaled_overflow && told.empty()) {
-      ++found;  // the scaler's affair
+    if ((is_scaled_overflow || guilty.empty()) && told.empty()) {
+      ++found;  // the scaler's affair, or nobody's
       continue;
     }
     REQUIRE_FALSE(told.empty());
@@ -283,6 +308,29 @@ TEST_CASE("culprit: 100 poisoned batches, by task, precision, micro-batches and 
   }
   MESSAGE(found << " of " << trials << " named, at most " << most << " reruns");
   CHECK(found == trials);
+}
+
+TEST_CASE("culprit: wrong labels that make the loss of a trained model spike") {
+  std::mt19937 random(2);
+  const int trials = is_long() ? 100 : 3;
+  const std::int64_t step = 395;
+  const std::string task =
+      "[run]\nsteps = 396\n[task]\nuse = 'mlp'\nsamples = 256\nbatch_size = 32\n"
+      "[optimizer]\nuse = 'adamw'\nlearning_rate = 0.01\n[checkpoint]\nuse = 'none'\n";
+  const auto indices = batch_of({task}, step);
+  for (int trial = 0; trial < trials; ++trial) {
+    Samples guilty;
+    while (std::ssize(guilty) < 1 + trial % 3) guilty.insert(indices[random() % indices.size()]);
+    SmallRun run(from_toml({task, micro(trial % 2 == 0 ? 1 : 4), spikes}));
+    std::vector<Told> told;
+    poison(run, {"label", guilty, step});
+    listen(run, told);
+    run.train();
+    CAPTURE(numbers(guilty, indices));
+    REQUIRE_FALSE(told.empty());
+    CAPTURE(told.back().text);
+    CHECK(told.back().samples == numbers(guilty, indices));
+  }
 }
 
 TEST_CASE("culprit: a run resumed before the poisoned step drops the same samples") {

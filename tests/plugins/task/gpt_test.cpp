@@ -240,6 +240,8 @@ TEST_CASE("gpt: folders are read in order, without hidden and binary files") {
   std::string text;
   for (int i = 0; i < 20; ++i) text += static_cast<char>(gpt->next().tensors[0].item<std::int64_t>());
   CHECK(text == "onetwo\xff\xfethreeEND?END");
+  const LoadedTask named("gpt", small(folder.write("named.bin", lorem(100) + std::string(1, '\0'))));
+  CHECK(contains(CaughtLog::text, "named.bin' has NUL bytes, so it is not a text in UTF-8"));
 }
 
 TEST_CASE("gpt: more bytes than max_bytes are refused before they are read") {

@@ -251,6 +251,7 @@ TEST_CASE("script: words have the same codes in any order of the rows") {
                                                       {"target", value(path + ":word")},
                                                       {"order", value("sequential")},
                                                       {"validation_share", value(0)}}));
+    CHECK(contains(task->where(1), name + "' line 3"));
     return task->next().tensors[1];
   };
   CHECK(labels("a.csv", "1,1,ant\n2,2,bee\n").equal(torch::tensor({0, 1})));

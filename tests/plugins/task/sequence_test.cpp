@@ -67,6 +67,19 @@ Table forecast(const TemporaryFolder& folder, Table more = {}) {
   return table;
 }
 
+// Rows of the series "north", "south" and "tiny" by turns, of 50, 30 and 3 steps from 0, 1000 and 2000.
+std::string shops() {
+  std::string text = "a,shop,b\n";
+  const std::pair<const char*, int> all[] = {{"south", 30}, {"north", 50}, {"tiny", 3}};
+  for (int i = 0; i < 50; ++i) {
+    for (const auto& [name, steps] : all) {
+      const int first = name[0] == 'n' ? 0 : name[0] == 's' ? 1000 : 2000;
+      if (i < steps) text += std::to_string(first + i) + "," + name + "," + std::to_string(-i) + "\n";
+    }
+  }
+  return text;
+}
+
 SupervisedTask& supervised(const LoadedTask& task) {
   return static_cast<SupervisedTask&>(*task.task);
 }
@@ -142,6 +155,40 @@ TEST_CASE("sequence: a forecast sees its context alone, and training nothing of 
   REQUIRE(has_shape(strided.tensors[0], {11, 5, 2}));  // 50 steps
   REQUIRE(has_shape(strided.tensors[1], {11, 3, 1}));
   CHECK(strided.tensors[1][1][0][0].item<float>() == 9 - 1000);
+}
+
+TEST_CASE("sequence: several series in one file have the windows and the means of each series alone") {
+  const TemporaryFolder folder;
+  LoadedTask task("sequence", forecast(folder, {{"data", value(folder.write("shops.csv", shops()))},
+                                                {"series", value("shop")},
+                                                {"validation_share", value(0.2)},
+                                                {"batch_size", value(100)}}));
+  const auto batch = task->next();
+  REQUIRE(has_shape(batch.tensors[0], {33 + 17, 5, 2}));  // 40 and 24 steps, and none of "tiny"
+  for (std::int64_t i = 0; i < 50; ++i) {
+    const auto step = static_cast<double>(i < 33 ? i : i - 33), first = i < 33 ? 0.0 : 1000.0;
+    CHECK(batch.tensors[0][i].select(1, 0).equal(torch::arange(5, torch::kFloat64) + step + first));
+    CHECK(batch.tensors[0][i].select(1, 1).equal(-torch::arange(5, torch::kFloat64) - step));
+    CHECK(batch.tensors[1][i].select(1, 0).equal(torch::arange(5, 8, torch::kFloat64) + step + first));
+  }
+  const auto seen = at::cat({torch::arange(40), torch::arange(1000, 1024)}).to(torch::kFloat64);
+  CHECK(buffer(task, "input_mean")[0].allclose(seen.mean()));
+  CHECK(task->where(batch.indices[49]).ends_with("shops.csv' line 37 to '" + folder / "shops.csv" + "' line 51"));
+  // A network of zeros predicts the means, so its loss names the steps that are held out.
+  const torch::NoGradGuard no_grad;
+  for (const auto& parameter : task.run.model->parameters()) parameter.zero_();
+  const auto held_out = at::cat({torch::arange(40, 50), torch::arange(1024, 1030)}).to(torch::kFloat64);
+  const auto both = torch::stack({held_out, -held_out.fmod(1000)}, 1);
+  const auto square = ((both - buffer(task, "output_mean")[0]) / buffer(task, "output_std")[0]).square();
+  const auto of_windows = at::cat({square.slice(0, 0, 10).unfold(0, 3, 1), square.slice(0, 10).unfold(0, 3, 1)});
+  CHECK(task.validate() == doctest::Approx(of_windows.mean().item<double>()));
+  const auto rows = predicted(task, folder.write("new.csv", shops()));
+  REQUIRE(rows.size() == 4);
+  CHECK(rows[0].name == "shop");
+  CHECK(rows[0].labels == std::vector<std::string>{"north", "south", "tiny"});
+  const auto shop = at::cat({torch::zeros({46}), torch::ones({26})}).to(torch::kInt64);
+  CHECK(rows[0].numbers.equal(shop));
+  CHECK(rows[1].numbers.equal(at::cat({torch::arange(5, 51), torch::arange(5, 31)})));
 }
 
 TEST_CASE("sequence: predictions have names, words and the units of the data") {
@@ -279,6 +326,7 @@ TEST_CASE("sequence: refuses data that do not fit, in one line") {
                                              {"wide", torch::zeros({60, 12, 3})},
                                              {"three", sequences().rises + 1}});
   const auto source = [&](const char* name) { return value(file + ":" + name); };
+  const auto shop = value(folder.write("shops.csv", shops()));
   check_refusals(
       folder,
       {
@@ -311,6 +359,12 @@ TEST_CASE("sequence: refuses data that do not fit, in one line") {
           {"forecast",
            {{"validation", value(folder.write("short.csv", series(4)))}},
            "' has 4 steps, and a window has 8"},
+          {"forecast", {{"data", shop}, {"series", value("store")}}, "has no column 'store'; its columns are a,shop,b"},
+          {"forecast", {{"data", shop}, {"series", value("shop")}, {"context", value(60)}}, "the longest series in '"},
+          {"forecast", {{"data", source("x")}, {"series", value("shop")}}, "has no 'shop'; it has"},
+          {"forecast",
+           {{"data", shop}, {"series", value("shop")}, {"missing", value("previous")}},
+           "`missing` is \"previous\", and the row before may be of another series"},
       });
 }
 
@@ -321,6 +375,7 @@ TEST_CASE("sequence: refuses options that do not fit, in one line") {
       folder,
       {
           {"classification", {{"targets", value("")}}, "`targets` is needed for classification"},
+          {"classification", {{"series", value("shop")}}, "`series` is for kind = \"forecast\""},
           {"classification", {{"context", value(4)}}, "`context` is for kind = \"forecast\""},
           {"classification",
            {{"validation", value(file + ":x")}},

@@ -7,6 +7,7 @@
 #include <sstream>
 
 #include "loaded_task.h"
+#include "log_lines.h"
 #include "python.h"
 #include "run/state/snapshot.h"
 #include "small_run.h"
@@ -197,6 +198,15 @@ TEST_CASE("tabular reads NumPy arrays, whole numbers as classes") {
   CHECK(metric_after(config("data = '" + data + "'\ntargets = '" + classes + "'", 200), "accuracy") > 0.95);
   const auto reals = folder.write("z.npy", npy("<f4", "(200,)", numbers));
   CHECK(metric_after(config("data = '" + data + "'\ntargets = '" + reals + "'", 200), "r2") > 0.95);
+}
+
+TEST_CASE("tabular names a column of an array that is constant") {
+  const TemporaryFolder folder;
+  const auto x = folder.write("x.npy", npy<float>("<f4", "(4, 2)", {1, 7, 2, 7, 3, 7, 4, 7}));
+  const auto y = folder.write("y.npy", npy<std::int64_t>("<i8", "(4,)", {0, 1, 1, 0}));
+  const LogLines log;
+  const LoadedTask task("tabular", {{"data", value(x)}, {"targets", value(y)}, {"validation_share", value(0)}});
+  CHECK(LogLines::count("column 1 is always 7, so nothing is learned from it") == 1);
 }
 
 TEST_CASE("wrong tables and options are one line with their place") {

@@ -217,7 +217,7 @@ TEST_CASE("csv: options that the file does not fit are refused") {
     return options;
   };
   const std::pair<CsvOptions, std::string> cases[] = {
-      {with([](auto& o) { o.columns = {"d"}; }), "has no column 'd' for `columns`; its columns are a,b,c"},
+      {with([](auto& o) { o.columns = {"d"}; }), "has no column 'd'; its columns are a,b,c"},
       {with([](auto& o) { o.target = "d"; }), "has no column 'd'"},
       {with([](auto& o) {
          o.types = {{"d", CsvType::number}};
@@ -245,7 +245,7 @@ TEST_CASE("csv: options that the file does not fit are refused") {
          o.header = false;
          o.columns = {"a"};
        }),
-       "has no column 'a' for `columns`; its columns are 1,2,3"},
+       "has no column 'a'; its columns are 1,2,3"},
   };
   for (const auto& [options, reason] : cases) {
     CAPTURE(refusal(text, options));

@@ -50,8 +50,13 @@ class ExitRefused {
   ExitRefused& operator=(const ExitRefused&) = delete;
   ~ExitRefused();
 
+  // The same for _exit(), which runs no handlers: called by the program's own, in its place. Returns if no plugin calls
+  // it, or a child that a plugin forked does.
+  static void refuse_at_once();
+
  private:
   static void refuse();
+  [[noreturn]] static void end(const char* call);
 
   std::function<void(const std::string&)> at_exit_;
   const ExitRefused* before_;

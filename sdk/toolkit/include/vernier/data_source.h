@@ -28,8 +28,9 @@ struct Source {
   std::string name;  // as in the TOML
   // On the CPU, dimension 0 the sample. Decimal numbers are float32 or float64, unsigned integers above 8 bits int64.
   torch::Tensor tensor;
-  std::vector<std::string> columns;  // of a CSV file: their names
-  std::vector<std::string> words;    // of a column of words: the code i stands for words[i]
+  std::vector<std::string> columns;                         // of a CSV file: their names
+  std::vector<std::string> words;                           // of a column of words: the code i stands for words[i]
+  std::function<std::string(std::int64_t row)> where = {};  // of a CSV file: "'x.csv' line 17"
 };
 
 // words: of another file, if a column of words is to have the same codes. columns: of another file: a CSV file whose
@@ -81,8 +82,9 @@ VERNIER_API void require_fitting_metric(const std::string& name, Predicts what, 
 // An XXH3 checksum of tensors, so that a run is not resumed with others.
 VERNIER_API std::string fingerprint_of(const std::vector<torch::Tensor>& tensors);
 
-// Sample i has entry i of each tensor. name: for messages.
-VERNIER_API DatasetPtr dataset_of(std::vector<torch::Tensor> tensors, std::string name, std::string fingerprint);
+// Sample i has entry i of each tensor. name: for messages. where: names a sample; without it "'name' sample i" does.
+VERNIER_API DatasetPtr dataset_of(std::vector<torch::Tensor> tensors, std::string name, std::string fingerprint,
+                                  std::function<std::string(std::int64_t index)> where = {});
 
 // Images without classes: one file, or the PNG, JPEG and WebP files of a folder by name, without those whose names
 // begin with a dot. Sample: {uint8 [channels, height, width], int64 number of the file in `names`}.

@@ -52,7 +52,7 @@ void CsvReader::number_around_target() {
   for (std::size_t i = 0; i < names_.size(); ++i) places_.emplace(names_[i], i);
 }
 
-// key: of the TOML that names the column.
+// key: of the TOML that names the column; "" if it may be several.
 std::size_t CsvReader::place_of(const std::string& name, const char* key) const {
   const auto found = places_.find(name);
   if (found != places_.end()) return found->second;
@@ -84,7 +84,7 @@ void CsvReader::choose_columns() {
   }
   std::set<std::string> seen;
   for (const auto& name : inputs) {
-    place_of(name, "columns");
+    place_of(name, "");  // of `columns`, or of a source such as x.csv:price
     if (!seen.insert(name).second) vernier::refuse("the columns to read have '" + shortened(name) + "' twice");
     table_.schema.columns.push_back({name});
   }

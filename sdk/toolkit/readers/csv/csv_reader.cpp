@@ -21,6 +21,26 @@ constexpr std::size_t csv_part_bytes = 4 << 20;
 constexpr double exact_whole = 1 << 24;               // float32 has all whole numbers up to here
 constexpr double exact_wide = std::int64_t{1} << 53;  // and float64 up to here
 
+// Returns the digits of a number up to its fraction or exponent, without zeros at both ends.
+std::string digits_of(std::string_view text, char fraction) {
+  std::string digits;
+  for (const char c : text.substr(0, text.find_first_of(std::string{'e', fraction}))) {
+    if (c >= '0' && c <= '9' && (c != '0' || !digits.empty())) digits += c;
+  }
+  return digits.substr(0, digits.find_last_not_of('0') + 1);
+}
+
+// Returns whether a text is a whole number that float64 rounds, such as 9007199254740993. Not 1e30, and not the text of
+// fewest digits that is read as the same number, as programs write float64.
+bool is_rounded(std::string_view text, const Notation& notation, double value) {
+  if (std::abs(value) < exact_wide || text.find_first_of("eE") != std::string_view::npos) return false;
+  const auto digits = digits_of(text, notation.decimal);
+  char exact[512], fewest[32];
+  const auto* end = std::to_chars(exact, exact + sizeof exact, value, std::chars_format::fixed, 0).ptr;
+  const auto* last = std::to_chars(fewest, fewest + sizeof fewest, value, std::chars_format::scientific).ptr;
+  return digits != digits_of({exact, end}, '.') && digits != digits_of({fewest, last}, ' ');
+}
+
 }  // namespace
 
 void CsvReader::require_memory(std::int64_t rows, std::int64_t values) const {
@@ -103,6 +123,17 @@ void CsvReader::require_value(const Destination& to, std::string_view text, std:
          (text.empty() ? "has no value" : "is '" + word + "', which stands for no value") + role + remedy);
 }
 
+void CsvReader::note_rounded(const Destination& to, std::string_view text, std::size_t place, std::int64_t line,
+                             PartResult& result) const {
+  if (!has_schema_ && !options_.types.contains(to.column->name)) {
+    refuse(line, *to.column,
+           "is " + shortened(std::string(text)) + ", beyond 2^53, and float64 rounds it; if it is a name, set " +
+               types_key(to.column->name, "category") + ", and for a rounded number " +
+               types_key(to.column->name, "number"));
+  }
+  if (result.rounded[place].empty()) result.rounded[place] = text;
+}
+
 void CsvReader::put_number(const Destination& to, std::string_view text, std::int64_t row, std::size_t place,
                            std::int64_t line, PartResult& result) const {
   double value = 0;
@@ -117,15 +148,20 @@ void CsvReader::put_number(const Destination& to, std::string_view text, std::in
   } else if (!parse_number(text, to.notation, value)) {
     refuse(line, *to.column,
            "is '" + shortened(std::string(text)) + "', which is not a number; " +
-               remedies_.of_text(to.column->name, text, to.is_target));
+               (has_schema_ ? "correct it" : remedies_.of_text(to.column->name, text, to.is_target)));
   } else if (!std::isfinite(value)) {
-    refuse(line, *to.column, "is '" + shortened(std::string(text)) + "', which float32 cannot hold as a finite number");
+    const auto words =
+        std::string(", or set ") + remedies_.missing_words(std::string(text)) + " if it stands for no value";
+    refuse(line, *to.column,
+           "is '" + shortened(std::string(text)) + "', which float32 cannot hold as a finite number; correct it" +
+               (has_schema_ ? "" : words));
   } else if ((value >= exact_whole || value <= -exact_whole) && std::trunc(value) == value) {
     std::int64_t exact = 0;  // float64 may round it too
     const auto* end = text.data() + text.size();
     const bool is_exact = std::from_chars(text.data(), end, exact).ptr == end;
     if (!is_exact && std::abs(value) < exact_wide) exact = static_cast<std::int64_t>(value);
     if (is_exact || std::abs(value) < exact_wide) result.wide[place].push_back(exact);
+    if (is_rounded(text, to.notation, value)) note_rounded(to, text, place, line, result);
   }
   to.numbers[row * to.stride] = value;
 }
@@ -144,7 +180,8 @@ void CsvReader::put_date(const Destination& to, std::string_view text, std::int6
                (has_schema_ ? "training (" : "other lines (") + to.column->form + "); " +
                (has_schema_ && look_of_date(text).is_date
                     ? "write it so, or set " + types_key(to.column->name, "day-month-year") + " or \"month-day-year\""
-                    : remedies_.of_text(to.column->name, text, false)));
+                : has_schema_ ? "correct it"
+                              : remedies_.of_text(to.column->name, text, false)));
   }
   std::copy_n(numbers.begin(), date_parts - (to.form.has_time ? 0 : 1), to.numbers + row * to.stride);
 }
@@ -180,6 +217,7 @@ void CsvReader::read_part(const CsvPart& part, PartResult& result) const {
   result.unknown.resize(names_.size());
   result.missing.resize(names_.size());
   result.wide.resize(names_.size());
+  result.rounded.resize(names_.size());
   CsvRecords records(*file_, part.text, table_.found.separator, part.line);
   std::vector<CsvField> fields;
   auto row = part.row;
@@ -251,7 +289,9 @@ void CsvReader::note_odd(const std::vector<PartResult>& results) {
   for (std::size_t place = 0; place < names_.size(); ++place) {
     UnknownWords unknown;
     std::vector<std::int64_t> wide;
+    std::string rounded;
     for (const auto& result : results) {
+      if (rounded.empty()) rounded = result.rounded[place];
       unknown.add(result.unknown[place]);
       wide.insert(wide.end(), result.wide[place].begin(), result.wide[place].end());
     }
@@ -267,6 +307,10 @@ void CsvReader::note_odd(const std::vector<PartResult>& results) {
                              " values are unknown, such as '", shortened(unknown.example), "'"));
     }
     if (!has_schema_) note_merged(names_[place], wide, odd);
+    if (!rounded.empty()) {
+      odd.push_back("column '" + shortened(names_[place]) + "' has whole numbers beyond 2^53, such as " +
+                    shortened(rounded) + ", and float64 rounds them");
+    }
   }
   if (!has_schema_) note_odd_columns(table_, odd);
 }

@@ -61,6 +61,7 @@ struct PartResult {
   std::vector<UnknownWords> unknown;
   std::vector<MissingCells> missing;
   std::vector<std::vector<std::int64_t>> wide;                   // whole numbers that float32 may round
+  std::vector<std::string> rounded;                              // the first whole number that float64 rounds
   std::vector<std::pair<std::int64_t, std::int64_t>> long_rows;  // rows of several lines, and the lines added
 };
 
@@ -91,6 +92,8 @@ class CsvReader {
   void require_memory(std::int64_t rows, std::int64_t values) const;
   void make_tensors(std::int64_t rows);
   void read_part(const CsvPart& part, PartResult& result) const;
+  void note_rounded(const Destination& to, std::string_view text, std::size_t place, std::int64_t line,
+                    PartResult& result) const;
   void put_number(const Destination& to, std::string_view text, std::int64_t row, std::size_t place, std::int64_t line,
                   PartResult& result) const;
   void put_date(const Destination& to, std::string_view text, std::int64_t row, std::size_t place, std::int64_t line,

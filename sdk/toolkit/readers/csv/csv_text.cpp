@@ -170,6 +170,9 @@ void CsvText::refuse_other_formats() const {
       {"SQLite format 3"sv, "an SQLite database"},
       {"\x93NUMPY"sv, "a NumPy array, whose name must end in .npy"},
       {"%PDF"sv, "a PDF"}};
+  if (text.starts_with("PK\x03\x04") && text.find(".npy") != std::string_view::npos) {
+    file_.refuse("is a NumPy archive, not a CSV file; save its arrays by numpy.save, each as a .npy file");
+  }
   for (const auto& [begin, name] : formats) {
     if (text.starts_with(begin)) file_.refuse(c10::str("is ", name, ", not a CSV file; save it as CSV in UTF-8"));
   }
