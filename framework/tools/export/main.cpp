@@ -13,10 +13,13 @@
 #include <filesystem>
 #include <fstream>
 #include <iostream>
+#include <map>
 
 #include "cli/program.h"
+#include "gguf_model.h"
 #include "run/state/snapshot.h"
 #include "tools/common/model/trained_run.h"
+#include "tools/common/scratch_folder.h"
 #include "torchscript.h"
 
 namespace vernier {
@@ -30,8 +33,9 @@ constexpr const char* usage = R"(usage: vernier export RUN --format FORMAT --out
 Writes the model of a run's newest checkpoint, with the average of callback/ema or callback/swa if the run has one.
 
   --format FORMAT        onnx, pt2 (for torch.export.load), torchscript, safetensors, python, huggingface for a
-                         published language model, or peft for what an adapter such as callback/lora added; the other
-                         formats have the adapter merged
+                         published language model, gguf for llama.cpp, or peft for what an adapter such as
+                         callback/lora added; the other formats have the adapter merged
+  --dtype DTYPE          of the matrices in gguf: f32, f16, bf16 or q8_0; f16, if not given
   --output FILE          the file, or the folder of python, huggingface and peft; it must not exist. A task such as
                          tabular describes inputs and outputs in a JSON file beside it: model.pt gets model.json; a
                          TorchScript module and model.py return it as text from describe()
@@ -39,7 +43,10 @@ Writes the model of a run's newest checkpoint, with the average of callback/ema 
   --plugin-path FOLDER   looks for plugins there first
 )";
 
-const std::vector<std::string> formats = {"onnx", "pt2", "torchscript", "safetensors", "python", "huggingface", "peft"};
+const std::vector<std::string> formats = {"onnx",   "pt2",         "torchscript", "safetensors",
+                                          "python", "huggingface", "gguf",        "peft"};
+const std::map<std::string, gguf::Type> gguf_types = {
+    {"f32", gguf::Type::f32}, {"f16", gguf::Type::f16}, {"bf16", gguf::Type::bf16}, {"q8_0", gguf::Type::q8_0}};
 
 const PublishedModel& published(const Prepared& prepared) {
   const auto* model = dynamic_cast<const PublishedModel*>(prepared.wiring->task.get());
@@ -100,8 +107,23 @@ void check_format(const std::string& format) {
   if (std::ranges::find(formats, format) != formats.end()) return;
   const auto near = nearest(format, formats);
   refuse("--format is " + shortened(format) +
-         ", and must be onnx, pt2, torchscript, safetensors, python, huggingface or peft" +
+         ", and must be onnx, pt2, torchscript, safetensors, python, huggingface, gguf or peft" +
          (near.empty() ? "" : "; did you mean " + near + "?"));
+}
+
+gguf::Type gguf_type(const std::string& format, const boost::program_options::variables_map& given) {
+  if (given.count("dtype") == 0) return gguf::Type::f16;
+  if (format != "gguf") refuse("--dtype is for --format gguf; the other formats have the dtype of the weights");
+  const auto dtype = given["dtype"].as<std::string>();
+  const auto found = gguf_types.find(dtype);
+  if (found == gguf_types.end()) refuse("--dtype is " + shortened(dtype) + ", and must be f32, f16, bf16 or q8_0");
+  return found->second;
+}
+
+void export_gguf(const PublishedModel& model, const std::string& file, gguf::Type type) {
+  const ScratchFolder scratch(file);
+  model.write_published(scratch.path() + "/model");
+  gguf::write_model(scratch.path() + "/model", file, type);
 }
 
 // Returns the file of the description of an exported one.
@@ -150,6 +172,7 @@ int export_run(const boost::program_options::variables_map& given) {
   const auto call = run_of(given, example);
   const auto output = needed(given, "output", example), format = needed(given, "format", example);
   check_format(format);
+  const auto type = gguf_type(format, given);
   refuse_existing(output);
   const auto prepared = load_run(call, given, Use::model);
   TrainerRun& run = prepared->run;
@@ -167,9 +190,10 @@ int export_run(const boost::program_options::variables_map& given) {
     });
   };
   const auto* predictor = dynamic_cast<const Predictor*>(prepared->wiring->task.get());
-  const auto description = predictor == nullptr || (format == "python" || format == "huggingface" || format == "peft")
-                               ? ""
-                               : predictor->description();
+  const auto description =
+      predictor == nullptr || (format == "python" || format == "huggingface" || format == "gguf" || format == "peft")
+          ? ""
+          : predictor->description();
   const auto beside = place_of_description(output);
   if (!description.empty()) refuse_other_description(beside, description);
   fs::create_directories(fs::absolute(output).parent_path());
@@ -194,6 +218,9 @@ int export_run(const boost::program_options::variables_map& given) {
   } else if (format == "huggingface") {
     const auto& model = published(*prepared);
     in_evaluation([&] { model.write_published(part); });
+  } else if (format == "gguf") {
+    const auto& model = published(*prepared);
+    in_evaluation([&] { export_gguf(model, part, type); });
   } else {  // peft
     in_evaluation([&] { write_adapter(*prepared, part); });
   }
@@ -210,7 +237,8 @@ int export_run(const boost::program_options::variables_map& given) {
 int main(int argc, char** argv) {
   namespace po = boost::program_options;
   auto options = vernier::run_options();
-  options.add_options()("format", po::value<std::string>())("output", po::value<std::string>());
+  options.add_options()("format", po::value<std::string>())("dtype", po::value<std::string>())(
+      "output", po::value<std::string>());
   return vernier::call_run_verb(
       {"export", vernier::usage, options, vernier::export_run, {{"--format", vernier::formats}}}, argc, argv);
 }
