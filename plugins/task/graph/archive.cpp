@@ -91,7 +91,7 @@ Archive::Archive(torch::Tensor bytes, std::string path) : bytes_(std::move(bytes
 }
 
 void Archive::refuse(const std::string& what) const {
-  vernier::refuse("'" + path_ + "' cannot be read as a graph of torch.export: " + what);
+  vernier::refuse("'" + path_ + "' cannot be read as a graph of torch.export: " + vernier::printable(what));
 }
 
 std::pair<at::DataPtr, std::size_t> Archive::record_of(const std::string& record) {

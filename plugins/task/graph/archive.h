@@ -1,8 +1,8 @@
 // Reads a file of torch.export.save: a zip whose records are stored, not compressed. The file is not trusted.
 #pragma once
 
-#include <ATen/core/Tensor.h>
 #include <caffe2/serialize/inline_container.h>
+#include <vernier/tensor.h>
 
 #include <map>
 #include <memory>

@@ -125,7 +125,7 @@ class Reader {
     if (target.starts_with("aten._assert") || target.starts_with("aten.sym_constrain")) return;  // guards
     Node node;
     const auto layer = layer_of(from);
-    node.name = target + (layer.empty() ? "" : " of '" + layer + "'");
+    node.name = vernier::printable(target + (layer.empty() ? "" : " of '" + layer + "'"));
     if (target.starts_with("higher_order.")) {
       read_higher_order(node, target, names, from, depth);
     } else if ((node.arithmetic = arithmetic_of(target)) != nullptr) {
@@ -327,6 +327,7 @@ class Reader {
                                          : Input::Kind::constant;
         input.name = value.at(kind == "tensor_constant" ? "tensor_constant_name" : kind + "_name").get<std::string>();
       }
+      if (vernier::printable(input.name) != input.name) archive_.refuse("the name of '" + input.name + "' is no text");
       program.inputs.push_back(std::move(input));
     }
   }
