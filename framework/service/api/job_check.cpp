@@ -3,6 +3,7 @@
 #include <toml++/toml.h>
 
 #include <algorithm>
+#include <climits>
 #include <cstring>
 
 #include "service/http/http_server.h"
@@ -32,15 +33,26 @@ bool is_below(const fs::path& path, const fs::path& folder) {
   return end == folder.end();
 }
 
-// Links on the way count: where they lead to must be allowed.
-bool is_allowed(const std::string& path, const std::vector<fs::path>& data) {
+// A text may have a path before or behind one of these, as in "/data/x.csv:a", "file:/etc" or "a=/b".
+constexpr const char* separators = ":;,=|<> \t\n\"'()[]{}";
+
+// Links on the way count: where they lead to must be below a data folder.
+bool leads_below(const std::string& path, const std::vector<fs::path>& data) {
   std::error_code trouble;
   const auto real = fs::weakly_canonical(path, trouble);
   return !trouble && std::ranges::any_of(data, [&](const fs::path& folder) { return is_below(real, folder); });
 }
 
-// A text may have a path behind one of these, as in "file:/etc" or "a=/b".
-constexpr const char* separators = ":;,=|<> \t\n\"'()[]{}";
+// A link may also stand before a separator, as in "/data/link.csv:a".
+bool is_allowed(const std::string& path, const std::vector<fs::path>& data) {
+  if (!leads_below(path, data)) return false;
+  for (auto end = path.find_first_of(separators); end < PATH_MAX; end = path.find_first_of(separators, end + 1)) {
+    std::error_code trouble;
+    const auto before = path.substr(0, end);
+    if (fs::is_symlink(fs::symlink_status(before, trouble)) && !leads_below(before, data)) return false;
+  }
+  return true;
+}
 
 void check_text(const std::string& text, const std::string& where, const std::vector<fs::path>& data) {
   const auto refuse = [&](const std::string& why) {
@@ -48,12 +60,11 @@ void check_text(const std::string& text, const std::string& where, const std::ve
   };
   if (text.find('\0') != text.npos) refuse("it has a NUL character");
   if (text.find("${") != text.npos) refuse("a job has no references; write the value itself");
-  if (text.starts_with('/')) {
-    if (!is_allowed(text, data))
-      refuse("this path is not below a data folder of the server; its option --data names them");
-    return;
+  const bool is_path = text.starts_with('/');
+  if (is_path && !is_allowed(text, data)) {
+    refuse("this path is not below a data folder of the server; its option --data names them");
   }
-  for (std::size_t begin = 0; begin < text.size();) {
+  for (auto begin = is_path ? std::min(text.find_first_of(separators), text.size()) : 0; begin < text.size();) {
     auto end = std::min(text.find_first_of(separators, begin), text.size());
     const auto part = text.substr(begin, end - begin);
     if (part.starts_with('/') || part.starts_with('~')) {

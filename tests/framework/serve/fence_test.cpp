@@ -183,6 +183,7 @@ TEST_CASE("fence: no option of any plugin can name the server's folder, a link t
   fs::create_directories(here / "data");
   temporary.write("server/tokens", "admin secret\n");
   fs::create_directory_symlink(here / "server", here / "data/link");
+  fs::create_symlink(here / "server/tokens", here / "data/tokens.csv");
   const auto late = here / "data/late";
   int refused = 0, tried = 0;
   const auto options = all_options();
@@ -191,9 +192,9 @@ TEST_CASE("fence: no option of any plugin can name the server's folder, a link t
     CAPTURE(table);
     CAPTURE(option);
     for (const auto& place : {here / "server", here / "server/tokens", here / "server/jobs/2/run",
-                              here / "data/link/tokens", late / "tokens"}) {
+                              here / "data/link/tokens", here / "data/tokens.csv", late / "tokens"}) {
       for (const Json& value : {Json(place.string()), Json::array({place.string()}), Json{{"file", place.string()}},
-                                Json(place.string() + ":x")}) {
+                                Json(place.string() + ":x"), Json((here / "data/x.csv:").string() + place.string())}) {
         if (place.parent_path() == late) {  // allowed when it is submitted
           fs::create_directory(late);
           fs::remove(late);
