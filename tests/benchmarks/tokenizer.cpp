@@ -11,9 +11,9 @@
 #include <iterator>
 #include <string_view>
 
+#include <vernier/bpe_trainer.h>
 #include "compare.h"
 #include "python_rival.h"
-#include "text/bpe/bpe_trainer.h"
 #include "text/unicode/unicode.h"
 
 namespace {

@@ -124,6 +124,9 @@ std::string write_script(const TemporaryFolder& folder) {
 // Two classes of points in a plane; record.py beside it writes it.
 const std::string plane_graph = VERNIER_SOURCE_DIR "/tests/plugins/task/graphs/plane.pt2";
 
+// 120 texts of two classes.
+const std::string adverts = VERNIER_SOURCE_DIR "/tests/plugins/task/texts/adverts.csv";
+
 // 40 rows of numbers and a category.
 std::string write_table(const TemporaryFolder& folder) {
   std::string text = "x,kind,y\n";
@@ -162,6 +165,9 @@ std::string options_for(const Host::Listed& plugin, const TemporaryFolder& folde
            series + ":a,b']\ntarget = '" + series + ":label'\nbatch_size = 8\n";
   }
   if (id_of(plugin) == "task/tabular") return write_table(folder) + "hidden = [8]\ndropout = 0.1\n";
+  if (id_of(plugin) == "task/text") {
+    return "data = '" + adverts + "'\nwidth = 8\nheads = 2\nlayers = 2\nbatch_size = 8\n";
+  }
   if (id_of(plugin) == "accumulation/target") return "target_effective_batch_size = 16\n";
   if (id_of(plugin) == "accumulation/schedule") return "effective_batch_size = [8, 16]\nfrom = [0, 5]\n";
   if (id_of(plugin) == "optimizer/lbfgs") return "max_iter = 2\nline_search = 'strong_wolfe'\nhistory_size = 5\n";
@@ -651,6 +657,7 @@ TEST_CASE("every base run in configs is ready to train") {
     for (std::string line; std::getline(lines, line);) sets += " --set \"task." + line + '"';
     if (!sets.empty()) sets += " --set task.validation_images= --set task.validation_labels=";
     if (entry.path().stem() == "tabular") sets = " --set task.target=y --set task.data=" + (folder / "table.csv");
+    if (entry.path().stem() == "text") sets = " --set run.epochs=9 --set task.data=" + adverts;
     if (entry.path().stem() == "sequence") sets = " --set task.context=8 --set task.data=" + write_series(folder);
     if (entry.path().stem() == "script" || entry.path().stem() == "graph") {
       const auto series = write_series(folder);

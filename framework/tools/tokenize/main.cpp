@@ -8,9 +8,9 @@
 #include <fstream>
 #include <iostream>
 
+#include <vernier/bpe_trainer.h>
 #include "base/parts.h"
 #include "readers/tokens/token_note.h"
-#include "text/bpe/bpe_trainer.h"
 #include "text/text_tokenizer.h"
 #include "text_reader.h"
 #include "tools/common/verb.h"

@@ -327,7 +327,8 @@ class Reader {
                                          : Input::Kind::constant;
         input.name = value.at(kind == "tensor_constant" ? "tensor_constant_name" : kind + "_name").get<std::string>();
       }
-      if (vernier::printable(input.name) != input.name) archive_.refuse("the name of '" + input.name + "' is no text");
+      if (vernier::printable(input.name) != input.name)
+        archive_.refuse("the name of '" + input.name + "' cannot be printed");
       program.inputs.push_back(std::move(input));
     }
   }

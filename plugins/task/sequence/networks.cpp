@@ -1,27 +1,21 @@
 #include "networks.h"
 
-#include <ATen/ops/gelu.h>
 #include <ATen/ops/linear.h>
 #include <ATen/ops/ones.h>
-#include <ATen/ops/scaled_dot_product_attention.h>
 #include <ATen/ops/zeros.h>
 #include <ATen/ops/zeros_like.h>
 #include <c10/util/StringUtil.h>
 #include <torch/nn/modules/container/modulelist.h>
-#include <torch/nn/modules/dropout.h>
 #include <torch/nn/modules/linear.h>
 #include <torch/nn/modules/normalization.h>
 #include <torch/nn/modules/rnn.h>
 
 #include <type_traits>
 
+#include "../encoder_block.h"
 #include "../python_load.h"
 
 namespace {
-
-torch::Tensor affine(const torch::nn::Linear& layer, const torch::Tensor& x) {
-  return at::linear(x, layer->weight, layer->bias);
-}
 
 // Zeros [layers, samples, width]. They come from operators of the input, so that a traced model fits any batch.
 torch::Tensor first_state(const torch::Tensor& x, std::int64_t layers, std::int64_t width) {
@@ -59,35 +53,6 @@ class Recurrent final : public SequenceNetwork {
 using Lstm = Recurrent<torch::nn::LSTM, torch::nn::LSTMOptions>;
 using Gru = Recurrent<torch::nn::GRU, torch::nn::GRUOptions>;
 
-// A block with the normalization before each part (Xiong et al. 2020).
-class Block final : public torch::nn::Module {
- public:
-  explicit Block(const Plan& plan)
-      : heads_(plan.heads),
-        ln_1_(register_module("ln_1", torch::nn::LayerNorm(torch::nn::LayerNormOptions({plan.width})))),
-        qkv_(register_module("qkv", torch::nn::Linear(plan.width, 3 * plan.width))),
-        out_(register_module("out", torch::nn::Linear(plan.width, plan.width))),
-        ln_2_(register_module("ln_2", torch::nn::LayerNorm(torch::nn::LayerNormOptions({plan.width})))),
-        up_(register_module("up", torch::nn::Linear(plan.width, 4 * plan.width))),
-        down_(register_module("down", torch::nn::Linear(4 * plan.width, plan.width))),
-        drop_(register_module("drop", torch::nn::Dropout(plan.dropout))) {}
-
-  torch::Tensor forward(torch::Tensor x) {
-    const auto parts = affine(qkv_, ln_1_->forward(x)).unflatten(2, {3, heads_, -1}).permute({2, 0, 3, 1, 4});
-    const auto y = at::scaled_dot_product_attention(parts.select(0, 0), parts.select(0, 1), parts.select(0, 2));
-    x = x + drop_->forward(affine(out_, y.transpose(1, 2).flatten(2)));
-    return x + drop_->forward(affine(down_, at::gelu(affine(up_, ln_2_->forward(x)))));
-  }
-
- private:
-  std::int64_t heads_;
-  torch::nn::LayerNorm ln_1_;
-  torch::nn::Linear qkv_, out_;
-  torch::nn::LayerNorm ln_2_;
-  torch::nn::Linear up_, down_;
-  torch::nn::Dropout drop_;
-};
-
 class Transformer final : public SequenceNetwork {
  public:
   Transformer(const Plan& plan, Recomputed recomputed)
@@ -97,7 +62,7 @@ class Transformer final : public SequenceNetwork {
         ln_(register_module("ln", torch::nn::LayerNorm(torch::nn::LayerNormOptions({plan.width})))) {
     torch::nn::ModuleList list;
     for (std::int64_t i = 0; i < plan.layers; ++i) {
-      blocks_.push_back(std::make_shared<Block>(plan));
+      blocks_.push_back(std::make_shared<EncoderBlock>(plan.width, plan.heads, plan.dropout));
       list->push_back(blocks_.back());
     }
     register_module("blocks", list);
@@ -116,7 +81,7 @@ class Transformer final : public SequenceNetwork {
   torch::nn::Linear embed_;
   torch::Tensor position_;
   torch::nn::LayerNorm ln_;
-  std::vector<std::shared_ptr<Block>> blocks_;
+  std::vector<std::shared_ptr<EncoderBlock>> blocks_;
 };
 
 constexpr const char* python_head = R"("""The network of a run of task/sequence in PyTorch.
@@ -129,22 +94,6 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-)";
-
-constexpr const char* python_block = R"(
-
-class Block(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.ln_1, self.ln_2 = nn.LayerNorm(WIDTH), nn.LayerNorm(WIDTH)
-        self.qkv, self.out = nn.Linear(WIDTH, 3 * WIDTH), nn.Linear(WIDTH, WIDTH)
-        self.up, self.down = nn.Linear(WIDTH, 4 * WIDTH), nn.Linear(4 * WIDTH, WIDTH)
-        self.drop = nn.Dropout(DROPOUT)
-
-    def forward(self, x):
-        q, k, v = self.qkv(self.ln_1(x)).unflatten(2, (3, HEADS, -1)).permute(2, 0, 3, 1, 4)
-        x = x + self.drop(self.out(F.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2)))
-        return x + self.drop(self.down(F.gelu(self.up(self.ln_2(x)))))
 )";
 
 constexpr const char* python_model = R"(
@@ -228,5 +177,5 @@ std::string python_source(const Plan& plan) {
   return c10::str(python_head, "MODEL, HAS_CLASSES = \"", plan.model, "\", ", plan.has_classes ? "True" : "False",
                   "\nWIDTH, LAYERS, HEADS, DROPOUT = ", plan.width, ", ", plan.layers, ", ", plan.heads, ", ",
                   plan.dropout, "\nSTEPS, FEATURES, OUTPUT = ", plan.steps, ", ", plan.features, ", (", output, ")\n",
-                  plan.model == "transformer" ? python_block : "", python_model, python_load);
+                  plan.model == "transformer" ? python_encoder_block : "", python_model, python_load);
 }

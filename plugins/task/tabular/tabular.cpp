@@ -53,6 +53,7 @@
 #include <filesystem>
 #include <utility>
 
+#include "../predicted.h"
 #include "../units.h"
 #include "data.h"
 #include "network.h"
@@ -134,7 +135,9 @@ class Tabular final : public vernier::SupervisedTask, public vernier::Predictor 
     }
     make_model(data, split.training);
     choose_loss();
-    choose_metrics();
+    for (auto& metric : metrics_of(metrics_, facts_.is_classification ? std::ssize(facts_.classes) : 0)) {
+      add_metric(std::move(metric));
+    }
     if (!data.dataset) return;
     const auto targets = data.targets.index_select(0, split.training);
     set_training(part_of(data, split.training), balanced_ ? weights_of(targets) : torch::Tensor());
@@ -155,14 +158,7 @@ class Tabular final : public vernier::SupervisedTask, public vernier::Predictor 
       return {{target_.empty() ? "prediction" : target_,
                in_units(numbers, network_->target_mean, network_->target_deviation)}};
     }
-    const auto output = numbers.to(torch::kFloat32);
-    const auto chances = output.softmax(1);
-    const auto [probability, code] = chances.max(1);
-    const auto* of_class = target_ == "probability" ? "class_probability" : "probability";
-    const auto* of_all = target_ == "probabilities" ? "class_probabilities" : "probabilities";
-    return {{target_.empty() ? "class" : target_, code, facts_.classes},
-            {of_class, probability},
-            {of_all, chances, {}, facts_.classes, /*on_request=*/true}};
+    return class_columns(numbers, target_, facts_.classes);
   }
 
   std::string description() const override { return facts_.json(); }
@@ -390,20 +386,6 @@ class Tabular final : public vernier::SupervisedTask, public vernier::Predictor 
       set_loss([](const auto& output, const auto& classes) { return at::cross_entropy_loss(output, classes); }, target);
     } else {
       set_loss(vernier::balanced_cross_entropy(torch::tensor(facts_.counts)), target);
-    }
-  }
-
-  void choose_metrics() {
-    const auto classes = std::ssize(facts_.classes);
-    if (metrics_.empty()) {
-      metrics_ = facts_.is_classification ? std::vector<std::string>{"accuracy", "f1"}
-                                          : std::vector<std::string>{"mae", "rmse", "r2"};
-      if (facts_.is_classification && classes == 2) metrics_.emplace_back("auc");
-    }
-    for (const auto& name : metrics_) {
-      vernier::require_fitting_metric(
-          name, facts_.is_classification ? vernier::Predicts::classes : vernier::Predicts::numbers, classes);
-      add_metric(vernier::metric_by_name(name, classes));
     }
   }
 

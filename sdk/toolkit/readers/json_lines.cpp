@@ -60,8 +60,9 @@ class JsonArray {
       numbers_.push_back(json.get<std::int64_t>());
     } else {
       if (!json.is_number()) return "is not a number";
-      numbers_.push_back(static_cast<float>(json.get<double>()));
-      if (!std::isfinite(numbers_.back())) return "is too large for float32";
+      numbers_.push_back(static_cast<Number>(json.get<double>()));
+      if (!std::isfinite(numbers_.back()))
+        return std::is_same_v<Number, float> ? "is too large for float32" : "is too large for float64";
     }
     return "";
   }
@@ -97,11 +98,11 @@ class JsonLinesDataset final : public Dataset {
 
  private:
   void check_type(const JsonField& field) const {
-    for (const auto type : {torch::kFloat32, torch::kInt64, torch::kBool, torch::kUInt8}) {
+    for (const auto type : {torch::kFloat32, torch::kFloat64, torch::kInt64, torch::kBool, torch::kUInt8}) {
       if (field.type == type) return;
     }
     file_->refuse(c10::str("has no field of type ", field.type, ": '", field.name,
-                           "' can be kFloat32, kInt64, kBool or kUInt8 (a text)"));
+                           "' can be kFloat32, kFloat64, kInt64, kBool or kUInt8 (a text)"));
   }
   // begins_ has where each line begins, and the end of the last. A byte-order mark and blank lines at the end are left
   // out.
@@ -140,6 +141,7 @@ class JsonLinesDataset final : public Dataset {
   }
   torch::Tensor tensor_of(const Json& json, const JsonField& field, std::int64_t index) const {
     if (field.type == torch::kFloat32) return numbers_of<float>(json, field, index);
+    if (field.type == torch::kFloat64) return numbers_of<double>(json, field, index);
     if (field.type == torch::kInt64) return numbers_of<std::int64_t>(json, field, index);
     if (field.type == torch::kBool) return numbers_of<std::uint8_t>(json, field, index);
     if (!json.is_string()) refuse_field(index, field, "is not a text");

@@ -3,6 +3,7 @@
 #include <torch/torch.h>
 #include <vernier/safetensors.h>
 
+#include <algorithm>
 #include <sstream>
 
 #include "run_folder.h"
@@ -92,6 +93,15 @@ const Case cases[] = {
      R"("features": [
       "b"
     ])"},
+    {"text",
+     "use = 'text'\ndata = 'data.csv'\ntext = ['c']\ntarget = 'y'\nwidth = 8\n",
+     {"--input", "new.csv"},
+     {"--set", "task.data=other.csv"},
+     "task.validation=other.csv",
+     R"("classes": [
+    "down",
+    "up"
+  ])"},
     {"script",
      "use = 'script'\nmodel = 'linear.pt'\ninputs = ['data.csv:a,b']\ntarget = 'data.csv:y'\n",
      {"--input", "new.csv"},
@@ -177,7 +187,8 @@ TEST_CASE("a trained model predicts, is evaluated and exported in a folder witho
 }
 
 TEST_CASE("columns are found by name, and other words, orders and numbers of inputs are refused in one line") {
-  RunFolder run(std::string(frame) + cases[5].task);
+  const auto* words = std::ranges::find(cases, std::string("script of words"), &Case::name);
+  RunFolder run(std::string(frame) + words->task);
   write_models(run.folder);
   run.folder.write("data.csv", table(60));
   REQUIRE_MESSAGE(run.train({"--quiet"}) == 0, run.err);

@@ -73,6 +73,14 @@ TEST_CASE("configs/sequence.toml forecasts better than the last value and the me
   CHECK(result.at("r2") > 0.9);
 }
 
+TEST_CASE("configs/text.toml finds misleading advertisements") {
+  const TemporaryFolder folder;
+  make(folder, "examples/data/texts.py data/texts");
+  const auto result = result_of(folder, "text");
+  CHECK(result.at("accuracy") > 0.95);  // guessing: 0.75
+  CHECK(result.at("auc") > 0.98);
+}
+
 TEST_CASE("configs/graph.toml tells three spirals apart with the model that export.py writes" *
           doctest::skip(!has_python("torch"))) {
   const TemporaryFolder folder;

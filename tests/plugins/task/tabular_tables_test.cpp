@@ -1,5 +1,4 @@
-// Odd tables: the files of tests/plugins/task/tables, and what task/tabular prints of each. A line of cases.txt is
-// "file | options | refused TEXT" or "file | options | says TEXT", with "; " between options.
+// Odd tables: the files of tests/plugins/task/tables, and what task/tabular prints of each.
 #include <c10/util/StringUtil.h>
 #include <doctest/doctest.h>
 #include <vernier/csv.h>
@@ -9,12 +8,10 @@
 #include <vernier/supervised_task.h>
 
 #include <array>
-#include <fstream>
-#include <sstream>
 
 #include "loaded_task.h"
 #include "log_lines.h"
-#include "small_run.h"
+#include "task_cases.h"
 #include "thrown.h"
 
 namespace tabular_tables_test {
@@ -22,24 +19,6 @@ namespace tabular_tables_test {
 namespace {
 
 const std::string tables = VERNIER_SOURCE_DIR "/tests/plugins/task/tables/";
-
-vernier::Table options_of(const std::string& path, std::string options) {
-  for (auto at = options.find("; "); at != std::string::npos; at = options.find("; ")) options.replace(at, 2, "\n");
-  const auto config = from_toml({"[task]\ndata = '" + path + "'\nworkers = 0\n" + options + "\n"});
-  return std::get<vernier::Table>(config.at("task").data);
-}
-
-// The lines that a task with these options prints; or the error.
-std::string printed(const std::string& path, const std::string& options) {
-  const LogLines log;
-  const auto thrown = thrown_by([&] { LoadedTask("tabular", options_of(path, options)); });
-  std::string text;
-  for (const auto& line : LogLines::lines()) text += "says " + line + "\n";
-  if (thrown.kind == 0) return text;
-  CHECK_MESSAGE(thrown.kind == 2, thrown.text);
-  CHECK_MESSAGE(thrown.text.find('\n') == std::string::npos, thrown.text);
-  return "refused " + thrown.text;
-}
 
 vernier::SupervisedTask& supervised(LoadedTask& task) {
   return dynamic_cast<vernier::SupervisedTask&>(*task.task);
@@ -66,23 +45,12 @@ struct Trained {
 }  // namespace
 
 TEST_CASE("tabular prints what it understood of odd tables, or refuses them in one line") {
-  std::ifstream cases(tables + "cases.txt");
-  int count = 0;
-  for (std::string line; std::getline(cases, line); ++count) {
-    const auto first = line.find(" | "), second = line.find(" | ", first + 3);
-    const auto expected = line.substr(second + 3);
-    const auto text = printed(tables + line.substr(0, first), line.substr(first + 3, second - first - 3));
-    const auto word = expected.substr(0, expected.find(' ') + 1);
-    CAPTURE(line);
-    CAPTURE(text);
-    CHECK(text.starts_with(word));
-    CHECK(says(text, expected.substr(word.size())));
-  }
+  const int count = check_cases("tabular", tables);
   CHECK(count >= 60);
 }
 
 TEST_CASE("tabular says one line of a plain table") {
-  const auto text = printed(tables + "plain.csv", "target = 'y'");
+  const auto text = printed("tabular", tables + "plain.csv", "target = 'y'");
   CHECK(std::ranges::count(text, '\n') == 2);  // and the numbers of samples
 }
 

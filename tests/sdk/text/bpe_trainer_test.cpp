@@ -1,5 +1,5 @@
 // The trainer against `BpeTrainer` of the package tokenizers: tests/oracles/bpe.py.
-#include "text/bpe/bpe_trainer.h"
+#include <vernier/bpe_trainer.h>
 
 #include <doctest/doctest.h>
 

@@ -53,9 +53,9 @@ VERNIER_API DatasetPtr text_dataset(const std::string& path, const WindowOptions
 VERNIER_API std::string file_fingerprint(const std::string& path);
 
 // A field of JSON Lines and what becomes of it:
-//   kFloat32, kInt64, kBool   a number, whole number or bool: a tensor without dimensions; or an array of them, or of
-//                             arrays of the same length, of any depth: a tensor of that shape
-//   kUInt8                    a text: its bytes in UTF-8
+//   kFloat32, kFloat64, kInt64, kBool   a number, whole number or bool: a tensor without dimensions; or an array of
+//                                       them, or of arrays of the same length, of any depth: a tensor of that shape
+//   kUInt8                              a text: its bytes in UTF-8
 struct JsonField {
   std::string name;
   torch::ScalarType type = torch::ScalarType::Float;

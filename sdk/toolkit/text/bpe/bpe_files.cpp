@@ -3,7 +3,7 @@
 
 #include <fstream>
 
-#include "bpe_trainer.h"
+#include <vernier/bpe_trainer.h>
 #include "files/json.h"
 
 namespace vernier {

@@ -1,4 +1,4 @@
-#include "bpe_trainer.h"
+#include <vernier/bpe_trainer.h>
 
 #include <vernier/error.h>
 

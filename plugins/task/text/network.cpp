@@ -1,0 +1,154 @@
+#include "network.h"
+
+#include <ATen/ops/empty.h>
+#include <ATen/ops/ones.h>
+#include <ATen/ops/zeros.h>
+#include <c10/util/StringUtil.h>
+#include <torch/nn/modules/container/modulelist.h>
+#include <vernier/json_text.h>
+
+#include <nlohmann/json.hpp>
+#include <utility>
+
+#include "../python_load.h"
+#include "reading.h"
+
+namespace text {
+
+namespace {
+
+constexpr double drawn_deviation = 0.02;  // of embeddings, as GPT-2 draws them
+
+constexpr const char* head =
+    R"python(# The network of Vernier's task/text, and a model that takes texts. The network needs PyTorch; for texts
+# the package tokenizers is needed too.
+#
+#   model = load_model()                    # the weights beside this file, or load_model("folder/model.safetensors")
+#   model(["cheap flights to Rome"])        # the class or the number of each text
+#   model.probabilities(texts)              # of a classification: a dict for each text
+#
+# load() gives the network, which takes tokens.
+import json
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+)python";
+
+constexpr const char* network = R"python(
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embedding = nn.Embedding(TOKENS, WIDTH)
+        self.position = nn.Parameter(torch.zeros(LENGTH, WIDTH))
+        self.drop = nn.Dropout(DROPOUT)
+        self.blocks, self.ln = nn.ModuleList(Block() for _ in range(LAYERS)), nn.LayerNorm(WIDTH)
+        self.last = nn.Linear(WIDTH, OUTPUTS)
+        if OUTPUTS == 1:
+            self.register_buffer("target_mean", torch.zeros((), dtype=torch.float64))
+            self.register_buffer("target_deviation", torch.ones((), dtype=torch.float64))
+
+    def forward(self, tokens):
+        """tokens: int64 [samples, up to LENGTH]: BEGIN, ids + FIRST_ID, then PADDING."""
+        is_text = tokens != PADDING
+        x = self.drop(self.embedding(tokens) + self.position[: tokens.shape[1]])
+        for block in self.blocks:
+            x = block(x, is_text[:, None, None, :])
+        weights = is_text.unsqueeze(2).to(x.dtype)
+        x = self.last((self.ln(x) * weights).sum(1) / weights.sum(1))
+        return x if OUTPUTS > 1 else x.squeeze(1).double() * self.target_deviation + self.target_mean
+
+)python";
+
+constexpr const char* texts = R"python(
+class Texts:
+    """A network that takes texts. Where it was trained on several fields, they are joined by a line end."""
+
+    def __init__(self, network):
+        from tokenizers import Tokenizer
+
+        self.network, self.tokenizer = network, Tokenizer.from_str(TOKENIZER)
+
+    @torch.no_grad()
+    def outputs(self, texts):
+        rows = [self.tokenizer.encode(text, add_special_tokens=False).ids[: LENGTH - 1] for text in texts]
+        longest = max(map(len, rows), default=0)
+        rows = [[BEGIN] + [i + FIRST_ID for i in row] + [PADDING] * (longest - len(row)) for row in rows]
+        return self.network(torch.tensor(rows).reshape(len(texts), longest + 1)).double()
+
+    def __call__(self, texts):
+        outputs = self.outputs(texts)
+        return [FACTS["classes"][i] for i in outputs.argmax(1)] if OUTPUTS > 1 else outputs.tolist()
+
+    def probabilities(self, texts):
+        return [dict(zip(FACTS["classes"], row)) for row in self.outputs(texts).softmax(1).tolist()]
+
+
+def load_model(path=None):
+    return Texts(load(path))
+
+)python";
+
+// A JSON text in quotes of JSON and in ASCII is a literal of Python too.
+std::string literal(const std::string& text) {
+  return vernier::json_text(nlohmann::json(text), -1, true);
+}
+
+}  // namespace
+
+Network::Network(const Shape& shape, CallPart call)
+    : shape_(shape),
+      call_(std::move(call)),
+      embedding_(register_module("embedding", torch::nn::Embedding(shape.tokens, shape.width))),
+      position_(register_parameter("position", at::empty({shape.length, shape.width}).normal_(0, drawn_deviation))),
+      drop_(register_module("drop", torch::nn::Dropout(shape.dropout))),
+      ln_(register_module("ln", torch::nn::LayerNorm(torch::nn::LayerNormOptions({shape.width})))),
+      last_(register_module("last", torch::nn::Linear(shape.width, shape.outputs))) {
+  const torch::NoGradGuard no_grad;
+  embedding_->weight.normal_(0, drawn_deviation);
+  torch::nn::ModuleList list;
+  for (std::int64_t i = 0; i < shape.layers; ++i) {
+    blocks_.push_back(std::make_shared<EncoderBlock>(shape.width, shape.heads, shape.dropout));
+    list->push_back(blocks_.back());
+  }
+  register_module("blocks", list);
+  if (shape.outputs > 1) return;
+  target_mean = register_buffer("target_mean", at::zeros({}, torch::kFloat64));
+  target_deviation = register_buffer("target_deviation", at::ones({}, torch::kFloat64));
+}
+
+torch::Tensor Network::forward(const torch::Tensor& tokens) {
+  const auto is_text = tokens.ne(padding);
+  const auto mask = is_text.unsqueeze(1).unsqueeze(1);
+  auto x = drop_->forward(embedding_->forward(tokens) + position_.narrow(0, 0, tokens.size(1)));
+  for (const auto& block : blocks_) {
+    x = call_([block, mask](const torch::Tensor& input) { return block->forward(input, mask); }, x);
+  }
+  x = ln_->forward(x);
+  const auto weights = is_text.unsqueeze(2).to(x.scalar_type());
+  const auto output = affine(last_, (x * weights).sum(1) / weights.sum(1));
+  if (shape_.outputs > 1) return output;
+  return output.squeeze(1).to(torch::kFloat64)  // numbers without dimensions do not promote
+             * target_deviation +
+         target_mean;
+}
+
+void Network::standardise(const torch::Tensor& targets) {
+  const auto numbers = targets.to(torch::kFloat64);
+  target_mean.copy_(numbers.mean());
+  target_deviation.copy_(numbers.std(/*unbiased=*/false));
+}
+
+std::string python_source(const Shape& shape, const std::string& facts, const std::string& tokenizer) {
+  const auto json = nlohmann::ordered_json::parse(facts);
+  return c10::str(head, "TOKENS, LENGTH, WIDTH, LAYERS, HEADS, DROPOUT, OUTPUTS = ", shape.tokens, ", ", shape.length,
+                  ", ", shape.width, ", ", shape.layers, ", ", shape.heads, ", ", shape.dropout, ", ", shape.outputs,
+                  "\nPADDING, BEGIN, FIRST_ID = ", padding, ", ", begin, ", ", first_id, "\nFACTS = json.loads(",
+                  literal(vernier::json_text(json, -1, true)), ")\n",
+                  tokenizer.empty() ? "" : "TOKENIZER = " + literal(tokenizer) + "\n", python_encoder_block, network,
+                  tokenizer.empty() ? "" : texts, python_load);
+}
+
+}  // namespace text

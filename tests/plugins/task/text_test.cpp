@@ -1,0 +1,196 @@
+#include <doctest/doctest.h>
+#include <vernier/predictor.h>
+#include <vernier/safetensors.h>
+#include <vernier/supervised_task.h>
+
+#include <nlohmann/json.hpp>
+
+#include "python.h"
+#include "task_cases.h"
+#include "temporary_folder.h"
+#include "tools/export/torchscript.h"
+
+namespace text_test {
+
+using vernier::SupervisedTask;
+
+namespace {
+
+const std::string texts = VERNIER_SOURCE_DIR "/tests/plugins/task/texts/";
+const std::string small = "width = 16; layers = 2; heads = 2; dropout = 0.0; ";
+const std::string clicks = "target = 'clicks'; kind = 'regression'; text = ['query', 'title']; ";
+
+SupervisedTask& supervised(const LoadedTask& task) {
+  return dynamic_cast<SupervisedTask&>(*task.task);
+}
+vernier::Predictor& predictor(const LoadedTask& task) {
+  return dynamic_cast<vernier::Predictor&>(*task.task);
+}
+
+std::vector<vernier::Predictor::Column> predicted(const LoadedTask& task, const std::string& path) {
+  const torch::NoGradGuard no_grad;
+  task.run.model->eval();
+  return predictor(task).predict(supervised(task).loader_of(predictor(task).read_inputs(path)).next());
+}
+
+// Tokens with rows of different lengths, as training has them.
+torch::Tensor ragged_tokens(const LoadedTask& task) {
+  auto loader = supervised(task).loader_of(predictor(task).read_inputs(texts + "adverts.csv"));
+  return loader.next().tensors.at(0);
+}
+
+// A trained model that reads no data.
+LoadedTask made(const std::string& file, const std::string& options) {
+  return LoadedTask("text", options_of(texts + file, options));
+}
+
+}  // namespace
+
+TEST_CASE("text prints what it understood of odd files, or refuses them in one line") {
+  CHECK(check_cases("text", texts) >= 40);
+}
+
+TEST_CASE("text learns classes and numbers") {
+  const struct {
+    const char* file;
+    std::string options;
+    double rate, metric;
+  } cases[] = {{"adverts.csv", "metrics = ['accuracy']; ", 0.3, 0.95},
+               {"snippets.jsonl", "metrics = ['r2']; " + clicks, 0.03, 0.7}};
+  for (const auto& [file, options, rate, metric] : cases) {
+    CAPTURE(file);
+    LoadedTask task = made(file, options + small + "validation = '" + texts + file + "'");  // learned by heart
+    const double before = task.validate();
+    for (int step = 0; step < 300; ++step) task.descend(task->next(), rate);
+    CHECK(task.validate() < before / 3);
+    CHECK(*task.run.metrics.value(options.find("r2") == std::string::npos ? "accuracy" : "r2") > metric);
+  }
+}
+
+TEST_CASE("text computes what PyTorch's encoder does, whatever a batch is filled up with") {
+  const TemporaryFolder folder;
+  const bool has_torch = has_python("torch, safetensors");
+  for (const bool is_regression : {false, true}) {
+    CAPTURE(is_regression);
+    const auto task = is_regression ? made("snippets.jsonl", clicks + small) : made("adverts.csv", small);
+    task.run.model->eval();
+    const torch::NoGradGuard no_grad;
+    vernier::Batch batch;
+    batch.tensors = {is_regression ? supervised(task).example(9).tensors.at(0) : ragged_tokens(task)};
+    batch.samples = batch.tensors[0].size(0);
+    const auto outputs = supervised(task).forward(batch);
+    const auto padding = batch.tensors[0].eq(1).sum(1);
+    REQUIRE(padding.max().item<std::int64_t>() > padding.min().item<std::int64_t>());
+    for (std::int64_t i = 0; i < 5; ++i) {  // alone, without padding
+      vernier::Batch one;
+      one.samples = 1;
+      one.tensors = {
+          batch.tensors[0].narrow(0, i, 1).narrow(1, 0, batch.tensors[0].size(1) - padding[i].item<std::int64_t>())};
+      CHECK(supervised(task).forward(one)[0].allclose(outputs[i], 1e-4, 1e-5));
+    }
+    if (!has_torch) continue;
+    vernier::save_safetensors(folder / "weights.safetensors", vernier::state_dict(*task.run.model).tensors);
+    vernier::save_safetensors(folder / "batch.safetensors", {{"tokens", batch.tensors[0]}, {"outputs", outputs}});
+    std::string out;
+    CHECK_MESSAGE(python("'" + texts + "reference.py' 2 2", folder.path(), out) == 0, out);
+  }
+}
+
+TEST_CASE("text learns its tokenizer of the training texts alone") {
+  const TemporaryFolder folder;
+  std::string rows = "text,label\n";
+  for (int i = 0; i < 40; ++i) rows += i < 30 ? "seen seen words,a\nother old words,b\n" : "unseen unseen,a\n";
+  const auto path = folder.write("a.csv", rows);
+  const LoadedTask task("text", options_of(path, small + "split = 'last'; validation_share = 0.14"));
+  const auto bytes = supervised(task).learned().tensor("given/tokenizer.json");
+  const std::string json(static_cast<const char*>(bytes.const_data_ptr()), static_cast<std::size_t>(bytes.numel()));
+  const auto vocabulary = nlohmann::json::parse(json).at("model").at("vocab");
+  CHECK(vocabulary.contains("seen"));
+  CHECK(vocabulary.contains("Ġwords"));
+  CHECK_FALSE(vocabulary.contains("unseen"));
+  const auto all = predicted(task, folder.write("new.csv", "text\nunseen words\n\"\"\"quoted\"\", größer\"\n"));
+  CHECK(all.at(0).name == "label");
+  CHECK(all.at(0).labels == std::vector<std::string>{"a", "b"});
+  CHECK(has_shape(all.at(0).numbers, {2}));
+}
+
+TEST_CASE("text reads the same of CSV and of JSON Lines, in float64") {
+  const TemporaryFolder folder;
+  std::string csv = "text,label\n", lines;
+  for (int i = 0; i < 20; ++i) {
+    const auto text = "offer " + std::to_string(i * i % 7), number = std::to_string(1700000000 + i) + ".25";
+    csv += text + "," + number + "\n";
+    lines += R"({"label": )" + number + R"(, "text": ")" + text + "\"}\n";
+  }
+  const LoadedTask one("text", options_of(folder.write("a.csv", csv), small));
+  const LoadedTask other("text", options_of(folder.write("a.jsonl", lines), small));
+  const auto a = one->next(), b = other->next();
+  CHECK(a.tensors.at(0).equal(b.tensors.at(0)));
+  CHECK(a.tensors.at(1).equal(b.tensors.at(1)));
+  CHECK(a.tensors[1].sub(1.7e9).remainder(1).eq(0.25).all().item<bool>());
+  CHECK(one->where(0) == "'" + (folder / "a.csv") + "' line 2");
+  CHECK(other->where(0) == "'" + (folder / "a.jsonl") + "' line 1");
+}
+
+TEST_CASE("text: with recompute the gradients are the same") {
+  std::vector<torch::Tensor> gradients;
+  for (const char* recompute : {"none", "full", "selective"}) {
+    const auto task =
+        made("adverts.csv", std::string("width = 16; heads = 2; dropout = 0.2; recompute = '") + recompute + "'");
+    task->loss(task->next()).backward();
+    std::vector<torch::Tensor> all;
+    for (const auto& parameter : task.run.parameters) all.push_back(parameter.model.grad().flatten());
+    gradients.push_back(torch::cat(all));
+    CHECK(gradients.back().allclose(gradients.front(), 1e-5, 1e-7));
+  }
+}
+
+TEST_CASE("a trained model of text is whole without its data and its tokenizer's folder") {
+  const auto loaded = made("adverts.csv", small);
+  auto options = options_of("nowhere.csv", small + "tokenizer = 'nowhere'");
+  auto task = make_plugin<vernier::Task>("task/text", options);
+  auto& trained = dynamic_cast<SupervisedTask&>(*task);
+  trained.use_learned(supervised(loaded).learned(), /*reads_data=*/false);
+  vernier::TrainerRun run;
+  task->prepare(run);
+  vernier::load_state_dict(*run.model, vernier::state_dict(*loaded.run.model));
+  run.model->eval();
+  auto& model = dynamic_cast<vernier::Predictor&>(*task);
+  const torch::NoGradGuard no_grad;
+  const auto columns = model.predict(trained.loader_of(model.read_inputs(texts + "adverts.csv")).next());
+  CHECK(columns.at(1).numbers.equal(predicted(loaded, texts + "adverts.csv").at(1).numbers));
+  CHECK(trained.forward(trained.example(3)).isfinite().all().item<bool>());
+  const auto description = nlohmann::json::parse(model.description());
+  CHECK(description.at("classes") == nlohmann::json{"fine", "misleading"});
+  const auto other = [&](const std::string& more) {
+    auto changed = make_plugin<vernier::Task>("task/text", options_of(texts + "adverts.csv", small + more));
+    dynamic_cast<SupervisedTask&>(*changed).use_learned(supervised(loaded).learned(), /*reads_data=*/true);
+    vernier::TrainerRun again;
+    return refusal([&] { changed->prepare(again); });
+  };
+  CHECK(other("") == "");
+  CHECK(says(other("target = 'clicks'"), "the trained model predicts 'label'"));
+  CHECK(says(other("kind = 'regression'"), "the trained model is of the other kind"));
+}
+
+TEST_CASE("text: TorchScript and Python compute what the network does") {
+  const bool has_torch = has_python("torch, safetensors, tokenizers");
+  for (const bool is_regression : {false, true}) {
+    const TemporaryFolder folder;
+    const std::string file = is_regression ? "snippets.jsonl" : "adverts.csv";
+    const auto task = made(file, small + (is_regression ? clicks : ""));
+    task.run.model->eval();
+    const torch::NoGradGuard no_grad;
+    vernier::save_torchscript(folder / "model.pt", *task.run.model, supervised(task), torch::kCPU);  // compares
+    if (!has_torch) continue;
+    folder.write("model.py", predictor(task).python_model());
+    vernier::save_safetensors(folder / "model.safetensors", vernier::state_dict(*task.run.model).tensors);
+    const auto columns = predicted(task, texts + file);
+    vernier::save_safetensors(folder / "columns.safetensors", {{"first", columns.at(0).numbers.to(torch::kFloat64)}});
+    std::string out;
+    CHECK_MESSAGE(python("'" + texts + "model_texts.py' '" + texts + file + "'", folder.path(), out) == 0, out);
+    CHECK(out == "");
+  }
+}
+
+}  // namespace text_test
