@@ -26,8 +26,8 @@ constexpr const char* usage = R"(usage: vernier tokenize FILE… --tokenizer FOL
 
 Writes the tokens of texts to FILE: 2 bytes each, or 4 if the vocabulary has more than 65536 tokens, without a header.
 FILE.json, beside it, says of which type they are and which tokenizer made them.
-A file is one text; in a file that ends in .jsonl, each line has a text in its field "text". A token that ends a text
-is written behind each.
+A file is one text; in a file that ends in .jsonl, each line has a text in its field "text". Files that end in .gz are
+unpacked. A token that ends a text is written behind each.
 
   --tokenizer FOLDER   tokenizer.json, or vocab.json and merges.txt; --train makes the folder
   --output FILE        the file to write, such as tokens.bin

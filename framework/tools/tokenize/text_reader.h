@@ -7,10 +7,13 @@
 #include <cstdint>
 #include <deque>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
+
+#include "readers/gunzip.h"
 
 namespace vernier {
 
@@ -24,8 +27,9 @@ struct TextPart {
 };
 
 struct TextFormat {
-  std::optional<std::string> field;  // of JSON Lines; without it files that end in .jsonl have "text", others are plain
-  bool replaces_invalid = false;     // what is not UTF-8 becomes U+FFFD; else it is refused
+  std::optional<std::string>
+      field;  // of JSON Lines; without it files that end in .jsonl or .jsonl.gz have "text", others are plain
+  bool replaces_invalid = false;  // what is not UTF-8 becomes U+FFFD; else it is refused
 };
 
 class TextReader {
@@ -38,6 +42,7 @@ class TextReader {
 
  private:
   void open();
+  std::size_t read(char* to, std::size_t count);
   void fill(std::size_t more);
   TextPart take(std::size_t size);
   std::size_t end_of_part();
@@ -46,7 +51,9 @@ class TextReader {
   std::deque<std::string> paths_;
   TextFormat format_;
   Cut cut_;
-  std::optional<DataFile> file_;  // empty: the next one is to be opened
+  std::optional<DataFile> file_;    // empty: the next one is to be opened
+  std::unique_ptr<Gunzip> packed_;  // of a file that gzip has packed
+  std::string block_;               // of it
   std::string path_;
   bool is_lines_ = false, is_at_end_ = false, is_first_ = true;
   std::int64_t line_ = 1;

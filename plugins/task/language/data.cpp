@@ -20,8 +20,15 @@ using vernier::DatasetPtr;
 
 constexpr std::int64_t not_learned = -100;  // as cross_entropy_loss() has it
 
-bool is_text(const std::string& file) {
-  return file.ends_with(".jsonl") || file.ends_with(".txt");
+// A table of words, such as [task.roles].
+std::map<std::string, std::string> words_of(vernier::Options& options, const char* key, const char* meaning) {
+  std::map<std::string, std::string> words;
+  for (const auto& [word, value] : options.get(key, vernier::Table{}, meaning)) {
+    const auto* text = std::get_if<std::string>(&value.data);
+    if (text == nullptr || text->empty()) options.refuse(key, "must have a text for '" + word + "'");
+    words[word] = *text;
+  }
+  return words;
 }
 
 std::string content_of(const std::vector<std::string>& files) {
@@ -62,8 +69,8 @@ class Overlapping final : public vernier::Dataset {
 Data::Data(vernier::Options& options)
     : is_given_(options.given("data")),
       files_(options.get("data", std::vector<std::string>{},
-                         "needed: files of tokens, .bin or .npy, or of texts: .txt and .jsonl; []: the model is only "
-                         "used, not trained")),
+                         "needed: files of tokens, .bin or .npy, or of texts: .txt, .jsonl and .json; []: the model is "
+                         "only used, not trained")),
       held_out_(options.get("validation", std::vector<std::string>{}, "held-out files of the same kind")),
       token_type_(options.choose("token_type", "auto",
                                  {"auto", "uint8", "uint16", "int16", "uint32", "int32", "uint64", "int64"},
@@ -92,14 +99,19 @@ Data::Data(vernier::Options& options)
       options.choose("chat", "chatml", {"chatml", "llama3"}, "texts: how messages of a chat are written") == "llama3"
           ? vernier::ChatStyle::llama3
           : vernier::ChatStyle::chatml;
-  are_texts_ = !files_.empty() && is_text(files_.front());
+  texts_.instructions_as_chat =
+      options.choose("instructions", "alpaca", {"alpaca", "chat"},
+                     "texts: what instruction, input and output become: Alpaca's prompt, or a chat") == "chat";
+  texts_.fields = words_of(options, "fields", "texts: the files' names of fields, such as {prompt = \"question\"}");
+  texts_.roles = words_of(options, "roles", "texts: what the files' roles are, such as {bot = \"assistant\"}");
+  are_texts_ = !files_.empty() && vernier::has_texts(files_.front());
   refuse_mistakes(options);
 }
 
 void Data::refuse_mistakes(const vernier::Options& options) const {
   for (const auto* list : {&files_, &held_out_}) {
     for (const auto& file : *list) {
-      if (is_text(file) == are_texts_) continue;
+      if (vernier::has_texts(file) == are_texts_) continue;
       options.refuse(list == &files_ ? "data" : "validation",
                      "'" + file + "' is a file of " + (are_texts_ ? "tokens" : "texts") + ", and '" + files_.front() +
                          "' one of " + (are_texts_ ? "texts" : "tokens") +
@@ -109,10 +121,11 @@ void Data::refuse_mistakes(const vernier::Options& options) const {
   const auto only_for = [&](bool texts, std::initializer_list<const char*> keys) {
     if (files_.empty() || are_texts_ == texts) return;
     for (const auto* key : keys) {
-      if (options.given(key)) options.refuse(key, texts ? "is for texts: .txt and .jsonl" : "is for files of tokens");
+      if (options.given(key))
+        options.refuse(key, texts ? "is for texts: .txt, .jsonl and .json" : "is for files of tokens");
     }
   };
-  only_for(true, {"packing", "learn", "chat"});
+  only_for(true, {"packing", "learn", "chat", "instructions", "fields", "roles"});
   only_for(false, {"stride", "validation_stride", "token_type"});
   if (validation_stride_ > 0 && held_out_.empty()) options.refuse("validation_stride", "needs files in `validation`");
   if (validation_stride_ > context_) {
@@ -175,7 +188,8 @@ std::vector<DatasetPtr> Data::texts_of(const std::vector<std::string>& files, Mo
     if (data.chats > 0) require_chat_style(folder, is_chatml());
     model.has_chats = model.has_chats || data.chats > 0;
     model.note(c10::str(file, ": ", data.texts, " texts in ", data.dataset->size(), " rows, ", data.tokens, " tokens, ",
-                        data.learned, " learned, ", data.left_out, " texts left out"));
+                        data.learned, " learned, ", data.left_out, " texts left out; ", data.chats, " chats, ",
+                        data.prompts, " prompts"));
     all.push_back(data.dataset);
   }
   return all;

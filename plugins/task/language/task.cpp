@@ -64,7 +64,7 @@ void PublishedTask::refuse_long_rows() const {
 
 void PublishedTask::read_data(const vernier::Run& run) {
   if (!data_.is_given()) {
-    vernier::refuse("`data` is needed: files of tokens, .bin or .npy, or of texts, .txt and .jsonl");
+    vernier::refuse("`data` is needed: files of tokens, .bin or .npy, or of texts, .txt, .jsonl and .json");
   }
   if (!data_.names_files()) {  // next() refuses to train
     if (!is_trained()) learn({});

@@ -2,8 +2,9 @@
 // may be of Llama, Mistral, Qwen 2 and 3, Phi-3, Gemma 1 to 3, OLMo 2, SmolLM 3 or Granite (families.cpp).
 //
 // folder                required: the folder of the model, with config.json
-// data = []             needed: files of tokens, .bin or .npy (vernier/readers.h), or of texts: .txt and .jsonl
-//                       (vernier/language_data.h); []: the model is only used, not trained
+// data = []             needed: files of tokens, .bin or .npy (vernier/readers.h), or of texts: .txt, .jsonl and
+//                       .json, perhaps packed by gzip (vernier/language_data.h); []: the model is only used, not
+//                       trained
 // weights = "folder"    "random": draws new ones by [run] seed, for which config.json is enough
 // tokenizer = ""        folder of the tokenizer for texts; empty: the model's folder
 // context = 256         tokens that a window or a row of texts predicts
@@ -23,6 +24,9 @@
 // packing = true        several in one row, none of which sees another
 // learn = "answers"     of prompts and chats only the answers; "all"
 // chat = "chatml"       how messages of a chat are written; "llama3"
+// instructions = "alpaca"  instruction, input and output become Alpaca's prompt and a completion; "chat": a chat
+// fields = {}           the files' names of fields, such as {prompt = "question"}; then only these are read
+// roles = {}            what the files' roles are, such as {bot = "assistant"}
 // batch_size = 8
 // order = "shuffled", drop_last = false, workers = 1, prefetch = 2, recompute = "none"  see vernier/supervised_task.h
 //

@@ -64,6 +64,20 @@ std::string long_text() {
 
 }  // namespace
 
+TEST_CASE("tokenize: files that gzip has packed are those that it packed") {
+  const TemporaryFolder folder;
+  const auto packed = std::string(VERNIER_SOURCE_DIR) + "/tests/sdk/readers/language/members.jsonl.gz";
+  const auto ended = tokenize({packed, "--tokenizer", oracles + "gpt2", "--output", folder / "a.bin"}, folder);
+  CHECK_MESSAGE(ended.status == 0, ended.err);
+  CHECK(tokens_in(folder / "a.bin") == expected("gpt2", {"one", "two", "three"}));
+  const auto bytes = read_text(packed);
+  folder.write("b.jsonl.gz", bytes.substr(0, bytes.size() - 9));
+  const auto torn =
+      tokenize({folder / "b.jsonl.gz", "--tokenizer", oracles + "gpt2", "--output", folder / "b.bin"}, folder);
+  CHECK(torn.status == 2);
+  CHECK(says(torn.err, "is a damaged or unfinished gzip file"));
+}
+
 TEST_CASE("tokenize: files of text become tokens, whatever their length and the number of threads") {
   const TemporaryFolder folder;
   const auto text = long_text();

@@ -20,6 +20,7 @@ using vernier::TokenId;
 namespace {
 
 const std::string oracles = VERNIER_SOURCE_DIR "/tests/oracles/tokenizers/";
+const std::string forms = VERNIER_SOURCE_DIR "/tests/sdk/readers/language/";
 
 // A tokenizer, by default of GPT-2's style, with the special tokens of both styles of chats.
 class ChatTokenizer {
@@ -86,7 +87,7 @@ std::vector<Seen> texts_in(const Row& row) {
 // The file of one line has one text; what of it is learned, decoded.
 std::string learned_of(const ChatTokenizer& tokenizer, const Json& line, vernier::LanguageDataOptions options) {
   const TemporaryFolder folder;
-  options.length = 128;
+  options.length = 256;
   const auto data = vernier::read_language_data(*tokenizer, folder.write("a.jsonl", line.dump()), options);
   REQUIRE(data.dataset->size() == 1);
   const auto texts = texts_in(row_of(data, 0));
@@ -181,6 +182,70 @@ TEST_CASE("language data: what is learned of prompts and chats") {
   CHECK(std::ranges::count(row.inputs, std::int64_t{*(*tokenizer).id("<|im_end|>")}) == 4);
 }
 
+TEST_CASE("language data: the forms of a line, and what is refused of them") {
+  const ChatTokenizer tokenizer;
+  for (const auto& one : Json::parse(read_text(forms + "forms.json"))) {
+    const auto line = one["line"].dump();
+    CAPTURE(line);
+    const TemporaryFolder folder;
+    vernier::LanguageDataOptions options{.length = 256, .instructions_as_chat = one.value("as_chat", false)};
+    if (one.contains("fields")) options.fields = one["fields"];
+    if (one.contains("roles")) options.roles = one["roles"];
+    const auto path = folder.write("a.jsonl", line);
+    if (one.contains("refused")) {
+      const auto thrown = thrown_by([&] { vernier::read_language_data(*tokenizer, path, options); });
+      const auto reason = one["refused"].get<std::string>();
+      CHECK(thrown.kind == 2);
+      CHECK_MESSAGE(thrown.text.starts_with(reason.starts_with("fields")
+                                                ? reason
+                                                : "'" + path + "' line 1" + (reason[0] == ':' ? "" : " ") + reason),
+                    thrown.text);
+      continue;
+    }
+    const auto data = vernier::read_language_data(*tokenizer, path, options);
+    const auto ids = tokenizer.encode(one["text"]);
+    const auto row = row_of(data, 0);
+    REQUIRE(data.tokens == std::ssize(ids) - 1);
+    CHECK(std::equal(ids.begin(), ids.end() - 1, row.inputs.begin()));
+    CHECK(learned_of(tokenizer, one["line"], options) == one["learned"]);
+  }
+}
+
+TEST_CASE("language data: an array, and packed files, have the texts of the same lines") {
+  const ChatTokenizer tokenizer;
+  const TemporaryFolder folder;
+  const std::string lines = "{\"text\": \"one\"}\n{\"text\": \"two\"}\n{\"text\": \"three\"}\n";
+  const auto expected = vernier::read_language_data(*tokenizer, folder.write("a.jsonl", lines), {.length = 4});
+  const auto array = "\xEF\xBB\xBF [ {\"text\": \"one\"},\n{\"text\": \"two\"} , {\"text\":\"three\"}\n]\n";
+  const std::string files[] = {folder.write("lines.json", lines), folder.write("array.json", array),
+                               forms + "members.jsonl.gz"};
+  for (const auto& file : files) {
+    CAPTURE(file);
+    const auto data = vernier::read_language_data(*tokenizer, file, {.length = 4});
+    CHECK(data.dataset->fingerprint() == expected.dataset->fingerprint());
+    const std::string unit = file.ends_with("array.json") ? "element" : "line";
+    CHECK(data.dataset->where(0).starts_with("'" + file + "' " + unit));
+  }
+  const auto hard =
+      folder.write("hard.json", Json::array({{{"text", "a]\"},{\\"}, {"more", {{{"b", 1}}, {}}}}}).dump());
+  CHECK(vernier::read_language_data(*tokenizer, hard, {}).texts == 1);
+  const auto half = read_text(forms + "members.jsonl.gz");
+  const std::pair<std::string, std::string> refused[] = {
+      {"[{\"text\": \"a\"}", "' ends within its JSON array; make it again"},
+      {"[{\"text\": \"a\"}] {", "' has text behind its JSON array"},
+      {"[{\"text\": \"a\"},]", "' element 2: the element is not JSON"},
+      {"[\"a\"]", "' element 1 is not a JSON object"},
+      {"[]", "' has no text with a token to learn"},
+      {half.substr(0, half.size() - 9), "' is a damaged or unfinished gzip file; make it again"},
+      {half + "more", "' is a damaged or unfinished gzip file; make it again"},
+      {half.substr(0, 20), "' is a damaged or unfinished gzip file; make it again"}};
+  for (const auto& [bytes, message] : refused) {
+    const auto path = folder.write("b.json", bytes);
+    const auto thrown = thrown_by([&] { vernier::read_language_data(*tokenizer, path, {}); });
+    CHECK_MESSAGE(thrown.text.find(message) != std::string::npos, thrown.text);
+  }
+}
+
 TEST_CASE("language data: a chat has the tokens of the rendered template, in every style of tokenizers") {
   const Json chat = {{"messages", Json::array({{{"role", "user"}, {"content", "\u3000\u65e5 two\u00a0\u2028\n"}},
                                                {{"role", "assistant"}, {"content", " yo  "}}})}};
@@ -260,11 +325,6 @@ TEST_CASE("language data: mistakes name file and line") {
   const Case cases[] = {
       {"a.jsonl", "{\"text\": \"a\"}\n{", "'PATH' line 2: the line is not JSON"},
       {"a.jsonl", "[]", "'PATH' line 1 is not a JSON object"},
-      {"a.jsonl", "{\"body\": \"a\"}",
-       "'PATH' line 1 has the fields 'body'; known are text, prompt with completion, and messages"},
-      {"a.jsonl", "{\"prompt\": \"a\"}", "'PATH' line 1: the field 'completion' is missing or no text"},
-      {"a.jsonl", "{\"messages\": []}", "'PATH' line 1: the field 'messages' is not an array of messages"},
-      {"a.jsonl", "{\"messages\": [{\"role\": \"user\"}]}", "'PATH' line 1: the field 'content' is missing or no text"},
       {"a.txt", "abc\xFF", "'PATH': the text to encode is not UTF-8 at byte 3"},
       {"a.jsonl", "\n", "'PATH' has no text with a token to learn"},
       {"a.txt", "abc", "rows of 0 tokens cannot be made; at least 1", {.length = 0}},

@@ -11,6 +11,7 @@
 #include <vernier/tokenizer.h>
 
 #include <cstdint>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -28,6 +29,13 @@ struct LanguageDataOptions {
   bool packs = true;           // several texts in one row; false: one text in each
   bool learns_all = false;     // the loss is on prompts and questions too, not only on completions and answers
   ChatStyle chat = ChatStyle::chatml;
+  // Instruction, input and output become messages of a chat; false: the prompt of Stanford's Alpaca and its completion.
+  bool instructions_as_chat = false;
+  // The names that the files have for fields, by the names below: {"prompt", "question"}. If any of them is a field of
+  // a line, the lines have no other fields.
+  std::map<std::string, std::string> fields{};
+  // The roles that those of the files are: {"bot", "assistant"}. "human" is "user", and "gpt" is "assistant".
+  std::map<std::string, std::string> roles{};
 };
 
 // clang-format off
@@ -43,15 +51,23 @@ struct LanguageData {
   std::int64_t tokens = 0;    // inputs in the rows, without those that fill them up
   std::int64_t learned = 0;   // targets that are learned
   std::int64_t chats = 0;     // of the texts in the file, those of messages
+  std::int64_t prompts = 0;   // and those of a prompt and a completion
   std::int64_t left_out = 0;  // texts without a token to learn in the first `length`
 };
 
 // Reads a file and keeps its tokens in memory: 4 bytes each. For more than memory holds, make a file of tokens with
-// `vernier tokenize`, and read it with token_dataset(). A file that ends in .jsonl has a JSON object in each line:
+// `vernier tokenize`, and read it with token_dataset(). A file that ends in .jsonl has a JSON object in each line, one
+// that ends in .json those or an array of them, and gzip may have packed it:
 //
 //   {"text": "…"}                                              all of it is learned
 //   {"prompt": "…", "completion": "…"}                         the completion is learned
 //   {"messages": [{"role": "user", "content": "…"}, …]}        what the role "assistant" says is learned
+//   {"prompt": [{"role": …}, …], "completion": [{"role": …}]}  what it says in the completion
+//   {"conversations": [{"from": "human", "value": "…"}, …]}    what "gpt" says; ShareGPT's form
+//   {"instruction": "…", "input": "…", "output": "…"}          the output is learned; Alpaca's form
+//
+// A message with "weight": 0 is not learned. A "system" beside messages or conversations is their first message. Calls
+// of tools, and contents of several parts, are refused.
 //
 // Any other file is one text. A token that ends a text is put behind the text or completion unless it ends so; prompt
 // and completion are encoded together. Special tokens that are written in a message stay ordinary text. A text that is
@@ -59,6 +75,9 @@ struct LanguageData {
 // longest texts first (Johnson, 1974), so they depend on file, tokenizer and options alone.
 VERNIER_API LanguageData read_language_data(const Tokenizer& tokenizer, const std::string& path,
                                             const LanguageDataOptions& options = {});
+
+// True if the name is that of a file of texts: it ends in .txt, .jsonl or .json, or in these and .gz.
+VERNIER_API bool has_texts(const std::string& path);
 
 // Weights for DataLoaderOptions::weights, to train on concat(datasets): a sample comes from dataset i with probability
 // shares[i] / sum of shares, whatever the sizes. Throws Error if a share is negative or a dataset has none.

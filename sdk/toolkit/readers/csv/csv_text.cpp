@@ -3,13 +3,13 @@
 #include <c10/util/StringUtil.h>
 #include <vernier/csv.h>
 #include <vernier/error.h>
-#include <zlib.h>
 
 #include <algorithm>
 #include <cstring>
 #include <optional>
 
 #include "csv_parser.h"
+#include "readers/gunzip.h"
 
 namespace vernier {
 
@@ -95,7 +95,10 @@ std::optional<std::size_t> fields_of(const MappedFile& file, std::string_view te
 CsvText::CsvText(const MappedFile& file, const CsvOptions& options)
     : file_(file), options_(options), text_(file.bytes()) {
   if (text_.empty()) file_.refuse("is empty");
-  unpack();
+  if (Gunzip::is_packed(text_)) {
+    own_ = gunzipped(file_);
+    text_ = own_;
+  }
   refuse_other_formats();
   if (text_.starts_with("\xef\xbb\xbf")) text_.remove_prefix(3);
   if (options.is_latin1) read_latin1();
@@ -113,36 +116,6 @@ CsvText::CsvText(const MappedFile& file, const CsvOptions& options)
   if (start.find('\n') == std::string_view::npos && std::ranges::count(start, '\r') > 1) {
     file_.refuse("ends its lines in CR alone, as old Macs did; convert it: tr '\\r' '\\n' < FILE > NEW");
   }
-}
-
-void CsvText::unpack() {
-  if (!text_.starts_with("\x1f\x8b")) return;
-  z_stream stream{};
-  constexpr int gzip = 16 + MAX_WBITS;
-  if (inflateInit2(&stream, gzip) != Z_OK) file_.refuse("cannot be read: there is no memory left");
-  std::string buffer(1 << 20, '\0');
-  auto rest = text_;
-  int status = Z_OK;
-  while (!rest.empty() || stream.avail_in > 0) {
-    if (stream.avail_in == 0) {
-      const auto some = rest.substr(0, 1 << 30);
-      rest.remove_prefix(some.size());
-      stream.next_in = reinterpret_cast<Bytef*>(const_cast<char*>(some.data()));
-      stream.avail_in = static_cast<uInt>(some.size());
-    }
-    if (status == Z_STREAM_END) inflateReset(&stream);  // another member follows
-    do {
-      stream.next_out = reinterpret_cast<Bytef*>(buffer.data());
-      stream.avail_out = static_cast<uInt>(buffer.size());
-      status = ::inflate(&stream, Z_NO_FLUSH);
-      own_.append(buffer.data(), buffer.size() - stream.avail_out);
-    } while (status == Z_OK && stream.avail_out == 0);
-    if (status != Z_OK && status != Z_STREAM_END && status != Z_BUF_ERROR) break;
-  }
-  inflateEnd(&stream);
-  if (status != Z_STREAM_END) file_.refuse("is a damaged or unfinished gzip file; make it again");
-  text_ = own_;
-  if (text_.empty()) file_.refuse("is a gzip file of nothing");
 }
 
 void CsvText::refuse_other_formats() const {

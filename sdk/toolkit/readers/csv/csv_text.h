@@ -23,7 +23,6 @@ class CsvText {
   void require_utf8(char separator) const;
 
  private:
-  void unpack();
   void refuse_other_formats() const;
   void read_latin1();
 

@@ -30,8 +30,10 @@ struct Chunk {
 
 class LanguageDataset final : public Dataset {
  public:
-  LanguageDataset(std::string path, std::int64_t length, TokenizedText all, std::vector<std::vector<Chunk>> rows)
-      : path_(std::move(path)), length_(length), all_(std::move(all)), rows_(std::move(rows)) {}
+  // unit: "line" or "element", which chunks count.
+  LanguageDataset(std::string path, std::string unit, std::int64_t length, TokenizedText all,
+                  std::vector<std::vector<Chunk>> rows)
+      : path_(std::move(path)), unit_(std::move(unit)), length_(length), all_(std::move(all)), rows_(std::move(rows)) {}
   std::int64_t size() const override { return static_cast<std::int64_t>(rows_.size()); }
   Sample get(std::int64_t index, Random&) const override {
     auto inputs = at::zeros({length_}, torch::kInt64), targets = at::full({length_}, ignored, torch::kInt64);
@@ -60,7 +62,7 @@ class LanguageDataset final : public Dataset {
       const auto text = std::to_string(chunk.line);
       if (lines.empty() || lines.back() != text) lines.push_back(text);
     }
-    return "'" + path_ + "' line" + (lines.size() > 1 ? "s " : " ") + some_of(lines);
+    return "'" + path_ + "' " + unit_ + (lines.size() > 1 ? "s " : " ") + some_of(lines);
   }
   std::string fingerprint() const override {
     Checksum checksum;
@@ -71,7 +73,7 @@ class LanguageDataset final : public Dataset {
   }
 
  private:
-  std::string path_;
+  std::string path_, unit_;
   std::int64_t length_;
   TokenizedText all_;
   std::vector<std::vector<Chunk>> rows_;
@@ -136,11 +138,12 @@ LanguageData read_language_data(const Tokenizer& tokenizer, const std::string& p
     }
     ++(learned > 0 ? data.texts : data.left_out);
     data.learned += learned;
-    data.chats += part.is_chat ? 1 : 0;
+    data.chats += part.form == LanguageLine::Form::messages ? 1 : 0;
+    data.prompts += part.form == LanguageLine::Form::prompt ? 1 : 0;
     part = {};
   }
   if (chunks.empty()) refuse("'" + path + "' has no text with a token to learn");
-  data.dataset = std::make_shared<LanguageDataset>(path, options.length, std::move(all),
+  data.dataset = std::make_shared<LanguageDataset>(path, texts.unit(), options.length, std::move(all),
                                                    packed_rows(chunks, options.length, options.packs));
   return data;
 }

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "readers/gunzip.h"
 #include "text/unicode/unicode.h"
 
 namespace vernier {
@@ -13,30 +14,9 @@ namespace {
 constexpr std::size_t most_levels = 64;
 constexpr std::string_view white = " \t\r\n";
 
-const std::string& text_of(const Json& object, const char* name, const std::string& where) {
-  const auto found = object.find(name);
-  if (found == object.end() || !found->is_string()) refuse(where + ": the field '" + name + "' is missing or no text");
-  return found->get_ref<const std::string&>();
-}
-
-constexpr const char* known_fields = "known are text, prompt with completion, and messages";
-
-std::string fields_of(const Json& line) {
-  std::vector<std::string> names;
-  for (const auto& [name, value] : line.items()) names.push_back("'" + shortened(name) + "'");
-  return names.empty() ? "no field" : "the fields " + some_of(names);
-}
-
-// Other words for "assistant", which nothing would be learned of.
-void refuse_synonym(const std::string& role, const std::string& where) {
-  for (const auto* other : {"gpt", "model", "bot", "chatbot", "ai", "Assistant"}) {
-    if (role == other) refuse(where + ": the role '" + role + "' is not known; name it \"assistant\"");
-  }
-}
-
 // UTF-16 has them, and files of tokens.
-void refuse_zeros(const MappedFile& file) {
-  const auto zero = file.bytes().find('\0');
+void refuse_zeros(const MappedFile& file, std::string_view text) {
+  const auto zero = text.find('\0');
   if (zero == std::string_view::npos) return;
   file.refuse("is not a text in UTF-8: byte " + std::to_string(zero) +
               " is 0; convert UTF-16 by iconv -f UTF-16 -t UTF-8, and name a file of tokens .bin");
@@ -81,13 +61,27 @@ std::string_view stripped(std::string_view text) {
 
 LanguageTexts::LanguageTexts(const Tokenizer& tokenizer, const std::string& path, const LanguageDataOptions& options)
     : tokenizer_(tokenizer), options_(options), file_(MappedFile::open(path)) {
+  require_known_fields(options);
   auto bytes = file_->bytes();
-  if (bytes.starts_with("\xEF\xBB\xBF")) bytes.remove_prefix(3);  // a byte-order mark
-  if (!path.ends_with(".jsonl")) {
-    refuse_zeros(*file_);
-    texts_.push_back({bytes, 0});
-    return;
+  if (Gunzip::is_packed(bytes)) {
+    unpacked_ = gunzipped(*file_);
+    bytes = unpacked_;
   }
+  if (bytes.starts_with("\xEF\xBB\xBF")) bytes.remove_prefix(3);  // a byte-order mark
+  const auto kind = language_file(path);
+  const auto begin = bytes.find_first_not_of(white);
+  is_array_ = kind == LanguageFile::array && begin != std::string_view::npos && bytes[begin] == '[';
+  if (is_array_) {
+    read_array(bytes.substr(begin));
+  } else if (kind == LanguageFile::array || kind == LanguageFile::lines) {
+    read_lines(bytes);
+  } else {
+    refuse_zeros(*file_, bytes);
+    texts_.push_back({bytes, 0});
+  }
+}
+
+void LanguageTexts::read_lines(std::string_view bytes) {
   for (std::size_t line = 1; !bytes.empty(); ++line) {
     const auto end = std::min(bytes.find('\n'), bytes.size());
     const auto text = bytes.substr(0, end);
@@ -97,21 +91,57 @@ LanguageTexts::LanguageTexts(const Tokenizer& tokenizer, const std::string& path
   }
 }
 
+// Divides an array of JSON into its elements, each of which is parsed by itself.
+void LanguageTexts::read_array(std::string_view bytes) {
+  std::size_t begin = 1, depth = 0;
+  bool is_quoted = false, is_open = true;
+  for (std::size_t at = 1; at < bytes.size(); ++at) {
+    const char c = bytes[at];
+    if (is_quoted) {
+      if (c == '\\') ++at;
+      is_quoted = c != '"';
+    } else if (!is_open) {
+      if (white.find(c) == std::string_view::npos) file_->refuse("has text behind its JSON array");
+    } else if (c == '"') {
+      is_quoted = true;
+    } else if (c == '{' || c == '[') {
+      ++depth;
+    } else if (depth > 0 && (c == '}' || c == ']')) {
+      --depth;
+    } else if (depth == 0 && (c == ',' || c == ']')) {
+      const auto element = trimmed(bytes.substr(begin, at - begin));
+      is_open = c == ',';
+      begin = at + 1;
+      if (is_open || !element.empty() || !texts_.empty()) texts_.push_back({element, texts_.size() + 1});
+    }
+  }
+  if (is_open) file_->refuse("ends within its JSON array; make it again");
+}
+
+std::string LanguageTexts::where(std::size_t line) const {
+  const auto path = "'" + file_->path() + "'";
+  return line == 0 ? path : path + " " + unit() + " " + std::to_string(line);
+}
+
 TokenizedText LanguageTexts::tokenized(std::size_t i) const {
   file_->require_unchanged();
   const auto& [bytes, line] = texts_[i];
-  auto where = "'" + file_->path() + "'";
-  if (line == 0) return of_text(std::string(bytes), where);
-  where += " line " + std::to_string(line);
+  const auto place = where(line);
+  if (line == 0) return of_text(std::string(bytes), place);
   const auto parsed = [&] {
     try {
-      return parse_json(where, "line", std::string(bytes), most_levels);
+      return parse_json(place, unit(), std::string(bytes), most_levels);
     } catch (const Error& error) {
       refuse(message(error));
     }
   }();
-  if (!parsed.value.is_object()) refuse(where + " is not a JSON object, such as {\"text\": \"abc\"}");
-  return of_line(parsed.value, where);
+  if (!parsed.value.is_object()) refuse(place + " is not a JSON object, such as {\"text\": \"abc\"}");
+  const auto read = read_language_line(parsed.value, options_, place);
+  auto result = read.form == LanguageLine::Form::messages ? of_messages(read.messages)
+                : read.form == LanguageLine::Form::prompt ? of_prompt(read.prompt, read.completion, place)
+                                                          : of_text(read.text, place);
+  result.form = read.form;
+  return result;
 }
 
 std::vector<TokenId> LanguageTexts::encode(const std::string& text, const std::string& where, bool special) const {
@@ -139,15 +169,6 @@ TokenizedText LanguageTexts::of_text(const std::string& text, const std::string&
   return result;
 }
 
-TokenizedText LanguageTexts::of_line(const Json& line, const std::string& where) const {
-  if (line.contains("messages")) return of_messages(line["messages"], where);
-  if (line.contains("prompt")) {
-    return of_prompt(text_of(line, "prompt", where), text_of(line, "completion", where), where);
-  }
-  if (!line.contains("text")) refuse(where + " has " + fields_of(line) + "; " + known_fields);
-  return of_text(text_of(line, "text", where), where);
-}
-
 // The prompt is what both have in common, as in TRL: a token may reach over the place between prompt and completion.
 TokenizedText LanguageTexts::of_prompt(const std::string& prompt, const std::string& completion,
                                        const std::string& where) const {
@@ -162,22 +183,16 @@ TokenizedText LanguageTexts::of_prompt(const std::string& prompt, const std::str
   return result;
 }
 
-TokenizedText LanguageTexts::of_messages(const Json& messages, const std::string& where) const {
-  if (!messages.is_array() || messages.empty()) refuse(where + ": the field 'messages' is not an array of messages");
+TokenizedText LanguageTexts::of_messages(const std::vector<ChatMessage>& messages) const {
   TokenizedText chat;
-  chat.is_chat = true;
   if (options_.chat == ChatStyle::llama3) add(chat, {token("<|begin_of_text|>")}, options_.learns_all);
-  for (const auto& message : messages) {
-    if (!message.is_object()) refuse(where + ": a message is not a JSON object with 'role' and 'content'");
-    const auto& role = text_of(message, "role", where);
-    refuse_synonym(role, where);
-    add_message(role, text_of(message, "content", where), chat);
-  }
+  for (const auto& message : messages) add_message(message, chat);
   return chat;
 }
 
-void LanguageTexts::add_message(const std::string& role, std::string_view content, TokenizedText& chat) const {
-  const bool is_answer = role == "assistant" || options_.learns_all;
+void LanguageTexts::add_message(const ChatMessage& message, TokenizedText& chat) const {
+  const auto& [role, content, is_learned] = message;
+  const bool is_answer = is_learned || options_.learns_all;
   const bool is_chatml = options_.chat == ChatStyle::chatml;
   add(chat, {token(is_chatml ? "<|im_start|>" : "<|start_header_id|>")}, options_.learns_all);
   if (!is_chatml) {
@@ -185,7 +200,7 @@ void LanguageTexts::add_message(const std::string& role, std::string_view conten
     add(chat, {token("<|end_header_id|>")}, options_.learns_all);
   }
   const auto head = is_chatml ? role + "\n" : std::string("\n\n");
-  const auto text = head + std::string(is_chatml ? content : stripped(content));
+  const auto text = head + std::string(is_chatml ? std::string_view(content) : stripped(content));
   const auto ids = tokenizer_.encode_plain(text, true);
   const auto of_head = common(ids, tokenizer_.encode_plain(head, true));
   const auto begin = chat.ids.size();

@@ -6,7 +6,7 @@
 #include <string_view>
 #include <vector>
 
-#include "files/json.h"
+#include "language_forms.h"
 #include "readers/mapped_file.h"
 
 namespace vernier {
@@ -14,7 +14,7 @@ namespace vernier {
 struct TokenizedText {
   std::vector<TokenId> ids;
   std::vector<bool> is_learned;  // of each id, as a target
-  bool is_chat = false;
+  LanguageLine::Form form = LanguageLine::Form::text;
   bool goes_on = false;  // in the next row if it is longer than one
 };
 
@@ -24,26 +24,31 @@ class LanguageTexts {
   LanguageTexts(const Tokenizer& tokenizer, const std::string& path, const LanguageDataOptions& options);
   std::size_t size() const { return texts_.size(); }
   TokenizedText tokenized(std::size_t i) const;
-  std::size_t line(std::size_t i) const {
-    return texts_[i].line;
-  }  // in the file, from 1; 0: the text is the whole file
+  // In the file, from 1; 0: the text is the whole file.
+  std::size_t line(std::size_t i) const { return texts_[i].line; }
+  // The unit that line() counts: "line", or "element" of an array.
+  const char* unit() const { return is_array_ ? "element" : "line"; }
 
  private:
   struct Text {
     std::string_view bytes;
     std::size_t line;  // 0: the whole file
   };
+  void read_lines(std::string_view bytes);
+  void read_array(std::string_view bytes);
+  std::string where(std::size_t line) const;
   TokenizedText of_text(const std::string& text, const std::string& where) const;
-  TokenizedText of_line(const Json& line, const std::string& where) const;
   TokenizedText of_prompt(const std::string& prompt, const std::string& completion, const std::string& where) const;
-  TokenizedText of_messages(const Json& messages, const std::string& where) const;
-  void add_message(const std::string& role, std::string_view content, TokenizedText& chat) const;
+  TokenizedText of_messages(const std::vector<ChatMessage>& messages) const;
+  void add_message(const ChatMessage& message, TokenizedText& chat) const;
   std::vector<TokenId> encode(const std::string& text, const std::string& where, bool special) const;
   TokenId token(const char* name) const;
 
   const Tokenizer& tokenizer_;
   LanguageDataOptions options_;
   MappedFilePtr file_;
+  std::string unpacked_;  // of a file of gzip
+  bool is_array_ = false;
   std::vector<Text> texts_;
 };
 

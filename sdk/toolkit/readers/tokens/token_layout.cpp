@@ -213,9 +213,10 @@ void refuse_other_names(const MappedFile& file) {
                                                             ".ids", ".uint16", ".uint32", ".uint8"};
   const auto name = fs::path(file.path()).extension().string();
   if (std::ranges::find(known_names, name) != known_names.end()) return;
-  file.refuse("ends in " + shortened(name) +
-              ": texts end in .txt or .jsonl, files of tokens in .bin or .npy; rename it, or give the type of its "
-              "tokens, token_type, if it has some");
+  file.refuse(
+      "ends in " + shortened(name) +
+      ": texts end in .txt, .jsonl or .json, files of tokens in .bin or .npy; rename it, or give the type of its "
+      "tokens, token_type, if it has some");
 }
 
 TokenLayout guessed(const MappedFile& file, const WindowOptions& options) {

@@ -1,0 +1,242 @@
+#include "language_forms.h"
+
+#include <c10/util/StringUtil.h>
+#include <vernier/error.h>
+
+#include <algorithm>
+#include <array>
+#include <initializer_list>
+#include <utility>
+
+namespace vernier {
+
+namespace {
+
+using Form = LanguageLine::Form;
+
+constexpr std::array<const char*, 11> mapped_names = {"text",          "prompt",      "completion", "messages",
+                                                      "conversations", "instruction", "input",      "output",
+                                                      "system",        "role",        "content"};
+
+// Stanford's, with a new line at the end, as torchtune has it.
+constexpr const char* alpaca_begin = "Below is an instruction that describes a task";
+constexpr const char* alpaca_with_input = ", paired with an input that provides further context";
+constexpr const char* alpaca_task = ". Write a response that appropriately completes the request.\n\n";
+
+bool is_nothing(const Json& value) {
+  return value.is_null() || ((value.is_array() || value.is_object() || value.is_string()) && value.empty());
+}
+
+std::string fields_of(const Json& line) {
+  std::vector<std::string> names;
+  for (const auto& [name, value] : line.items()) names.push_back("'" + shortened(name) + "'");
+  return names.empty() ? "no field" : "the fields " + some_of(names);
+}
+
+// One line of a file.
+class LineForm {
+ public:
+  LineForm(const Json& line, const LanguageDataOptions& options, const std::string& where)
+      : line_(line), options_(options), where_(where) {}
+  LanguageLine read() const;
+
+ private:
+  [[noreturn]] void refuse(const std::string& reason) const { vernier::refuse(where_ + reason); }
+  // The name in the file of a field of a form. With `fields` of the options, only those that it names are read; "": the
+  // field is not read.
+  std::string name_of(const char* field) const;
+  const Json* find(const char* field) const;
+  std::string text_of(const Json& object, const std::string& name) const;
+  std::string needed(const char* field) const;
+  std::string optional(const char* field) const;
+  void refuse_unread(const Json& object, std::initializer_list<const char*> names) const;
+  std::string role_of(const std::string& word) const;
+  ChatMessage message_of(const Json& message) const;
+  std::vector<ChatMessage> messages_of(const Json& list, const std::string& name) const;
+  LanguageLine of_messages(const char* field) const;
+  LanguageLine of_prompt() const;
+  LanguageLine of_instruction() const;
+  LanguageLine as_chat(std::string question, std::string answer) const;
+
+  const Json& line_;
+  const LanguageDataOptions& options_;
+  const std::string& where_;
+};
+
+std::string LineForm::name_of(const char* field) const {
+  if (const auto found = options_.fields.find(field); found != options_.fields.end()) return found->second;
+  const bool is_of_message = std::string_view(field) == "role" || std::string_view(field) == "content";
+  const bool only_these = std::ranges::any_of(
+      options_.fields, [](const auto& entry) { return entry.first != "role" && entry.first != "content"; });
+  return only_these && !is_of_message ? "" : field;
+}
+
+const Json* LineForm::find(const char* field) const {
+  const auto name = name_of(field);
+  const auto found = name.empty() ? line_.end() : line_.find(name);
+  return found == line_.end() ? nullptr : &*found;
+}
+
+std::string LineForm::text_of(const Json& object, const std::string& name) const {
+  const auto found = object.find(name);
+  if (found == object.end() || !found->is_string()) {
+    refuse(": the field '" + shortened(name) + "' is " +
+           (found == object.end() ? "missing"
+            : found->is_array()   ? "a list of parts, and must be one text"
+                                  : "not a text"));
+  }
+  return found->get<std::string>();
+}
+
+std::string LineForm::needed(const char* field) const {
+  const auto name = name_of(field);
+  return text_of(line_, name.empty() ? field : name);
+}
+
+std::string LineForm::optional(const char* field) const {
+  const auto* value = find(field);
+  return value == nullptr || value->is_null() ? "" : text_of(line_, name_of(field));
+}
+
+void LineForm::refuse_unread(const Json& object, std::initializer_list<const char*> names) const {
+  for (const auto* name : names) {
+    const auto found = object.find(name);
+    if (found == object.end() || is_nothing(*found)) continue;
+    refuse(": the field '" + std::string(name) +
+           "' changes the tokens of a chat, and is not read; remove it, or write the lines as prompt and completion");
+  }
+}
+
+std::string LineForm::role_of(const std::string& word) const {
+  if (const auto found = options_.roles.find(word); found != options_.roles.end()) return found->second;
+  constexpr std::pair<const char*, const char*> of_conversations[] = {{"human", "user"}, {"gpt", "assistant"}};
+  for (const auto& [other, role] : of_conversations) {
+    if (word == other) return role;
+  }
+  // Other words for "assistant", which nothing would be learned of.
+  for (const auto* other : {"model", "bot", "chatbot", "chatgpt", "ai", "Assistant"}) {
+    if (word == other) refuse(": the role '" + word + "' is not known; name it \"assistant\", or map it in `roles`");
+  }
+  for (const auto* other :
+       {"tool", "function", "ipython", "function_call", "tool_call", "tool_response", "observation"}) {
+    if (word == other) refuse(": the role '" + word + "' belongs to a call of tools, which is not read");
+  }
+  return word;
+}
+
+ChatMessage LineForm::message_of(const Json& message) const {
+  const bool is_of_conversation = message.is_object() && options_.fields.count("role") == 0 && message.contains("from");
+  const auto role = is_of_conversation ? "from" : name_of("role"),
+             content = is_of_conversation ? "value" : name_of("content");
+  if (!message.is_object()) refuse(": a message is not a JSON object with '" + role + "' and '" + content + "'");
+  refuse_unread(message, {"tool_calls", "tool_call_id", "function_call", "reasoning_content", "thinking", "train",
+                          "train_detail"});
+  ChatMessage result{role_of(text_of(message, role)), text_of(message, content), false};
+  result.is_learned = result.role == "assistant";
+  if (const auto weight = message.find("weight"); weight != message.end() && !weight->is_null()) {
+    if (*weight != 0 && *weight != 1) refuse(": the 'weight' of a message is not 0 or 1");
+    result.is_learned = result.is_learned && *weight == 1;
+  }
+  return result;
+}
+
+std::vector<ChatMessage> LineForm::messages_of(const Json& list, const std::string& name) const {
+  if (!list.is_array() || list.empty()) {
+    refuse(": the field '" + shortened(name) + "' is not an array of messages");
+  }
+  std::vector<ChatMessage> messages;
+  for (const auto& message : list) messages.push_back(message_of(message));
+  return messages;
+}
+
+LanguageLine LineForm::of_messages(const char* field) const {
+  LanguageLine result{.form = Form::messages};
+  if (auto system = optional("system"); !system.empty())
+    result.messages.push_back({"system", std::move(system), false});
+  auto messages = messages_of(*find(field), name_of(field));
+  if (!result.messages.empty() && messages.front().role == "system") {
+    refuse(": there is a system message in '" + name_of("system") + "' and another in '" + name_of(field) + "'");
+  }
+  std::ranges::move(messages, std::back_inserter(result.messages));
+  return result;
+}
+
+// Texts, or lists of messages, of which the first is the prompt.
+LanguageLine LineForm::of_prompt() const {
+  const auto* prompt = find("prompt");
+  const auto* completion = find("completion");
+  if (!prompt->is_array())
+    return {.form = Form::prompt, .prompt = needed("prompt"), .completion = needed("completion")};
+  LanguageLine result{.form = Form::messages, .messages = messages_of(*prompt, name_of("prompt"))};
+  for (auto& message : result.messages) message.is_learned = false;
+  if (completion == nullptr) refuse(": the field '" + name_of("completion") + "' is missing");
+  std::ranges::move(messages_of(*completion, name_of("completion")), std::back_inserter(result.messages));
+  return result;
+}
+
+LanguageLine LineForm::as_chat(std::string question, std::string answer) const {
+  LanguageLine result{.form = Form::messages};
+  auto& messages = result.messages;
+  if (auto system = optional("system"); !system.empty()) messages.push_back({"system", std::move(system), false});
+  messages.push_back({"user", std::move(question), false});
+  messages.push_back({"assistant", std::move(answer), true});
+  return result;
+}
+
+LanguageLine LineForm::of_instruction() const {
+  const auto instruction = needed("instruction"), input = optional("input"), output = needed("output");
+  refuse_unread(line_, {"history"});
+  if (options_.instructions_as_chat) return as_chat(input.empty() ? instruction : instruction + "\n" + input, output);
+  if (!optional("system").empty()) {
+    refuse(": the prompt of Alpaca has no place for '" + name_of("system") + "'; set instructions = \"chat\"");
+  }
+  return {.form = Form::prompt,
+          .prompt = c10::str(alpaca_begin, input.empty() ? "" : alpaca_with_input, alpaca_task, "### Instruction:\n",
+                             instruction, input.empty() ? "" : "\n\n### Input:\n", input, "\n\n### Response:\n"),
+          .completion = output};
+}
+
+LanguageLine LineForm::read() const {
+  refuse_unread(line_, {"tools", "functions", "documents", "chat_template_kwargs", "images", "image"});
+  for (const auto* field : {"messages", "conversations"}) {
+    if (find(field) != nullptr) return of_messages(field);
+  }
+  if (find("prompt") != nullptr) return of_prompt();
+  if (find("instruction") != nullptr) return of_instruction();
+  if (find("text") != nullptr) return {.form = Form::text, .text = needed("text")};
+  std::string known = "known are text, prompt with completion, instruction with output, messages, and conversations";
+  if (!options_.fields.empty()) {
+    std::vector<std::string> names;
+    for (const auto& [name, field] : options_.fields) names.push_back(name + " = '" + shortened(field) + "'");
+    known = "`fields` names " + some_of(names);
+  }
+  refuse(" has " + fields_of(line_) + "; " + known);
+}
+
+}  // namespace
+
+LanguageLine read_language_line(const Json& line, const LanguageDataOptions& options, const std::string& where) {
+  return LineForm(line, options, where).read();
+}
+
+void require_known_fields(const LanguageDataOptions& options) {
+  for (const auto& [name, field] : options.fields) {
+    if (std::ranges::find(mapped_names, name) != mapped_names.end()) continue;
+    std::string all;
+    for (const auto* known : mapped_names) all += (all.empty() ? "" : ", ") + std::string(known);
+    refuse("fields: no form has a field '" + shortened(name) + "'; there are " + all);
+  }
+}
+
+LanguageFile language_file(std::string_view path) {
+  if (path.ends_with(".gz")) path.remove_suffix(3);
+  if (path.ends_with(".txt")) return LanguageFile::text;
+  if (path.ends_with(".jsonl")) return LanguageFile::lines;
+  return path.ends_with(".json") ? LanguageFile::array : LanguageFile::none;
+}
+
+bool has_texts(const std::string& path) {
+  return language_file(path) != LanguageFile::none;
+}
+
+}  // namespace vernier
