@@ -167,6 +167,50 @@ def describe():
   if (!description.empty()) write_text(folder + "/description.json", description + '\n');
 }
 
+// Writes the model to a file or folder that does not exist yet. gguf_type: of its matrices.
+void write_as(const std::string& format, const std::string& part, Prepared& prepared, gguf::Type gguf_type) {
+  TrainerRun& run = prepared.run;
+  const auto weights = [&](const std::string& file) {
+    save_safetensors(file, model_tensors(*run.model), Metadata{{"format", "pt"}});
+  };
+  // Within an evaluation: a callback that has averages puts them into the model there.
+  const auto in_evaluation = [&](const std::function<void()>& body) {
+    prepared.trainer.validation().evaluate(run, [&] {
+      if (format != "peft") {
+        for (auto* adapter : adapters_of(prepared)) adapter->merge();
+      }
+      body();
+      return torch::Tensor();
+    });
+  };
+  const auto* predictor = dynamic_cast<const Predictor*>(prepared.wiring->task.get());
+  if (format == "safetensors") {
+    in_evaluation([&] { weights(part); });
+  } else if (format == "torchscript") {
+    auto& task = supervised(prepared, "export to TorchScript");
+    in_evaluation([&] { save_torchscript(part, *run.model, task, run.device); });
+  } else if (format == "pt2") {
+    in_evaluation([&] {
+      if (predictor != nullptr && predictor->save_pt2(part)) return;  // the model came as such a file
+      export_graph(prepared, export_pt2, "pt2", part);
+    });
+  } else if (format == "onnx") {
+    in_evaluation([&] { export_graph(prepared, export_onnx, "ONNX", part); });
+  } else if (format == "python") {
+    const auto& task = supervised(prepared, "export to Python");
+    write_python(part, task, predictor);
+    in_evaluation([&] { weights(part + "/model.safetensors"); });
+  } else if (format == "huggingface") {
+    const auto& model = published(prepared);
+    in_evaluation([&] { model.write_published(part); });
+  } else if (format == "gguf") {
+    const auto& model = published(prepared);
+    in_evaluation([&] { export_gguf(model, part, gguf_type); });
+  } else {  // peft
+    in_evaluation([&] { write_adapter(prepared, part); });
+  }
+}
+
 int export_run(const boost::program_options::variables_map& given) {
   const std::string example = "vernier export runs/NAME --format torchscript --output model.pt";
   const auto call = run_of(given, example);
@@ -175,20 +219,6 @@ int export_run(const boost::program_options::variables_map& given) {
   const auto type = gguf_type(format, given);
   refuse_existing(output);
   const auto prepared = load_run(call, given, Use::model);
-  TrainerRun& run = prepared->run;
-  const auto weights = [&](const std::string& file) {
-    save_safetensors(file, model_tensors(*run.model), Metadata{{"format", "pt"}});
-  };
-  // Within an evaluation: a callback that has averages puts them into the model there.
-  const auto in_evaluation = [&](const std::function<void()>& body) {
-    prepared->trainer.validation().evaluate(run, [&] {
-      if (format != "peft") {
-        for (auto* adapter : adapters_of(*prepared)) adapter->merge();
-      }
-      body();
-      return torch::Tensor();
-    });
-  };
   const auto* predictor = dynamic_cast<const Predictor*>(prepared->wiring->task.get());
   const auto description =
       predictor == nullptr || (format == "python" || format == "huggingface" || format == "gguf" || format == "peft")
@@ -199,34 +229,10 @@ int export_run(const boost::program_options::variables_map& given) {
   fs::create_directories(fs::absolute(output).parent_path());
   WholeFile file(output), description_file(beside);
   const auto& part = file.part();
-  if (format == "safetensors") {
-    in_evaluation([&] { weights(part); });
-  } else if (format == "torchscript") {
-    auto& task = supervised(*prepared, "export to TorchScript");
-    in_evaluation([&] { save_torchscript(part, *run.model, task, run.device); });
-  } else if (format == "pt2") {
-    in_evaluation([&] {
-      if (predictor != nullptr && predictor->save_pt2(part)) return;  // the model came as such a file
-      export_graph(*prepared, export_pt2, "pt2", part);
-    });
-  } else if (format == "onnx") {
-    in_evaluation([&] { export_graph(*prepared, export_onnx, "ONNX", part); });
-  } else if (format == "python") {
-    const auto& task = supervised(*prepared, "export to Python");
-    write_python(part, task, predictor);
-    in_evaluation([&] { weights(part + "/model.safetensors"); });
-  } else if (format == "huggingface") {
-    const auto& model = published(*prepared);
-    in_evaluation([&] { model.write_published(part); });
-  } else if (format == "gguf") {
-    const auto& model = published(*prepared);
-    in_evaluation([&] { export_gguf(model, part, type); });
-  } else {  // peft
-    in_evaluation([&] { write_adapter(*prepared, part); });
-  }
+  write_as(format, part, *prepared, type);
   if (!description.empty()) write_text(description_file.part(), description + '\n'), description_file.finish();
   file.finish();
-  std::cout << printable(output) << ": the model after step " << run.step << '\n';
+  std::cout << printable(output) << ": the model after step " << prepared->run.step << '\n';
   return 0;
 }
 
