@@ -102,7 +102,7 @@ Data::Data(vernier::Options& options)
   texts_.instructions_as_chat =
       options.choose("instructions", "alpaca", {"alpaca", "chat"},
                      "texts: what instruction, input and output become: Alpaca's prompt, or a chat") == "chat";
-  texts_.fields = words_of(options, "fields", "texts: the files' names of fields, such as {prompt = \"question\"}");
+  texts_.fields = words_of(options, "fields", "texts: the files' names of fields, such as {text = \"body\"}");
   texts_.roles = words_of(options, "roles", "texts: what the files' roles are, such as {bot = \"assistant\"}");
   are_texts_ = !files_.empty() && vernier::has_texts(files_.front());
   refuse_mistakes(options);

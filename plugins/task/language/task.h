@@ -24,7 +24,7 @@
 // learn = "answers"     of prompts and chats only the answers; "all"
 // chat = "chatml"       how messages of a chat are written; "llama3"
 // instructions = "alpaca"  instruction, input and output become Alpaca's prompt and a completion; "chat": a chat
-// fields = {}           the files' names of fields, such as {prompt = "question"}; then only these are read
+// fields = {}           the files' names of fields, such as {text = "body"}; then only these are read
 // roles = {}            what the files' roles are, such as {bot = "assistant"}
 // batch_size = 8
 // order = "shuffled", drop_last = false, workers = 1, prefetch = 2, recompute = "none"  see vernier/supervised_task.h

@@ -42,13 +42,15 @@ class LineForm {
 
  private:
   [[noreturn]] void refuse(const std::string& reason) const { vernier::refuse(where_ + reason); }
-  // The name in the file of a field of a form. With `fields` of the options, only those that it names are read; "": the
-  // field is not read.
+  // True if `fields` of the options names fields of a line: the others are not looked at then.
+  bool has_own_names() const;
+  // The name in the file of a field of a form; "": the field is not read.
   std::string name_of(const char* field) const;
   const Json* find(const char* field) const;
   std::string text_of(const Json& object, const std::string& name) const;
   std::string needed(const char* field) const;
   std::string optional(const char* field) const;
+  void refuse_unread_of_chat() const;
   void refuse_unread(const Json& object, std::initializer_list<const char*> names) const;
   std::string role_of(const std::string& word) const;
   ChatMessage message_of(const Json& message) const;
@@ -63,12 +65,15 @@ class LineForm {
   const std::string& where_;
 };
 
+bool LineForm::has_own_names() const {
+  return std::ranges::any_of(options_.fields,
+                             [](const auto& entry) { return entry.first != "role" && entry.first != "content"; });
+}
+
 std::string LineForm::name_of(const char* field) const {
   if (const auto found = options_.fields.find(field); found != options_.fields.end()) return found->second;
   const bool is_of_message = std::string_view(field) == "role" || std::string_view(field) == "content";
-  const bool only_these = std::ranges::any_of(
-      options_.fields, [](const auto& entry) { return entry.first != "role" && entry.first != "content"; });
-  return only_these && !is_of_message ? "" : field;
+  return has_own_names() && !is_of_message ? "" : field;
 }
 
 const Json* LineForm::find(const char* field) const {
@@ -105,6 +110,11 @@ void LineForm::refuse_unread(const Json& object, std::initializer_list<const cha
     refuse(": the field '" + std::string(name) +
            "' changes the tokens of a chat, and is not read; remove it, or write the lines as prompt and completion");
   }
+}
+
+void LineForm::refuse_unread_of_chat() const {
+  if (has_own_names()) return;
+  refuse_unread(line_, {"tools", "functions", "documents", "chat_template_kwargs", "images", "image"});
 }
 
 std::string LineForm::role_of(const std::string& word) const {
@@ -150,6 +160,7 @@ std::vector<ChatMessage> LineForm::messages_of(const Json& list, const std::stri
 }
 
 LanguageLine LineForm::of_messages(const char* field) const {
+  refuse_unread_of_chat();
   LanguageLine result{.form = Form::messages};
   if (auto system = optional("system"); !system.empty())
     result.messages.push_back({"system", std::move(system), false});
@@ -167,6 +178,7 @@ LanguageLine LineForm::of_prompt() const {
   const auto* completion = find("completion");
   if (!prompt->is_array())
     return {.form = Form::prompt, .prompt = needed("prompt"), .completion = needed("completion")};
+  refuse_unread_of_chat();
   LanguageLine result{.form = Form::messages, .messages = messages_of(*prompt, name_of("prompt"))};
   for (auto& message : result.messages) message.is_learned = false;
   if (completion == nullptr) refuse(": the field '" + name_of("completion") + "' is missing");
@@ -175,6 +187,7 @@ LanguageLine LineForm::of_prompt() const {
 }
 
 LanguageLine LineForm::as_chat(std::string question, std::string answer) const {
+  refuse_unread_of_chat();
   LanguageLine result{.form = Form::messages};
   auto& messages = result.messages;
   if (auto system = optional("system"); !system.empty()) messages.push_back({"system", std::move(system), false});
@@ -185,7 +198,7 @@ LanguageLine LineForm::as_chat(std::string question, std::string answer) const {
 
 LanguageLine LineForm::of_instruction() const {
   const auto instruction = needed("instruction"), input = optional("input"), output = needed("output");
-  refuse_unread(line_, {"history"});
+  if (!has_own_names()) refuse_unread(line_, {"history"});
   if (options_.instructions_as_chat) return as_chat(input.empty() ? instruction : instruction + "\n" + input, output);
   if (!optional("system").empty()) {
     refuse(": the prompt of Alpaca has no place for '" + name_of("system") + "'; set instructions = \"chat\"");
@@ -197,7 +210,6 @@ LanguageLine LineForm::of_instruction() const {
 }
 
 LanguageLine LineForm::read() const {
-  refuse_unread(line_, {"tools", "functions", "documents", "chat_template_kwargs", "images", "image"});
   for (const auto* field : {"messages", "conversations"}) {
     if (find(field) != nullptr) return of_messages(field);
   }
@@ -225,6 +237,12 @@ void require_known_fields(const LanguageDataOptions& options) {
     std::string all;
     for (const auto* known : mapped_names) all += (all.empty() ? "" : ", ") + std::string(known);
     refuse("fields: no form has a field '" + shortened(name) + "'; there are " + all);
+  }
+  constexpr std::pair<const char*, const char*> pairs[] = {{"prompt", "completion"}, {"instruction", "output"}};
+  for (const auto& [one, other] : pairs) {
+    if (options.fields.count(one) == options.fields.count(other)) continue;
+    const auto* missing = options.fields.count(one) == 0 ? one : other;
+    refuse(c10::str("fields: ", one, " and ", other, " belong together; name the file's field of ", missing, " too"));
   }
 }
 
