@@ -1,6 +1,4 @@
 // Two ranks of which one does something alone: both say so, at once, with what differs.
-#include <sys/wait.h>
-
 #include "several_ranks.h"
 #include "small_run.h"
 
@@ -27,33 +25,12 @@ timeout = 20
 every = 4
 )";
 
-// How the ranks of a run ended; "" is well. Each is a process of its own, without the time that a program takes to
-// start.
+// How the two ranks of a run ended; "" is well.
 std::vector<std::string> ends_of(const std::string& more, const TemporaryFolder& folder) {
-  const auto port = std::to_string(free_port());
-  std::vector<pid_t> processes;
-  for (int rank = 0; rank < 2; ++rank) {
-    const auto process = ::fork();
-    REQUIRE(process >= 0);
-    if (process > 0) {
-      processes.push_back(process);
-      continue;
-    }
-    const auto number = std::to_string(rank);
-    const Variables variables(
-        {{"RANK", number}, {"WORLD_SIZE", "2"}, {"MASTER_ADDR", "127.0.0.1"}, {"MASTER_PORT", port}});
-    std::string end;
-    try {
-      SmallRun run(from_toml({base, more}), folder.path(), plugins_and_fixtures());
-      run.train();
-    } catch (const std::exception& error) {
-      end = vernier::message(error);
-    }
-    folder.write("end." + number, end);
-    ::_exit(0);
-  }
-  for (const auto process : processes) ::waitpid(process, nullptr, 0);
-  return {read_text(folder / "end.0"), read_text(folder / "end.1")};
+  return texts_of(2, folder, [&](int) -> std::string {
+    SmallRun(from_toml({base, more}), folder.path(), plugins_and_fixtures()).train();
+    return "";
+  });
 }
 
 }  // namespace

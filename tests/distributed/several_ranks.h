@@ -5,8 +5,10 @@
 #include <doctest/doctest.h>
 #include <netinet/in.h>
 #include <sys/socket.h>
+#include <sys/wait.h>
 #include <unistd.h>
 #include <vernier/checkpoint_folder.h>
+#include <vernier/error.h>
 
 #include <algorithm>
 #include <chrono>
@@ -83,6 +85,38 @@ class Variables {
  private:
   Environment variables_;
 };
+
+// Calls body(rank) in processes that are the ranks of one run, without the time that a program takes to start. Returns
+// what each gave, or the message of what it threw.
+inline std::vector<std::string> texts_of(int ranks, const TemporaryFolder& folder,
+                                         const std::function<std::string(int rank)>& body) {
+  const auto port = std::to_string(free_port());
+  std::vector<pid_t> processes;
+  for (int rank = 0; rank < ranks; ++rank) {
+    const auto process = ::fork();
+    REQUIRE(process >= 0);
+    if (process > 0) {
+      processes.push_back(process);
+      continue;
+    }
+    const Variables variables({{"RANK", std::to_string(rank)},
+                               {"WORLD_SIZE", std::to_string(ranks)},
+                               {"MASTER_ADDR", "127.0.0.1"},
+                               {"MASTER_PORT", port}});
+    std::string text;
+    try {
+      text = body(rank);
+    } catch (const std::exception& error) {
+      text = vernier::message(error);
+    }
+    folder.write("text." + std::to_string(rank), text);
+    ::_exit(0);
+  }
+  for (const auto process : processes) ::waitpid(process, nullptr, 0);
+  std::vector<std::string> texts;
+  for (int rank = 0; rank < ranks; ++rank) texts.push_back(read_text(folder / ("text." + std::to_string(rank))));
+  return texts;
+}
 
 // `vernier train run.toml` on each of several ranks. more: further arguments of one rank. verb: in the place of
 // `train`.
