@@ -4,6 +4,7 @@
 // same. Bar: faster than both.
 //
 //   tokenizer [--check]     --check: exits with 1 where a bar is missed
+#include <vernier/bpe_trainer.h>
 #include <vernier/tokenizer.h>
 
 #include <filesystem>
@@ -11,7 +12,6 @@
 #include <iterator>
 #include <string_view>
 
-#include <vernier/bpe_trainer.h>
 #include "compare.h"
 #include "python_rival.h"
 #include "text/unicode/unicode.h"

@@ -678,8 +678,8 @@ TEST_CASE("every strategy has an overlay in configs that is ready to train") {
     CHECK(text.starts_with("# "));
     CHECK(says(text, "use = \"" + plugin.name + "\""));
   });
-  // The first of each role together, then the second, and so on: a process starts slowly. Those that do not go together
-  // are tried alone.
+  // One process checks the first overlay of each role, the next one the second, and so on, since a process starts
+  // slowly. Overlays that cannot be combined are checked one by one.
   std::map<std::string, std::vector<std::string>> overlays;
   for_each_overlay([&](const fs::path& path) {
     overlays[path.parent_path().filename()].push_back(

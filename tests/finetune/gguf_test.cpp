@@ -268,11 +268,11 @@ TEST_CASE("gguf: what llama.cpp would compute otherwise is refused in one line")
     const char* says;
   } cases[] = {
       {"llama3", {{"model_type", "gemma2"}}, "and this is gemma2; --format huggingface"},
-      {"llama3", {{"hidden_act", "gelu"}}, "config.json has hidden_act = \"gelu\", and GGUF has no word for it"},
+      {"llama3", {{"hidden_act", "gelu"}}, "config.json has hidden_act = \"gelu\", which a GGUF file cannot say"},
       {"llama3", {{"num_hidden_layers", nullptr}}, "config.json has no num_hidden_layers"},
       {"llama3", {{"rope_scaling", {{"rope_type", "dynamic"}, {"factor", 2.0}}}}, "rope_type = \"dynamic\""},
       {"", {}, "the run has no tokenizer.json, and GGUF holds the tokenizer; set task.tokenizer"},
-      {"deepseek", {}, "cuts texts by a regular expression for which GGUF has another name"},
+      {"deepseek", {}, "cuts texts neither as GPT-2, nor as Llama 3, nor as Qwen 2"},
   };
   for (const auto& [tokenizer, change, part] : cases) {
     CAPTURE(part);

@@ -132,9 +132,9 @@ std::string_view handed_on(std::string_view verb, std::span<char* const> words) 
 }
 
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)  // they are not ready so early
-// Becomes the program of a built verb before LibTorch is initialised, which takes this program a fifth of a second and
-// then the other one again. The dynamic loader calls it first of all, so it uses no library and no memory of the heap.
-// What goes wrong is left to main().
+// Becomes the program of a built verb. The dynamic loader calls it before it initialises LibTorch, which takes a fifth
+// of a second here, and the other program would wait for it once more. No library is ready yet, so it takes no memory
+// from the heap. If it fails, it returns, and main() says why.
 void become_built_verb(int argc, char** argv, char** environment) {
   if (argc < 2) return;
   const auto verb = handed_on(argv[1], std::span(argv + 2, argv + argc));
@@ -326,8 +326,8 @@ int main(int argc, char** argv) {
   return vernier::run_program([&] { return vernier::run(argc, argv); });
 }
 
-// These stand for the C library's, so that a plugin that ends the process by one of them is named. A sanitizer has its
-// own.
+// They replace the functions of the C library, so that a plugin which ends the process by one of them is named. The
+// sanitizers replace them themselves.
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
 extern "C" [[noreturn, gnu::visibility("default")]] void _exit(int status) {
   vernier::ExitRefused::refuse_at_once();

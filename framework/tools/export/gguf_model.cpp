@@ -29,15 +29,16 @@ class Config {
   }
   template <class Value>
   Value get(const char* key) const {
-    if (!has(key)) refuse(std::string("config.json has no ") + key + ", which GGUF needs; write it out");
+    if (!has(key)) refuse(std::string("config.json has no ") + key + ", which a GGUF file needs; add it there");
     return json_[key].get<Value>();
   }
   std::uint32_t count(const char* key) const { return get<std::uint32_t>(key); }
-  // Refuses a value that llama.cpp would not compute with.
+  // Refuses any other value: llama.cpp always computes with this one.
   template <class Value>
   void require(const char* key, const Value& only) const {
     if (get(key, only) == only) return;
-    refuse(std::string("config.json has ") + key + " = " + json_[key].dump() + ", and GGUF has no word for it");
+    refuse(std::string("config.json has ") + key + " = " + json_[key].dump() +
+           ", which a GGUF file cannot say; --format huggingface keeps it");
   }
   Json part(const char* key) const { return has(key) ? json_[key] : Json::object(); }
 
@@ -52,7 +53,8 @@ std::string replaced(std::string name, const std::vector<std::pair<std::string, 
   return name;
 }
 
-// llama.cpp turns pairs of neighbours, Hugging Face the two halves of a head.
+// Reorders the rows of a head: rotary positions pair neighbours in llama.cpp, and the two halves of a head in
+// transformers.
 torch::Tensor with_neighbours(const torch::Tensor& tensor, std::int64_t heads) {
   return tensor.unflatten(0, {heads, 2, -1}).transpose(1, 2).flatten(0, 2);
 }
@@ -123,7 +125,7 @@ void set_llama(File& file, const std::string& model, const std::string& family, 
   const auto heads = config.count("num_attention_heads"), width = config.count("hidden_size");
   const auto& missing = *std::ranges::find(defaults, model, [](const auto& each) { return std::string(each.model); });
   const auto context = config.get("max_position_embeddings", missing.context);
-  // Without a window, which llama.cpp does not have here, numbers are the same up to its length.
+  // llama.cpp has no sliding window for these models. Up to its length a window changes nothing.
   const bool has_window =
       model == "mistral" ? !config.is_null("sliding_window") : config.get("use_sliding_window", false);
   const auto window = has_window ? config.get("sliding_window", std::uint32_t{4096}) : context;

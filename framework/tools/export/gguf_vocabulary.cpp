@@ -17,16 +17,16 @@ using Json = nlohmann::json;
 
 enum TokenType : std::int32_t { normal = 1, unknown = 2, control = 3, user_defined = 4, unused = 5, byte = 6 };
 
-// The regular expressions that llama.cpp has under a name.
+// The names that llama.cpp has for regular expressions that cut texts.
 struct PreTokenizer {
   const char *name, *regex;
 };
 constexpr PreTokenizer pre_tokenizers[] = {
     {"gpt-2", ""},
-    {"llama-bpe",
-     R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)"},
-    {"qwen2",
-     R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)"}};
+    {"llama-bpe", R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}|)"
+                  R"( ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)"},
+    {"qwen2", R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}|)"
+              R"( ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)"}};
 
 // The steps of a pre_tokenizer or a decoder, be they in a Sequence or alone.
 std::vector<Json> steps_of(const Json& part, const char* list) {
@@ -35,8 +35,8 @@ std::vector<Json> steps_of(const Json& part, const char* list) {
   return part.at(list).get<std::vector<Json>>();
 }
 
-// The regular expression that cuts a text before byte-level BPE; "" for GPT-2's. Several, which GGUF has no words for,
-// are joined by a space and so unknown.
+// The regular expression that cuts a text before byte-level BPE; "" for that of GPT-2. Several are joined by a space,
+// so that they match none of the above.
 std::string regex_of(const Json& tokenizer) {
   std::string regex;
   for (const auto& step : steps_of(tokenizer.value("pre_tokenizer", Json()), "pretokenizers")) {
@@ -79,7 +79,7 @@ struct Tokens {
 
   void put(std::int64_t id, const std::string& text, std::int32_t type) {
     if (id < 0 || id >= std::ssize(texts))
-      refuse("the tokenizer has the token " + std::to_string(id) + ", and the model no row for it");
+      refuse("the tokenizer has the token " + std::to_string(id) + ", for which the embedding of the model has no row");
     texts[static_cast<std::size_t>(id)] = text;
     types[static_cast<std::size_t>(id)] = type;
   }
@@ -126,7 +126,7 @@ void set_special(File& file, const std::string& folder) {
       (after == 1 && ids.back() != end)) {
     refuse(
         "the tokenizer adds other tokens to a text than bos_token and eos_token of tokenizer_config.json, and GGUF "
-        "has no word for them");
+        "cannot say that");
   }
   set("bos_token_id", begin);
   set("eos_token_id", end);
@@ -163,8 +163,9 @@ void add_vocabulary(File& file, const std::string& folder, std::int64_t count) {
     const auto regex = regex_of(tokenizer);
     const auto* known = std::ranges::find(pre_tokenizers, regex, &PreTokenizer::regex);
     if (known == std::end(pre_tokenizers)) {
-      refuse("tokenizer.json cuts texts by a regular expression for which GGUF has another name: " + shortened(regex) +
-             "; --format huggingface writes it for llama.cpp's own converter");
+      refuse(
+          "tokenizer.json cuts texts neither as GPT-2, nor as Llama 3, nor as Qwen 2, but by the regular expression " +
+          shortened(regex) + "; --format huggingface writes it for llama.cpp's own converter");
     }
     std::vector<std::string> merges;
     for (const auto& merge : model.at("merges")) merges.push_back(merge_text(merge));

@@ -1,5 +1,6 @@
 // `vernier tokenize`: makes a file of tokens of texts, and trains tokenizers.
 #include <ATen/Parallel.h>
+#include <vernier/bpe_trainer.h>
 #include <vernier/cores.h>
 #include <vernier/error.h>
 #include <vernier/whole_file.h>
@@ -8,7 +9,6 @@
 #include <fstream>
 #include <iostream>
 
-#include <vernier/bpe_trainer.h>
 #include "base/parts.h"
 #include "readers/tokens/token_note.h"
 #include "text/text_tokenizer.h"

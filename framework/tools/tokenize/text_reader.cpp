@@ -35,13 +35,6 @@ void TextReader::open() {
   path_ = paths_.front();
   paths_.pop_front();
   file_.emplace(path_);
-  packed_.reset();
-  if (path_.ends_with(".gz")) {
-    packed_ = std::make_unique<Gunzip>(path_, [this]() -> std::string_view {
-      block_.resize(part_bytes);
-      return std::string_view(block_).substr(0, file_->read(block_.data(), block_.size()));
-    });
-  }
   is_lines_ = is_json_lines(path_, format_);
   is_at_end_ = false;
   is_first_ = true;
@@ -49,15 +42,11 @@ void TextReader::open() {
   offset_ = 0;
 }
 
-std::size_t TextReader::read(char* to, std::size_t count) {
-  return packed_ ? packed_->read(to, count) : file_->read(to, count);
-}
-
 // Reads that many bytes, or those up to the end of the file.
 void TextReader::fill(std::size_t more) {
   const auto before = rest_.size();
   rest_.resize(before + more);
-  const auto count = read(rest_.data() + before, more);
+  const auto count = file_->read(rest_.data() + before, more);
   rest_.resize(before + count);
   is_at_end_ = count < more;
   take_in();

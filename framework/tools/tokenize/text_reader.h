@@ -2,12 +2,9 @@
 // Error::Kind::configuration and name the file.
 #pragma once
 
-#include <vernier/data_file.h>
-
 #include <cstdint>
 #include <deque>
 #include <functional>
-#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -42,7 +39,6 @@ class TextReader {
 
  private:
   void open();
-  std::size_t read(char* to, std::size_t count);
   void fill(std::size_t more);
   TextPart take(std::size_t size);
   std::size_t end_of_part();
@@ -51,9 +47,7 @@ class TextReader {
   std::deque<std::string> paths_;
   TextFormat format_;
   Cut cut_;
-  std::optional<DataFile> file_;    // empty: the next one is to be opened
-  std::unique_ptr<Gunzip> packed_;  // of a file that gzip has packed
-  std::string block_;               // of it
+  std::optional<UnpackedFile> file_;  // empty: the next one is to be opened
   std::string path_;
   bool is_lines_ = false, is_at_end_ = false, is_first_ = true;
   std::int64_t line_ = 1;

@@ -16,7 +16,7 @@ struct Text {
   std::string checksum;  // of the bytes, to recognise them when a run is resumed
   std::int64_t files = 0;
   std::int64_t skipped = 0;  // files in folders that hold a NUL byte
-  std::string binary = {};   // the first file that was named and holds one: it is read all the same
+  std::string binary = {};   // the first file of `paths` itself that holds one, and is read all the same
   // The paths of the files, each with the place of its first byte.
   std::vector<std::pair<std::int64_t, std::string>> places = {};
 

@@ -50,6 +50,24 @@ std::size_t Gunzip::read(char* to, std::size_t count) {
   return done;
 }
 
+UnpackedFile::UnpackedFile(const std::string& path) : file_(path) {
+  rest_ = next_block();
+  if (!Gunzip::is_packed(rest_)) return;
+  packed_.emplace(path, [this] { return rest_.empty() ? next_block() : std::exchange(rest_, {}); });
+}
+
+std::string_view UnpackedFile::next_block() {
+  block_.resize(1 << 20);
+  return std::string_view(block_).substr(0, file_.read(block_.data(), block_.size()));
+}
+
+std::size_t UnpackedFile::read(char* to, std::size_t count) {
+  if (packed_) return packed_->read(to, count);
+  const auto known = rest_.copy(to, count);
+  rest_.remove_prefix(known);
+  return known == count ? count : known + file_.read(to + known, count - known);
+}
+
 std::string gunzipped(const MappedFile& file) {
   auto rest = file.bytes();
   Gunzip packed(file.path(), [&] { return std::exchange(rest, {}); });

@@ -1,16 +1,13 @@
 // The reader of IDX files.
 #include <c10/util/StringUtil.h>
-#include <unistd.h>
-#include <vernier/data_file.h>
 #include <vernier/error.h>
 #include <vernier/readers.h>
-#include <zlib.h>
 
-#include <algorithm>
 #include <memory>
 #include <vector>
 
 #include "arrays.h"
+#include "gunzip.h"
 
 namespace vernier {
 
@@ -19,35 +16,6 @@ namespace {
 [[noreturn]] void refuse_idx(const std::string& path, const std::string& reason) {
   refuse("'" + path + "' " + reason);
 }
-
-// The bytes of a file, unpacked. zlib passes on what is not packed as it is.
-class Unpacked {
- public:
-  explicit Unpacked(const std::string& path) : file_(path), stream_(nullptr, gzclose) {
-    const int descriptor = ::dup(file_.descriptor());  // zlib closes it
-    stream_.reset(gzdopen(descriptor, "rb"));
-    if (stream_ == nullptr && descriptor >= 0) ::close(descriptor);
-    if (stream_ == nullptr) file_.refuse("cannot be opened: there is no memory or descriptor left");
-  }
-  // Reads the next bytes. Returns fewer than `count` only at their end.
-  std::uint64_t read(void* to, std::uint64_t count) {
-    constexpr std::uint64_t most = 1 << 30;  // zlib counts in an int
-    std::uint64_t done = 0;
-    for (int now = 1; now > 0 && done < count; done += static_cast<std::uint64_t>(std::max(now, 0))) {
-      now = gzread(stream_.get(), static_cast<char*>(to) + done, static_cast<unsigned>(std::min(count - done, most)));
-    }
-    int status = Z_OK;
-    const std::string reason = gzerror(stream_.get(), &status);
-    if (status != Z_OK) file_.refuse("cannot be read: " + reason);
-    return done;
-  }
-  bool is_packed() { return gzdirect(stream_.get()) == 0; }
-  std::uint64_t size() const { return file_.size(); }  // as it lies on the disk
-
- private:
-  DataFile file_;
-  std::unique_ptr<gzFile_s, int (*)(gzFile)> stream_;
-};
 
 std::uint32_t big_endian(const std::string& bytes, std::size_t at) {
   std::uint32_t value = 0;
@@ -69,7 +37,7 @@ void check_magic(const std::string& path, const std::string& bytes, std::int64_t
 }  // namespace
 
 torch::Tensor read_idx(const std::string& path, std::int64_t dimensions, std::int64_t max_bytes) {
-  Unpacked file(path);
+  UnpackedFile file(path);
   std::string head(4 + 4 * static_cast<std::size_t>(dimensions), '\0');
   head.resize(file.read(head.data(), head.size()));
   check_magic(path, head, dimensions);

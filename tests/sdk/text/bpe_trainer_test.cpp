@@ -1,7 +1,6 @@
 // The trainer against `BpeTrainer` of the package tokenizers: tests/oracles/bpe.py.
-#include <vernier/bpe_trainer.h>
-
 #include <doctest/doctest.h>
+#include <vernier/bpe_trainer.h>
 
 #include <nlohmann/json.hpp>
 

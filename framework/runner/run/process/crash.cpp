@@ -44,7 +44,7 @@ std::atomic<const CallsWatched::Calls*> watched = nullptr;
 std::atomic<int> log_file = -1;
 std::atomic<bool> is_terminal = false;
 const ExitRefused* exit_refused = nullptr;
-std::atomic<pid_t> named_process = 0;  // that of name_crashes(), and no child that a plugin forked
+std::atomic<pid_t> named_process = 0;  // called name_crashes(); a child that a plugin forked did not
 std::atomic<bool> is_ending = false;
 std::atomic<const char*> uncaught = "";
 

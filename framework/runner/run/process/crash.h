@@ -50,8 +50,8 @@ class ExitRefused {
   ExitRefused& operator=(const ExitRefused&) = delete;
   ~ExitRefused();
 
-  // The same for _exit(), which runs no handlers: called by the program's own, in its place. Returns if no plugin calls
-  // it, or a child that a plugin forked does.
+  // Called by the function of this program that replaces _exit(): ends the run as at exit(), if a plugin calls it in
+  // this process. Returns otherwise, as in a child that a plugin forked.
   static void refuse_at_once();
 
  private:

@@ -31,10 +31,10 @@ struct LanguageDataOptions {
   ChatStyle chat = ChatStyle::chatml;
   // Instruction, input and output become messages of a chat; false: the prompt of Stanford's Alpaca and its completion.
   bool instructions_as_chat = false;
-  // The names that the files have for fields, by the names below: {"prompt", "question"}. If any of them is a field of
-  // a line, the lines have no other fields.
+  // The names that the files have for the fields below, such as {"prompt", "question"}. If it names any field of a
+  // line, and not only role and content of a message, the other fields of a line are not read.
   std::map<std::string, std::string> fields{};
-  // The roles that those of the files are: {"bot", "assistant"}. "human" is "user", and "gpt" is "assistant".
+  // The meaning of the roles in the files, such as {"bot", "assistant"}. "human" is "user", and "gpt" is "assistant".
   std::map<std::string, std::string> roles{};
 };
 
@@ -50,8 +50,8 @@ struct LanguageData {
   std::int64_t texts = 0;     // in the rows
   std::int64_t tokens = 0;    // inputs in the rows, without those that fill them up
   std::int64_t learned = 0;   // targets that are learned
-  std::int64_t chats = 0;     // of the texts in the file, those of messages
-  std::int64_t prompts = 0;   // and those of a prompt and a completion
+  std::int64_t chats = 0;     // texts in the file that are messages
+  std::int64_t prompts = 0;   // texts that are a prompt and a completion
   std::int64_t left_out = 0;  // texts without a token to learn in the first `length`
 };
 

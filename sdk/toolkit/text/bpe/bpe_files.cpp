@@ -1,9 +1,9 @@
 // The files of a trained tokenizer, in the layout of GPT-2's folder.
+#include <vernier/bpe_trainer.h>
 #include <vernier/error.h>
 
 #include <fstream>
 
-#include <vernier/bpe_trainer.h>
 #include "files/json.h"
 
 namespace vernier {
