@@ -329,11 +329,11 @@ int main(int argc, char** argv) {
 // They replace the functions of the C library, so that a plugin which ends the process by one of them is named. The
 // sanitizers replace them themselves.
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
-extern "C" [[noreturn, gnu::visibility("default")]] void _exit(int status) {
+extern "C" [[gnu::visibility("default")]] void _exit(int status) {
   vernier::ExitRefused::refuse_at_once();
   for (;;) (void)::syscall(SYS_exit_group, status);
 }
-extern "C" [[noreturn, gnu::visibility("default")]] void _Exit(int status) noexcept {
+extern "C" [[gnu::visibility("default")]] void _Exit(int status) noexcept {
   ::_exit(status);
 }
 #endif
