@@ -89,7 +89,7 @@ ExportedTask::ExportedTask(Options& options, const char* name, const char* kind_
     options.resumable(key);  // content counts, not path
   form_ = vernier::csv_options(options, {"refuse", "zero", "previous"});
   form_.fill_remedy = R"(set missing = "zero" or "previous")";
-  check(options);
+  refuse_contradictions(options);
 }
 
 void ExportedTask::build(Run& run) {
@@ -171,7 +171,7 @@ std::string ExportedTask::description() const {
   return vernier::json_text(all, 2);
 }
 
-void ExportedTask::check(const Options& options) const {
+void ExportedTask::refuse_contradictions(const Options& options) const {
   if (inputs_.empty()) return;  // the options are only described
   vernier::refuse_recompute(options);
   if (loss_ == "output" && !metrics_.empty()) options.refuse("metrics", "need outputs, and the model returns its loss");

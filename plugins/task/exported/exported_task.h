@@ -44,7 +44,7 @@ class ExportedTask : public vernier::SupervisedTask, public vernier::Predictor {
 
   bool has_labels() const { return loss_ == "cross_entropy" || loss_ == "nll"; }
   bool has_target() const { return !target_.empty() || has_images_; }
-  void check(const Options& options) const;
+  void refuse_contradictions(const Options& options) const;
   // Checks the names of files, of which a trained model needs none.
   void check_data();
   // The facts that the model needs besides its weights.

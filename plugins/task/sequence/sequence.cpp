@@ -88,7 +88,7 @@ class Sequence final : public vernier::SupervisedTask, public vernier::Predictor
     form_ = vernier::csv_options(options, {"refuse", "zero", "previous"});
     form_.fill_remedy = R"(set missing = "zero" or "previous")";
     if (!series_.empty()) form_.leave_out = {series_};
-    check(options);
+    refuse_contradictions(options);
   }
 
   void build(Run& run) override {
@@ -228,7 +228,7 @@ class Sequence final : public vernier::SupervisedTask, public vernier::Predictor
     refuse("'" + file + "' is not here; name a file to evaluate on, as in --set task.data=new.csv");
   }
 
-  void check(const Options& options) const {
+  void refuse_contradictions(const Options& options) const {
     if (plan_.model == "transformer" && plan_.width % plan_.heads != 0) {
       options.refuse("heads", c10::str("does not divide a width of ", plan_.width));
     }

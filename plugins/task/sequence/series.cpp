@@ -4,6 +4,7 @@
 #include <ATen/ops/argsort.h>
 #include <ATen/ops/cat.h>
 #include <c10/util/StringUtil.h>
+#include <torch/types.h>
 #include <vernier/error.h>
 
 #include <algorithm>

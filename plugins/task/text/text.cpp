@@ -104,7 +104,7 @@ class Text final : public vernier::SupervisedTask, public vernier::Predictor {
     form_.csv = vernier::csv_options(options, {"refuse", "drop"});
     form_.csv.fill_remedy = R"(set missing = "drop")";
     read_shape(options);
-    check(options);
+    refuse_contradictions(options);
   }
 
   void build(Run& run) override {
@@ -172,7 +172,7 @@ class Text final : public vernier::SupervisedTask, public vernier::Predictor {
     }
   }
 
-  void check(const Options& options) const {
+  void refuse_contradictions(const Options& options) const {
     if (form_.fields.empty()) options.refuse("text", "names no column");
     if (form_.target.empty()) options.refuse("target", "is empty; name a column");
     for (const auto& field : form_.fields) {
@@ -212,12 +212,12 @@ class Text final : public vernier::SupervisedTask, public vernier::Predictor {
 
   void recall() {
     const auto facts = nlohmann::ordered_json::parse(learned().text("texts"));
-    is_classification_ = facts.at("kind") == "classification";
-    if (form_.target != facts.at("target")) {
-      refuse("target = \"" + form_.target + "\", and the trained model predicts '" +
-             facts.at("target").get<std::string>() + "'");
+    const auto target = facts.at("target").get<std::string>(), kind = facts.at("kind").get<std::string>();
+    is_classification_ = kind == "classification";
+    if (form_.target != target) {
+      refuse("target = \"" + form_.target + "\", and the trained model predicts '" + target + "'");
     }
-    if (form_.kind != "auto" && form_.kind != facts.at("kind")) {
+    if (form_.kind != "auto" && form_.kind != kind) {
       refuse("kind = \"" + form_.kind + "\", and the trained model is of the other kind");
     }
     form_.kind = facts.at("kind");
