@@ -30,9 +30,7 @@ Trouble cast_from(const Float8Cast& c, Stream stream) {
 }  // namespace
 
 Trouble cast_to_float8(const Float8Cast& cast, Stream stream) {
-  if (cast.kind == Float8Input::bfloat16) return cast_from<FromBfloat16>(cast, stream);
-  if (cast.kind == Float8Input::half) return cast_from<FromHalf>(cast, stream);
-  return cast_from<FromFloat32>(cast, stream);
+  return with_kind(cast.kind, [&](auto kind) { return cast_from<decltype(kind)>(cast, stream); });
 }
 
 Trouble transpose_bytes(const std::uint8_t* from, std::int64_t rows, std::int64_t columns, std::uint8_t* to,

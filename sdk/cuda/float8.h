@@ -2,7 +2,7 @@
 // float8_quantize() and float8_amax() (sdk/toolkit/amp/float8.cpp).
 #pragma once
 
-#include "library.h"
+#include "kinds.h"
 
 namespace vernier::gpu {
 
@@ -28,27 +28,6 @@ VERNIER_BOTH std::uint8_t to_float8(float number, float most) {
   }
   return static_cast<std::uint8_t>(sign | code);
 }
-
-VERNIER_BOTH float half_to_float(std::uint16_t number) {
-  const std::uint32_t sign = std::uint32_t{number} >> 15 << 31, exponent = number >> 10 & 31U;
-  const std::uint32_t fraction = number & 1023U;
-  if (exponent == 0) return bits_as<float>(sign | bits_as<std::uint32_t>(static_cast<float>(fraction) * 0x1p-24F));
-  return bits_as<float>(sign | (exponent == 31 ? 255 : exponent + 112) << 23 | fraction << 13);
-}
-
-// The kinds of input. Their numbers are widened to float32.
-struct FromFloat32 {
-  using Number = float;
-  static VERNIER_BOTH float wide(Number x) { return x; }
-};
-struct FromBfloat16 {
-  using Number = std::uint16_t;
-  static VERNIER_BOTH float wide(Number x) { return bits_as<float>(std::uint32_t{x} << 16); }
-};
-struct FromHalf {
-  using Number = std::uint16_t;
-  static VERNIER_BOTH float wide(Number x) { return half_to_float(x); }
-};
 
 // Sets *largest to the larger of the two. The bits of magnitudes are ordered as they are, and those of NaN come last.
 VERNIER_BOTH void raise(float* largest, std::uint32_t magnitude) {

@@ -17,4 +17,9 @@ Trouble cast_to_float8(const Float8Cast& cast, Stream stream);
 Trouble transpose_bytes(const std::uint8_t* from, std::int64_t rows, std::int64_t columns, std::uint8_t* to,
                         Stream stream);
 
+Trouble softmax_sums(const SoftmaxSums& rows, Stream stream);
+Trouble softmax_slopes(const SoftmaxSlopes& rows, Stream stream);
+
+Trouble round_weights(const Rounding& how, const RoundedWeight* weights, std::int64_t count, Stream stream);
+
 }  // namespace vernier::gpu

@@ -4,3 +4,5 @@
 #include "inspect.cu"
 #include "library.cu"
 #include "optimizers.cu"
+#include "rounding.cu"
+#include "softmax.cu"

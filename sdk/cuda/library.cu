@@ -41,4 +41,7 @@ const vernier::gpu::Library vernier_cuda = {VERNIER_CUDA_LAYOUT,
                                             vernier::gpu::inspection_scratch,
                                             vernier::gpu::inspect,
                                             vernier::gpu::cast_to_float8,
-                                            vernier::gpu::transpose_bytes};
+                                            vernier::gpu::transpose_bytes,
+                                            vernier::gpu::softmax_sums,
+                                            vernier::gpu::softmax_slopes,
+                                            vernier::gpu::round_weights};

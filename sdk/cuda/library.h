@@ -15,6 +15,8 @@ struct Gate {
   const float *found_inf, *grad_scale;
 };
 
+enum class Kind : std::int32_t { float32, bfloat16, half };
+
 // A parameter with its gradient and state, all dense and in one memory layout. All are float32 unless said otherwise.
 struct Tensor {
   std::int64_t count;
@@ -55,16 +57,51 @@ struct Inspection {
 constexpr std::int64_t adam_scratch = 12;
 
 // A contiguous matrix that becomes fp8: number * scale, rounded. The three outputs may be nullptr.
-enum class Float8Input : std::int32_t { float32, bfloat16, half };
 struct Float8Cast {
   const void* from;
-  Float8Input kind;
+  Kind kind;
   std::int64_t rows, columns;
   const float* scale;
   bool is_e5m2;              // else E4M3
   std::uint8_t* values;      // rows x columns
   std::uint8_t* transposed;  // columns x rows
   float* largest;            // of the magnitudes before the scale; begins as 0
+};
+
+// Logits [rows, columns], contiguous: those of the classes from `first` on. For each row: target is the number of its
+// class among all; largest, the sum of e^(logit - largest), the target's logit, and the sum of the logits, each of the
+// classes until now. They begin as -inf, 0, anything, 0. total may be nullptr.
+struct SoftmaxSums {
+  const void* logits;
+  Kind kind;
+  std::int64_t rows, columns, first;
+  const std::int64_t* target;
+  float* largest;
+  double *sums, *chosen, *total;
+};
+// all * softmax - spread for each logit, hit less at the target; 0 in rows whose `all` is 0. These factors are numbers
+// of a row. log_sums: logarithms of the sums above.
+struct SoftmaxSlopes {
+  const void* logits;
+  void* to;  // may be the logits; float32 for half
+  Kind kind;
+  std::int64_t rows, columns, first;
+  const std::int64_t* target;
+  const float *largest, *log_sums;
+  const double *all, *hit, *spread;
+};
+
+// A master whose numbers become a bfloat16 weight, both in one memory layout.
+struct RoundedWeight {
+  std::int64_t count;
+  const float* master;
+  std::uint16_t *weight, *compensation;  // compensation: Kahan's
+  std::uint64_t first_sequence;          // of random numbers; each is for 4096 elements
+};
+struct Rounding {
+  bool is_stochastic = false;        // else with Kahan compensation
+  std::uint64_t seed = 0, draw = 0;  // stochastic: the random numbers
+  const float* skip = nullptr;       // Kahan: on the device, float32; nothing changes unless it is 0; nullptr: 0
 };
 
 struct Library {
@@ -86,6 +123,12 @@ struct Library {
   Trouble (*cast_to_float8)(const Float8Cast& cast, Stream stream);
   Trouble (*transpose_bytes)(const std::uint8_t* from, std::int64_t rows, std::int64_t columns, std::uint8_t* to,
                              Stream stream);
+
+  // Cross entropy of rows of logits.
+  Trouble (*softmax_sums)(const SoftmaxSums& rows, Stream stream);
+  Trouble (*softmax_slopes)(const SoftmaxSlopes& rows, Stream stream);
+
+  Trouble (*round_weights)(const Rounding& how, const RoundedWeight* weights, std::int64_t count, Stream stream);
 };
 
 }  // namespace vernier::gpu

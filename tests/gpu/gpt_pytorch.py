@@ -1,4 +1,4 @@
-"""A step of the network of parts.LARGE in PyTorch: gpt_pytorch.py fp32|tf32|bf16|fp16 eager|compile [cpu]"""
+"""A step of GPT-2 with 124 million parameters in PyTorch: gpt_pytorch.py fp32|tf32|bf16|fp16 eager|compile [cpu]"""
 import contextlib
 import sys
 import time
@@ -7,7 +7,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-LAYERS, HEADS, WIDTH, CONTEXT, BATCH = 12, 12, 768, 1024, 16
+LAYERS, HEADS, WIDTH, WORDS, CONTEXT, BATCH = 12, 12, 768, 50257, 1024, 16
 
 
 class Block(nn.Module):
@@ -28,7 +28,7 @@ class Block(nn.Module):
 class Network(nn.Module):
     def __init__(self):
         super().__init__()
-        self.wte, self.wpe = nn.Embedding(256, WIDTH), nn.Embedding(CONTEXT, WIDTH)
+        self.wte, self.wpe = nn.Embedding(WORDS, WIDTH), nn.Embedding(CONTEXT, WIDTH)
         self.blocks, self.ln_f = nn.ModuleList(Block() for _ in range(LAYERS)), nn.LayerNorm(WIDTH)
 
     def forward(self, x, y):
@@ -36,7 +36,7 @@ class Network(nn.Module):
         for block in self.blocks:
             h = block(h)
         logits = F.linear(self.ln_f(h), self.wte.weight)
-        return F.cross_entropy(logits.view(-1, 256).float(), y.reshape(-1))
+        return F.cross_entropy(logits.view(-1, WORDS).float(), y.reshape(-1))
 
 
 def main():
@@ -48,7 +48,7 @@ def main():
     scaler = torch.amp.GradScaler(device, enabled=precision == "fp16")
     forward = torch.compile(network) if mode == "compile" else network
     dtype = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(precision)
-    text = torch.randint(256, (BATCH, CONTEXT + 1), device=device)
+    text = torch.randint(WORDS, (BATCH, CONTEXT + 1), device=device)
 
     def step():
         with torch.autocast(device, dtype) if dtype else contextlib.nullcontext():

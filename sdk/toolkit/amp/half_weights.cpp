@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <set>
 
+#include "optim/gpu_optimizers.h"
 #include "stochastic_rounding.h"
 
 namespace vernier {
@@ -55,6 +56,24 @@ at::Generator generator_for(const torch::Device& device, std::uint64_t seed, std
   const std::uint64_t high = mixed();
   generator.set_current_seed(high << 32 | mixed());
   return generator;
+}
+
+// The weights that this rank updates, as the CUDA kernels take them.
+template <class Weights>
+std::vector<HalfWeight> for_kernels(const Weights& weights) {
+  std::vector<HalfWeight> all;
+  std::uint64_t chunks = 0;
+  for (const auto& weight : weights) {
+    if (weight.is_owned) all.push_back({weight.master, weight.model, weight.compensation, chunks});
+    chunks += static_cast<std::uint64_t>(rounding_chunks(weight.model.numel()));
+  }
+  return all;
+}
+
+// Those kernels, or nullptr: LibTorch's operators round.
+template <class Weights>
+const gpu::Library* kernels_for(const Weights& weights) {
+  return weights.empty() ? nullptr : gpu_library(weights.front().model.device());
 }
 
 }  // namespace
@@ -127,9 +146,13 @@ void HalfWeights::collect() {
 void HalfWeights::commit(const torch::Tensor& skip_update) {
   const torch::NoGradGuard no_grad;
   if (update_ == Update::masters) {
-    for (auto& weight : weights_) {
-      if (weight.is_owned) weight.model.copy_(weight.master);
+    TensorVector models, masters;
+    for (const auto& weight : weights_) {
+      if (!weight.is_owned) continue;
+      models.push_back(weight.model);
+      masters.push_back(weight.master);
     }
+    if (!models.empty()) at::_foreach_copy_(models, masters);
   } else if (update_ == Update::kahan) {
     commit_kahan(skip_update);
   } else if (update_ == Update::stochastic) {
@@ -141,6 +164,10 @@ void HalfWeights::commit(const torch::Tensor& skip_update) {
 
 // If nothing was updated, `master` may lie half way between two weights, and rounding could take the other one.
 void HalfWeights::commit_kahan(const torch::Tensor& skip_update) {
+  if (const auto* const kernels = kernels_for(weights_); kernels != nullptr) {
+    round_with_kahan_on_gpu(*kernels, for_kernels(weights_), skip_update);
+    return;
+  }
   for (auto& weight : weights_) {
     if (!weight.is_owned) continue;
     auto rounded = weight.master.to(torch::kBFloat16);
@@ -158,6 +185,10 @@ void HalfWeights::commit_kahan(const torch::Tensor& skip_update) {
 // the host does not know.
 void HalfWeights::commit_stochastic() {
   const auto draw = static_cast<std::uint64_t>(draws_++);
+  if (const auto* const kernels = kernels_for(weights_); kernels != nullptr) {
+    round_at_random_on_gpu(*kernels, for_kernels(weights_), seed_, draw);
+    return;
+  }
   std::uint64_t chunks = 0;
   at::Generator generator;
   for (auto& weight : weights_) {

@@ -14,6 +14,7 @@
 #include <optional>
 
 #include "cpu/blocked_softmax.h"
+#include "optim/gpu_library.h"
 #include "trace/interception.h"
 
 namespace vernier {
@@ -23,9 +24,12 @@ namespace {
 using torch::autograd::variable_list;
 using Given = std::optional<at::Tensor>;
 
-constexpr std::int64_t chunk_bytes = 52 << 20;  // of the logits of one chunk of rows
-constexpr std::int64_t fewest_rows = 64;        // of a chunk: the weight is read once a chunk, its gradient written
-constexpr std::int64_t block_classes = 4096;    // whose weights and gradients the third cache holds
+// Bytes of the logits of one chunk of rows. A GPU needs large products.
+std::int64_t chunk_bytes(const at::Tensor& input) {
+  return (input.is_cpu() ? 52 : 512) << 20;
+}
+constexpr std::int64_t fewest_rows = 64;      // of a chunk: the weight is read once a chunk, its gradient written
+constexpr std::int64_t block_classes = 4096;  // whose weights and gradients a CPU's third cache holds
 
 at::Tensor given(const Given& tensor) {
   return tensor.value_or(at::Tensor());
@@ -87,7 +91,8 @@ class ChunkedHead {
       const auto length = std::min(size, count - first);
       const auto part = [&](const at::Tensor& x) { return x.narrow(0, first, length); };
       BlockedSoftmax softmax(part(rows.target), {part(factors.hit), part(factors.spread), part(factors.all)},
-                             wanted_.class_weight, wanted_.smoothing, weight_.size(0), wanted_.dtype);
+                             wanted_.class_weight, wanted_.smoothing, weight_.size(0), wanted_.dtype,
+                             gpu_library(input_.device()));
       const auto x =
           (rows.places.defined() ? input_.index_select(0, part(rows.places)) : part(input_)).to(wanted_.dtype);
       loss += compute(x, softmax, wants, first == 0, gradients, slopes_of_input);
@@ -145,12 +150,13 @@ class ChunkedHead {
 
   std::int64_t chunk_rows(std::int64_t rows) const {
     if (wanted_.chunk_rows > 0) return wanted_.chunk_rows;
-    const auto most = most_rows(weight_.size(0), wanted_.dtype), chunks = (rows + most - 1) / most;
+    const auto most = most_rows(input_, weight_, wanted_.dtype), chunks = (rows + most - 1) / most;
     return chunks < 2 ? std::max<std::int64_t>(rows, 1) : (rows + chunks - 1) / chunks;
   }
 
+  std::int64_t block_size() const { return input_.is_cpu() ? block_classes : weight_.size(0); }
   at::Tensor block_of(const at::Tensor& x, std::int64_t first) const {
-    return x.narrow(0, first, std::min(block_classes, weight_.size(0) - first));
+    return x.narrow(0, first, std::min(block_size(), weight_.size(0) - first));
   }
 
   // One chunk: all logits, then their slopes, from the last block to the first, whose weights the cache may still hold.
@@ -158,7 +164,7 @@ class ChunkedHead {
                      Gradients& gradients, at::Tensor& of_input) const {
     std::vector<at::Tensor> logits;
     const bool wants_any = wants[0] || wants[1] || wants[2];
-    for (std::int64_t first = 0; first < weight_.size(0); first += block_classes) {
+    for (std::int64_t first = 0; first < weight_.size(0); first += block_size()) {
       const auto w = block_of(weight_, first).to(wanted_.dtype).t();
       auto block = bias_.defined() ? at::addmm(block_of(bias_, first).to(wanted_.dtype), x, w) : at::mm(x, w);
       softmax.add(block, first);
@@ -168,7 +174,7 @@ class ChunkedHead {
     const auto inputs = x.to(slope_dtype(wanted_.dtype));
     if (wants[0]) of_input = at::zeros(x.sizes(), x.options().dtype(wide_));
     for (auto i = std::ssize(logits) - 1; i >= 0; --i) {
-      const auto first = i * block_classes;
+      const auto first = i * block_size();
       const auto slopes = softmax.slopes(logits[static_cast<std::size_t>(i)], first);
       logits.pop_back();
       if (wants[0]) add_product(of_input, slopes, block_of(weight_, first).to(wanted_.dtype), false);
@@ -190,8 +196,9 @@ class ChunkedHead {
   }
 
  public:
-  static std::int64_t most_rows(std::int64_t classes, at::ScalarType dtype) {
-    return std::max(fewest_rows, chunk_bytes / (classes * static_cast<std::int64_t>(c10::elementSize(dtype))));
+  static std::int64_t most_rows(const at::Tensor& input, const at::Tensor& weight, at::ScalarType dtype) {
+    const auto bytes_of_row = weight.size(0) * static_cast<std::int64_t>(c10::elementSize(dtype));
+    return std::max(fewest_rows, chunk_bytes(input) / bytes_of_row);
   }
 
  private:
@@ -277,7 +284,7 @@ at::ScalarType dtype_of(const at::Tensor& input) {
 // Gradients of 16-bit weights are added up in float32, which must cost less than all logits do.
 bool is_worth_chunks(const at::Tensor& input, const at::Tensor& weight, at::ScalarType dtype) {
   const auto rows = input.size(0);
-  if (rows <= ChunkedHead::most_rows(weight.size(0), dtype)) return false;
+  if (rows <= ChunkedHead::most_rows(input, weight, dtype)) return false;
   return c10::elementSize(weight.scalar_type()) >= 4 || 10 * rows > 4 * weight.size(1);
 }
 

@@ -12,29 +12,34 @@
 #include <ATen/ops/zeros.h>
 #include <ATen/ops/zeros_like.h>
 
+#include <c10/core/DeviceGuard.h>
+
 #include <cmath>
 #include <limits>
 
 #include "cpu/rows.h"
+#include "optim/gpu_library.h"
 
 namespace vernier {
 
 BlockedSoftmax::BlockedSoftmax(const at::Tensor& target, LossFactors factors, const at::Tensor& class_weight,
-                               double smoothing, std::int64_t classes, at::ScalarType dtype)
+                               double smoothing, std::int64_t classes, at::ScalarType dtype,
+                               const gpu::Library* library)
     : target_(target.contiguous()),
       factors_(std::move(factors)),
       class_weight_(class_weight),
       smooths_(smoothing != 0),
-      has_kernels_(target.is_cpu() && dtype != at::kDouble && may_compute_rows() &&
-                   !(smooths_ && class_weight.defined())),
+      has_kernels_(dtype != at::kDouble && !(smooths_ && class_weight.defined())),
+      library_(has_kernels_ ? library : nullptr),
       classes_(static_cast<double>(classes)),
       dtype_(dtype) {
   const auto wide = target.options().dtype(wide_of(dtype)), sums = target.options().dtype(at::kDouble);
   largest_ = at::full(target.sizes(), -std::numeric_limits<double>::infinity(), wide);
   log_sums_ = at::empty(target.sizes(), wide);
   sums_ = at::zeros(target.sizes(), sums);
-  chosen_ = at::zeros(target.sizes(), sums);
+  chosen_ = at::full(target.sizes(), NAN, sums);
   if (smooths_) total_ = at::zeros(target.sizes(), sums);
+  has_kernels_ = has_kernels_ && library_ == nullptr && target.is_cpu() && may_compute_rows();
   if (!has_kernels_) return;
   all_ = factors_.all.to(at::kFloat).contiguous();
   spread_ = factors_.spread.to(at::kFloat).contiguous();
@@ -48,6 +53,7 @@ std::pair<at::Tensor, at::Tensor> BlockedSoftmax::places(std::int64_t first, std
 }
 
 void BlockedSoftmax::add(const at::Tensor& logits, std::int64_t first) {
+  if (library_ != nullptr) return add_on_gpu(logits, first);
   if (smooths_) {
     const auto wide = logits.to(wide_of(dtype_));
     total_ += class_weight_.defined()
@@ -63,6 +69,41 @@ void BlockedSoftmax::add(const at::Tensor& logits, std::int64_t first) {
   largest_ = most;
   const auto [is_here, column] = places(first, x.size(1));
   chosen_ = at::where(is_here, x.gather(1, column).squeeze(1).to(at::kDouble), chosen_);
+}
+
+void BlockedSoftmax::add_on_gpu(const at::Tensor& logits, std::int64_t first) {
+  const c10::DeviceGuard guard(logits.device());
+  const gpu::SoftmaxSums rows{logits.const_data_ptr(),
+                              kind_of(dtype_),
+                              logits.size(0),
+                              logits.size(1),
+                              first,
+                              target_.const_data_ptr<std::int64_t>(),
+                              largest_.mutable_data_ptr<float>(),
+                              sums_.mutable_data_ptr<double>(),
+                              chosen_.mutable_data_ptr<double>(),
+                              smooths_ ? total_.mutable_data_ptr<double>() : nullptr};
+  require_launched(library_->softmax_sums(rows, stream_of(logits.device())), "softmax_sums");
+}
+
+at::Tensor BlockedSoftmax::slopes_on_gpu(const at::Tensor& logits, std::int64_t first) const {
+  const c10::DeviceGuard guard(logits.device());
+  const bool is_other = slope_dtype(dtype_) != dtype_;
+  auto slopes = is_other ? at::empty_like(logits, logits.options().dtype(slope_dtype(dtype_))) : logits;
+  const gpu::SoftmaxSlopes rows{logits.const_data_ptr(),
+                                slopes.mutable_data_ptr(),
+                                kind_of(dtype_),
+                                logits.size(0),
+                                logits.size(1),
+                                first,
+                                target_.const_data_ptr<std::int64_t>(),
+                                largest_.const_data_ptr<float>(),
+                                log_sums_.const_data_ptr<float>(),
+                                factors_.all.const_data_ptr<double>(),
+                                factors_.hit.const_data_ptr<double>(),
+                                factors_.spread.const_data_ptr<double>()};
+  require_launched(library_->softmax_slopes(rows, stream_of(logits.device())), "softmax_slopes");
+  return slopes;
 }
 
 void BlockedSoftmax::add_by_kernels(const at::Tensor& logits, std::int64_t first) {
@@ -95,6 +136,7 @@ at::Tensor BlockedSoftmax::loss() {
 }
 
 at::Tensor BlockedSoftmax::slopes(const at::Tensor& logits, std::int64_t first) const {
+  if (library_ != nullptr) return slopes_on_gpu(logits, first);
   if (has_kernels_) return slopes_by_kernels(logits, first);
   const auto wide = wide_of(dtype_);
   const auto column_of = [&](const at::Tensor& x) { return x.to(wide).unsqueeze(1); };

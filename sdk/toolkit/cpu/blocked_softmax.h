@@ -2,8 +2,13 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
+#include <vernier/abi.h>
 
 namespace vernier {
+
+namespace gpu {
+struct Library;
+}
 
 // float32, or float64 for float64: sums and slopes.
 inline at::ScalarType wide_of(at::ScalarType dtype) {
@@ -20,19 +25,22 @@ struct LossFactors {
   at::Tensor hit, spread, all;
 };
 
-// First add() all blocks, then loss(), then slopes() of each.
-class BlockedSoftmax {
+// First add() all blocks, then loss(), then slopes() of each. A row whose target is in no block has the loss NaN.
+class VERNIER_API BlockedSoftmax {
  public:
+  // library: CUDA kernels (optim/gpu_library.h), or nullptr.
   BlockedSoftmax(const at::Tensor& target, LossFactors factors, const at::Tensor& class_weight, double smoothing,
-                 std::int64_t classes, at::ScalarType dtype);
+                 std::int64_t classes, at::ScalarType dtype, const gpu::Library* library);
 
   // logits: [rows, some classes], contiguous; first: the number of the first of these classes.
   void add(const at::Tensor& logits, std::int64_t first);
   at::Tensor loss();  // the sum over the rows: 0-dim, float64
-  // Derivatives of the loss by these logits.
+  // Derivatives of the loss by these logits. On a GPU they may take the memory of the logits.
   at::Tensor slopes(const at::Tensor& logits, std::int64_t first) const;
 
  private:
+  void add_on_gpu(const at::Tensor& logits, std::int64_t first);
+  at::Tensor slopes_on_gpu(const at::Tensor& logits, std::int64_t first) const;
   void add_by_kernels(const at::Tensor& logits, std::int64_t first);
   at::Tensor slopes_by_kernels(const at::Tensor& logits, std::int64_t first) const;
   std::pair<at::Tensor, at::Tensor> places(std::int64_t first, std::int64_t columns) const;
@@ -41,6 +49,7 @@ class BlockedSoftmax {
   LossFactors factors_;
   at::Tensor class_weight_;
   bool smooths_, has_kernels_;
+  const gpu::Library* library_;
   double classes_;
   at::ScalarType dtype_;
   at::Tensor largest_, sums_, log_sums_, chosen_, total_;  // of each row

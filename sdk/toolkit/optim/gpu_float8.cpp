@@ -8,11 +8,6 @@ namespace vernier {
 
 namespace {
 
-gpu::Float8Input kind_of(const torch::Tensor& x) {
-  if (x.scalar_type() == torch::kBFloat16) return gpu::Float8Input::bfloat16;
-  return x.scalar_type() == torch::kHalf ? gpu::Float8Input::half : gpu::Float8Input::float32;
-}
-
 std::uint8_t* bytes_of(const torch::Tensor& values) {
   return values.defined() ? static_cast<std::uint8_t*>(values.data_ptr()) : nullptr;
 }
@@ -22,7 +17,7 @@ void cast(const gpu::Library& library, const torch::Tensor& x, const torch::Tens
   const c10::DeviceGuard guard(x.device());
   gpu::Float8Cast all{};
   all.from = x.const_data_ptr();
-  all.kind = kind_of(x);
+  all.kind = kind_of(x.scalar_type());
   all.columns = x.dim() == 0 ? 1 : x.size(-1);
   all.rows = x.numel() / all.columns;
   all.scale = scale.const_data_ptr<float>();

@@ -26,11 +26,12 @@ const gpu::Library* found_for(const c10::Device& device) {
     if (const auto wrong = wrong_on_device(library, device); !wrong.empty()) {
       throw Error("its " + wrong + " differs from the CPU's");
     }
-    log(Level::info, "cuda", "optimizers, gradient norms and casts to fp8 are computed by Vernier's CUDA kernels");
+    log(Level::info, "cuda",
+        "Vernier's CUDA kernels compute optimizers, gradient norms, cross entropy, roundings and casts");
     return &library;
   } catch (const std::exception& error) {
     log(Level::warning, "cuda",
-        c10::str("optimizers, gradient norms and casts to fp8 take longer, by LibTorch's operators: "
+        c10::str("optimizers, gradient norms, cross entropy, roundings and casts take longer, by LibTorch's operators: "
                  "Vernier's CUDA kernels cannot be used: ",
                  error.what()));
     return nullptr;
@@ -72,6 +73,11 @@ std::string gpu_library_file() {
   const auto folder = std::filesystem::path(here.dli_fname).parent_path();
   const auto beside = folder / "libvernier_cuda.so";
   return std::filesystem::exists(beside) ? beside : folder / "vernier" / "libvernier_cuda.so";
+}
+
+gpu::Kind kind_of(c10::ScalarType dtype) {
+  if (dtype == c10::kBFloat16) return gpu::Kind::bfloat16;
+  return dtype == c10::kHalf ? gpu::Kind::half : gpu::Kind::float32;
 }
 
 gpu::Stream stream_of(const c10::Device& device) {

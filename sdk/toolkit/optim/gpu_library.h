@@ -3,6 +3,7 @@
 #pragma once
 
 #include <c10/core/Device.h>
+#include <c10/core/ScalarType.h>
 #include <vernier/abi.h>
 
 #include <string>
@@ -23,6 +24,9 @@ VERNIER_API const gpu::Library& open_gpu_library(const std::string& file);
 
 // Beside the toolkit in a build tree, in vernier/ beside it in an installation.
 VERNIER_API std::string gpu_library_file();
+
+// Of float32, bfloat16 or float16.
+gpu::Kind kind_of(c10::ScalarType dtype);
 
 // The current stream of a GPU; nullptr for a CPU.
 gpu::Stream stream_of(const c10::Device& device);

@@ -4,6 +4,8 @@
 #include <c10/core/DeviceGuard.h>
 #include <torch/types.h>
 
+#include "amp/stochastic_rounding.h"
+#include "cpu/blocked_softmax.h"
 #include "gpu_float8.h"
 #include "optim/kernels/counter_rng.h"
 
@@ -109,6 +111,36 @@ bool norms_are_right(const gpu::Library& library, const c10::Device& device) {
   return at::allclose(ours.norm.cpu(), right.norm, 1e-12) && ours.found_inf.item<float>() == 0;
 }
 
+bool roundings_are_right(const gpu::Library& library, const c10::Device& device) {
+  const auto master = some_numbers(9001, 5), right = at::empty_like(master, torch::kBFloat16);
+  const auto on_device = master.to(device), weight = at::empty_like(on_device, torch::kBFloat16);
+  const auto rest = at::empty_like(weight);
+  round_on_host(master.const_data_ptr<float>(), right.mutable_data_ptr<c10::BFloat16>(), 9001, 7, 2, 3);
+  round_at_random_on_gpu(library, {{on_device, weight, {}, 2}}, 7, 3);
+  if (!at::equal(weight.cpu(), right)) return false;
+  round_with_kahan_on_gpu(library, {{on_device, weight, rest, 0}}, {});
+  const auto nearest = master.to(torch::kBFloat16);
+  return at::equal(weight.cpu(), nearest) && at::equal(rest.cpu(), (master - nearest).to(torch::kBFloat16));
+}
+
+bool softmax_is_right(const gpu::Library& library, const c10::Device& device) {
+  constexpr std::int64_t rows = 3, classes = 2001;
+  const auto logits = some_numbers(rows * classes, 6).view({rows, classes});
+  const auto target = at::arange(rows) * 700, ones = at::ones({rows}, torch::kFloat64);
+  const auto results = [&](const c10::Device& on, const gpu::Library* kernels) {
+    const auto factor = ones.to(on);
+    BlockedSoftmax softmax(target.to(on), {factor, at::zeros_like(factor), factor}, {}, 0, classes, torch::kFloat32,
+                           kernels);
+    const auto x = logits.to(on, /*non_blocking=*/false, /*copy=*/true);
+    softmax.add(x, 0);
+    const auto loss = softmax.loss();
+    return std::pair(loss.cpu(), softmax.slopes(x, 0).cpu());
+  };
+  const auto [loss, slopes] = results(device, &library);
+  const auto [right, right_slopes] = results(torch::kCPU, nullptr);
+  return at::allclose(loss, right, 1e-6) && at::allclose(slopes, right_slopes, 1e-5, 1e-7);
+}
+
 gpu::AdamOptions shared_options(const auto& o, double lr) {
   return {lr, o.beta1, o.beta2, o.eps, /*l2=*/0, /*weight_decay=*/0, o.maximize};
 }
@@ -183,6 +215,35 @@ Inspected inspect_on_gpu(const gpu::Library& library, const std::vector<torch::T
   return {found_inf, norm, norms};
 }
 
+namespace {
+
+void round_on_gpu(const gpu::Library& library, const std::vector<HalfWeight>& weights, const gpu::Rounding& how) {
+  if (weights.empty()) return;
+  const auto device = weights.front().weight.device();
+  const c10::DeviceGuard guard(device);
+  std::vector<gpu::RoundedWeight> all;
+  for (const auto& [master, weight, compensation, first] : weights) {
+    const auto bits = [](const torch::Tensor& tensor) { return static_cast<std::uint16_t*>(tensor.data_ptr()); };
+    all.push_back({weight.numel(), master.const_data_ptr<float>(), bits(weight),
+                   compensation.defined() ? bits(compensation) : nullptr, first});
+    weight.unsafeGetTensorImpl()->bump_version();
+  }
+  const auto count = static_cast<std::int64_t>(all.size());
+  require_launched(library.round_weights(how, all.data(), count, stream_of(device)), "round_weights");
+}
+
+}  // namespace
+
+void round_with_kahan_on_gpu(const gpu::Library& library, const std::vector<HalfWeight>& weights,
+                             const torch::Tensor& skip) {
+  round_on_gpu(library, weights, {.skip = skip.defined() ? skip.const_data_ptr<float>() : nullptr});
+}
+
+void round_at_random_on_gpu(const gpu::Library& library, const std::vector<HalfWeight>& weights, std::uint64_t seed,
+                            std::uint64_t draw) {
+  round_on_gpu(library, weights, {.is_stochastic = true, .seed = seed, .draw = draw});
+}
+
 std::string wrong_on_device(const gpu::Library& library, const c10::Device& device) {
   const torch::NoGradGuard no_grad;
   for (const auto state : {AdamState::full, AdamState::bfloat16, AdamState::eight_bit}) {
@@ -205,6 +266,8 @@ std::string wrong_on_device(const gpu::Library& library, const c10::Device& devi
     return "sgd";
   }
   if (!norms_are_right(library, device)) return "norm";
+  if (!roundings_are_right(library, device)) return "rounding of bfloat16 weights";
+  if (!softmax_is_right(library, device)) return "cross entropy";
   return casts_are_right(library, device) ? "" : "cast to fp8";
 }
 

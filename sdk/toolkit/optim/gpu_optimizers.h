@@ -28,6 +28,18 @@ VERNIER_API void sgd_on_gpu(const gpu::Library& library, const gpu::SGDOptions& 
 // inspect_gradients() for gradients of which can_inspect() is true; not an empty list.
 VERNIER_API Inspected inspect_on_gpu(const gpu::Library& library, const std::vector<torch::Tensor>& gradients);
 
+// Rounds each master into its bfloat16 weight, in memory layouts that are the same. The chunks of the weights' random
+// numbers follow each other. skip: undefined, or float32 0-dim; nothing changes unless it is 0.
+struct HalfWeight {
+  torch::Tensor master, weight;
+  torch::Tensor compensation;  // bfloat16, for Kahan's rounding
+  std::uint64_t first_chunk;   // of random numbers (amp/stochastic_rounding.h)
+};
+VERNIER_API void round_with_kahan_on_gpu(const gpu::Library& library, const std::vector<HalfWeight>& weights,
+                                         const torch::Tensor& skip);
+VERNIER_API void round_at_random_on_gpu(const gpu::Library& library, const std::vector<HalfWeight>& weights,
+                                        std::uint64_t seed, std::uint64_t draw);
+
 // Compares each kernel with the kernels for the CPU on a few numbers. Returns the name of the first one whose results
 // differ by more than roundings, or "". Waits for the device.
 VERNIER_API std::string wrong_on_device(const gpu::Library& library, const c10::Device& device);

@@ -6,6 +6,7 @@
 #include <vernier/grad_norm.h>
 #include <vernier/optim.h>
 
+#include <array>
 #include <cmath>
 #include <cstring>
 #include <filesystem>
@@ -14,6 +15,8 @@
 #include <string>
 
 #include "../../../sdk/cuda/float8.h"
+#include "amp/stochastic_rounding.h"
+#include "cpu/blocked_softmax.h"
 #include "optim/gpu_float8.h"
 #include "optim/gpu_optimizers.h"
 
@@ -245,6 +248,100 @@ TEST_CASE("gpu library: casts to fp8 have the bits of LibTorch, with largest mag
   }
 }
 
+// Rounds a list of masters on both sides. Returns the kind of rounding whose bits differ, or "".
+std::string difference_of_roundings() {
+  std::vector<vernier::HalfWeight> weights;
+  Tensors right;
+  const auto seed = std::uint64_t{draw()} << 32 | draw(), now = std::uint64_t{draw() % 1000};
+  std::uint64_t chunks = draw() % 5;
+  const std::size_t count = one_in(100) ? 70 : 1 + draw() % 5;
+  for (std::size_t i = 0; i < count; ++i) {
+    const auto size = one_in(20) ? 30000 + static_cast<std::int64_t>(draw() % 9000) : any_size(0);
+    const auto master = numbers(size, one_in(2));
+    const auto like = [&] { return at::ones({size}, torch::kBFloat16); };
+    weights.push_back({master, like(), like(), chunks});
+    right.push_back(like());
+    vernier::round_on_host(master.const_data_ptr<float>(), right.back().mutable_data_ptr<c10::BFloat16>(), size, seed,
+                           chunks, now);
+    chunks += static_cast<std::uint64_t>(vernier::rounding_chunks(size));
+  }
+  vernier::gpu::threads_run_backwards = one_in(2);
+  vernier::round_at_random_on_gpu(library, weights, seed, now);
+  for (std::size_t i = 0; i < count; ++i) {
+    if (!same_bits(weights[i].weight, right[i])) return "stochastic";
+  }
+  const auto skip = one_in(3) ? torch::Tensor() : scalar(one_in(2) ? 1.0F : 0.0F);
+  const bool is_skipped = skip.defined() && skip.item<float>() != 0;
+  Tensors rests;
+  for (std::size_t i = 0; i < count; ++i) {
+    if (is_skipped) {
+      rests.push_back(weights[i].compensation.clone());
+      continue;
+    }
+    right[i] = weights[i].master.to(torch::kBFloat16);
+    rests.push_back((weights[i].master - right[i]).to(torch::kBFloat16));
+  }
+  vernier::round_with_kahan_on_gpu(library, weights, skip);
+  for (std::size_t i = 0; i < count; ++i) {
+    if (!same_bits(weights[i].weight, right[i])) return "Kahan";
+    if (!same_bits(weights[i].compensation, rests[i])) return "Kahan's compensation";
+  }
+  return "";
+}
+
+TEST_CASE("gpu library: bfloat16 weights are rounded to the bits of the CPU") {
+  for (int i = 0; i < 5000; ++i) REQUIRE(difference_of_roundings() == "");
+}
+
+// Logits in two blocks of classes against LibTorch in float64. Returns what differs, or "".
+std::string difference_of_cross_entropy() {
+  const auto kind = std::array{torch::kFloat32, torch::kBFloat16, torch::kHalf}[draw() % 3];
+  const auto rows = 1 + static_cast<std::int64_t>(draw() % 5);
+  const auto classes = one_in(30) ? 2049 + static_cast<std::int64_t>(draw() % 3000) : any_size(2);
+  const auto cut = 1 + static_cast<std::int64_t>(draw()) % (classes - 1);
+  const double smoothing = one_in(3) ? 0.1 : 0.0;
+  auto x = (at::randn({rows, classes}) * between(0.1, 30)).to(kind);
+  if (one_in(5)) x[0][0] = -std::numeric_limits<float>::infinity();
+  const bool is_odd = smoothing == 0 && one_in(10);
+  if (is_odd) x[0][classes - 1] = one_in(2) ? NAN : INFINITY;
+  auto target = at::randint(1, classes, {rows});
+  const auto share = at::rand({rows}, torch::kFloat64);
+  if (one_in(4)) share[rows - 1] = 0;
+  const auto spread = share * smoothing / static_cast<double>(classes), hit = share * (1 - smoothing);
+  vernier::BlockedSoftmax softmax(target, {hit, spread, hit + spread * static_cast<double>(classes)}, {}, smoothing,
+                                  classes, kind, &library);
+  vernier::gpu::threads_run_backwards = one_in(2);
+  const auto part = [&](bool second) {
+    return (second ? x.slice(1, cut) : x.slice(1, 0, cut)).clone(at::MemoryFormat::Contiguous);
+  };
+  softmax.add(part(false), 0);
+  softmax.add(part(true), cut);
+  const auto loss = softmax.loss();
+  const auto slopes = at::cat({softmax.slopes(part(false), 0), softmax.slopes(part(true), cut)}, 1);
+  const auto wide = x.to(torch::kFloat64).requires_grad_();
+  const auto losses = at::cross_entropy_loss(wide, target, {}, at::Reduction::None, -100, smoothing);
+  const auto right = at::where(share != 0, losses * share, at::zeros_like(share)).sum();
+  if (smoothing == 0 || x.isfinite().all().item<bool>()) {
+    if (!at::allclose(loss, right.detach(), 1e-6, 1e-6, /*equal_nan=*/true)) return "loss";
+    right.backward();
+    const double bound = kind == torch::kBFloat16 ? 8e-3 : 2e-5;
+    const auto gradient = at::where((share != 0).unsqueeze(1), wide.grad(), at::zeros({}, wide.options()));
+    if (!at::allclose(slopes.to(torch::kFloat64), gradient, bound, 1e-6, /*equal_nan=*/true)) return "slopes";
+  }
+  return "";
+}
+
+TEST_CASE("gpu library: cross entropy of logits in blocks is that of LibTorch in float64") {
+  torch::manual_seed(8);
+  for (int i = 0; i < 10000; ++i) REQUIRE(difference_of_cross_entropy() == "");
+  vernier::BlockedSoftmax of_no_class(
+      at::full({1}, 7),
+      {at::ones({1}, torch::kFloat64), at::zeros({1}, torch::kFloat64), at::ones({1}, torch::kFloat64)}, {}, 0, 5,
+      torch::kFloat32, &library);
+  of_no_class.add(at::randn({1, 5}), 0);
+  CHECK(of_no_class.loss().isnan().item<bool>());
+}
+
 TEST_CASE("gpu library: half and every code of fp8 are exact") {
   for (int bits = 0; bits < 65536; ++bits) {
     const auto pattern = static_cast<std::uint16_t>(bits);
@@ -286,6 +383,12 @@ TEST_CASE("gpu library: one that computes something else is not used") {
   };
   CHECK(vernier::wrong_on_device(broken, torch::kCPU) == "norm");
   broken = library;
+  broken.round_weights = nothing;
+  CHECK(vernier::wrong_on_device(broken, torch::kCPU) == "rounding of bfloat16 weights");
+  broken = library;
+  broken.softmax_slopes = nothing;
+  CHECK(vernier::wrong_on_device(broken, torch::kCPU) == "cross entropy");
+  broken = library;
   broken.cast_to_float8 = nothing;
   CHECK(vernier::wrong_on_device(broken, torch::kCPU) == "cast to fp8");
 }
@@ -298,7 +401,8 @@ TEST_CASE("gpu library: a file that cannot be used says why") {
                        (VERNIER_BINARY_DIR "/libvernier_sdk.so is of another build of Vernier: build it again"),
                        vernier::Error);
   if (!std::filesystem::exists(vernier::gpu_library_file())) return;
-  CHECK(vernier::open_gpu_library(vernier::gpu_library_file()).trouble() != nullptr);  // where there is no GPU
+  const auto* const trouble = vernier::open_gpu_library(vernier::gpu_library_file()).trouble();
+  CHECK((trouble == nullptr) == std::filesystem::exists("/dev/nvidiactl"));
 }
 
 }  // namespace gpu_library_test

@@ -1,10 +1,14 @@
 // Optimizers and norms on a real GPU against the CPU, through the SDK as a training loop calls it.
 #include <ATen/ATen.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
+#include <c10/util/StringUtil.h>
 #include <doctest/doctest.h>
 #include <torch/utils.h>
 #include <vernier/float8.h>
 #include <vernier/grad_norm.h>
+#include <vernier/half_weights.h>
+#include <vernier/linear_cross_entropy.h>
+#include <vernier/memory.h>
 #include <vernier/optim.h>
 
 #include <chrono>
@@ -133,6 +137,51 @@ void time_updates(const char* name, const Options& options) {
   MESSAGE(line);
 }
 
+using Update = vernier::HalfWeights::Update;
+
+// Weights in bfloat16, with float32 parameters for the optimizer.
+struct Halves {
+  std::shared_ptr<torch::nn::Module> model = std::make_shared<torch::nn::Module>();
+  std::vector<vernier::Parameter> parameters;
+  vernier::HalfWeights weights;
+
+  Halves(const Tensors& tensors, Update update) : weights(torch::kBFloat16, update) {
+    for (std::size_t i = 0; i < tensors.size(); ++i) {
+      const auto name = "p" + std::to_string(i);
+      const auto& parameter = model->register_parameter(name, tensors[i].detach().clone());
+      parameters.push_back({name, parameter, parameter});
+    }
+    weights.prepare(*model, parameters, /*seed=*/7);
+  }
+  void update(double change, const torch::Tensor& skip = {}) {
+    const torch::NoGradGuard no_grad;
+    weights.collect();
+    for (auto& parameter : parameters) parameter.master.mul_(change);
+    weights.commit(skip);
+  }
+};
+
+void time_roundings(const char* name, Update update) {
+  std::string line = std::string("speed: weights in bf16, ") + name + ", 124 M parameters";
+  Halves halves(gpt2_parameters(), update);
+  for (const bool own : {true, false}) {
+    vernier::use_gpu_library(own);
+    line += std::string(own ? ": kernels " : ", operators ") +
+            std::to_string(milliseconds([&] { halves.update(1.001); })) + " ms";
+  }
+  vernier::use_gpu_library(true);
+  MESSAGE(line);
+}
+
+// Loss and gradients of a head, whose logits are computed in chunks or all at once.
+Tensors head_results(const Tensors& given, const torch::Tensor& target, bool in_chunks) {
+  const auto x = given[0].detach().requires_grad_(), weight = given[1].detach().requires_grad_();
+  const auto loss = in_chunks ? vernier::linear_cross_entropy(x, weight, target)
+                              : at::cross_entropy_loss(at::linear(x, weight).to(torch::kFloat32), target);
+  loss.backward();
+  return {loss.detach(), x.grad(), weight.grad()};
+}
+
 }  // namespace
 
 TEST_CASE("gpu: the CUDA kernels are used, and updates have the bits of the CPU") {
@@ -157,6 +206,27 @@ TEST_CASE("gpu: norms and the finite check are those of the CPU") {
     const auto ours = vernier::inspect_gradients(on_gpu(gradients)), right = vernier::inspect_gradients(gradients);
     CHECK(ours.found_inf.item<float>() == right.found_inf.item<float>());
     CHECK(at::allclose(ours.norm.cpu(), right.norm, 1e-13, 0, /*equal_nan=*/true));
+  }
+}
+
+TEST_CASE("gpu: weights in bfloat16 are rounded to the bits of the CPU") {
+  if (!has_gpu()) return;
+  torch::manual_seed(6);
+  const auto tensors = random_tensors(1);
+  for (const auto update : {Update::masters, Update::stochastic, Update::kahan}) {
+    Halves ours(on_gpu(tensors), update), right(tensors, update);
+    for (int step = 0; step < 5; ++step) {
+      const auto skip = update == Update::kahan ? at::full({}, step == 2 ? 1.0F : 0.0F) : torch::Tensor();
+      ours.update(1.001, skip.defined() ? skip.to(torch::kCUDA) : skip);
+      right.update(1.001, skip);
+    }
+    const auto on_gpu = ours.weights.state_dict();
+    for (std::size_t i = 0; i < tensors.size(); ++i) {
+      CHECK(same_bits(ours.parameters[i].model, right.parameters[i].model));
+    }
+    for (const auto& [name, tensor] : right.weights.state_dict().tensors) {
+      CHECK(same_bits(on_gpu.tensor(name), tensor));
+    }
   }
 }
 
@@ -203,6 +273,8 @@ TEST_CASE("gpu: time of updates and norms") {
   time_updates("adamw 8bit", AdamWOptions{.state = AdamState::eight_bit});
   time_updates("lion", vernier::LionOptions{});
   time_updates("sgd with momentum", vernier::SGDOptions{.momentum = 0.9});
+  time_roundings("Kahan", Update::kahan);
+  time_roundings("stochastic", Update::stochastic);
   Tensors gradients;
   for (const auto& parameter : gpt2_parameters()) gradients.push_back(parameter.grad());
   const auto norms = [&] { vernier::inspect_gradients(gradients); };
@@ -211,6 +283,31 @@ TEST_CASE("gpu: time of updates and norms") {
   const double theirs = milliseconds(norms);
   vernier::use_gpu_library(true);
   MESSAGE("speed: norms and finite check, 124 M numbers: kernels " << ours << " ms, operators " << theirs << " ms");
+}
+
+TEST_CASE("gpu: a head of 128,256 classes does not hold its logits") {
+  if (!has_gpu()) return;
+  torch::manual_seed(5);
+  constexpr std::int64_t rows = 8192, width = 768, classes = 128256;
+  const auto options = torch::dtype(torch::kBFloat16).device(torch::kCUDA);
+  const Tensors given{at::randn({rows, width}, options), at::randn({classes, width}, options) * 0.02};
+  const auto target = at::randint(classes, {rows}, options.dtype(torch::kLong));
+  const auto ours = head_results(given, target, true), theirs = head_results(given, target, false);
+  CHECK(at::allclose(ours[0], theirs[0], 1e-4));
+  for (int i = 1; i < 3; ++i) {
+    const auto right = theirs[i].to(torch::kFloat32);
+    CHECK((ours[i].to(torch::kFloat32) - right).norm().item<double>() < 1e-2 * right.norm().item<double>());
+  }
+  std::string line = "speed: cross entropy of 8192 x 128,256 from a head of width 768 in bf16";
+  for (const bool in_chunks : {true, false}) {
+    const double time = milliseconds([&] { head_results(given, target, in_chunks); });
+    vernier::reset_peak_memory({torch::kCUDA, 0});
+    const auto before = vernier::allocated_memory({torch::kCUDA, 0}).now;
+    head_results(given, target, in_chunks);
+    const auto bytes = vernier::allocated_memory({torch::kCUDA, 0}).peak - before;
+    line += c10::str(in_chunks ? ": chunks " : ", all logits ", time, " ms and ", bytes >> 20, " MiB");
+  }
+  MESSAGE(line);
 }
 
 }  // namespace gpu_optimizer_test
