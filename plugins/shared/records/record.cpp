@@ -1,14 +1,14 @@
 #include "record.h"
 
+#include <ATen/ops/empty_like.h>
 #include <ATen/ops/stack.h>
-#include <c10/core/StreamGuard.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 
 #include <algorithm>
 #include <array>
 #include <charconv>
 #include <cmath>
-#include <map>
+#include <thread>
 
 namespace vernier {
 
@@ -57,13 +57,13 @@ std::string shortest(double value) {
 }
 
 void Record::resolve() {
-  if (late.empty()) return;
-  const c10::StreamGuard guard(stream);
-  for (const auto& [values, numbers] : late) {
-    const auto on_host = values.to(torch::kCPU, at::kDouble);
-    for (std::size_t i = 0; i < numbers.size(); ++i) entries[numbers[i]].value = on_host.const_data_ptr<double>()[i];
-  }
-  late.clear();
+  if (!arrived) return;
+  // A thread that waits in the driver would slow down the launches of the training thread.
+  while (!arrived->query()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  const auto* const values = late.values.const_data_ptr<double>();
+  for (std::size_t i = 0; i < late.entries.size(); ++i) entries[late.entries[i]].value = values[i];
+  arrived.reset();
+  late = {};
 }
 
 void Collector::collect(const Run& run, Record::Kind kind, Record& into) {
@@ -71,7 +71,8 @@ void Collector::collect(const Run& run, Record::Kind kind, Record& into) {
   into.step = run.step;
   into.time = seconds_since_1970();
   into.entries.clear();
-  into.late.clear();
+  into.late = {};
+  into.arrived.reset();
   into.notices.clear();
   into.histograms.clear();
   for (const auto& notice : run.notices) {
@@ -84,13 +85,17 @@ void Collector::collect(const Run& run, Record::Kind kind, Record& into) {
   add_metrics(run, into);
   if (kind == Record::Kind::validation) rates_.is_known = false;  // its time is not a step's
   if (on_device_.empty()) return;
-  into.stream = c10::impl::VirtualGuardImpl(run.device.type()).getStream(run.device);
-  std::map<torch::ScalarType, std::pair<std::vector<torch::Tensor>, std::vector<std::size_t>>> by_type;
+  std::vector<torch::Tensor> numbers;
   for (const auto& [tensor, entry] : on_device_) {
-    by_type[tensor.scalar_type()].first.push_back(tensor.reshape({}));
-    by_type[tensor.scalar_type()].second.push_back(entry);
+    numbers.push_back(tensor.reshape({}).to(at::kDouble));
+    into.late.entries.push_back(entry);
   }
-  for (auto& [type, part] : by_type) into.late.push_back({at::stack(part.first), std::move(part.second)});
+  // A copy into memory that is not pinned would make the host wait, and the training thread with it.
+  const auto on_device = at::stack(numbers);
+  into.late.values = at::empty_like(on_device, on_device.options().device(at::kCPU).pinned_memory(true));
+  into.late.values.copy_(on_device, /*non_blocking=*/true);
+  into.arrived.emplace(run.device.type());
+  into.arrived->record(c10::impl::VirtualGuardImpl(run.device.type()).getStream(run.device));
 }
 
 void Collector::add_step(const Run& run, Record& into) {

@@ -6,11 +6,12 @@
 
 #include <chrono>
 #include <deque>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
-#include <c10/core/Stream.h>
+#include <c10/core/Event.h>
 
 namespace vernier {
 
@@ -35,9 +36,9 @@ struct Record {
     const std::string* name;  // lives as long as the Collector
     double value;
   };
-  // Values that are on a device until the writer thread resolves the record.
+  // Values that are on their way from a device until the writer thread resolves the record.
   struct Late {
-    torch::Tensor values;              // 1-D
+    torch::Tensor values;              // 1-D, float64, pinned
     std::vector<std::size_t> entries;  // which entry each of them is
   };
 
@@ -45,9 +46,9 @@ struct Record {
   std::int64_t step = 0;  // from 1, as progress and jsonl count
   double time = 0;        // seconds since 1970
   std::vector<Entry> entries;
-  std::vector<Late> late;
-  c10::Stream stream{c10::Stream::DEFAULT, torch::Device(torch::kCPU)};  // on which `late` was computed
-  std::vector<std::pair<std::string, std::string>> notices;              // name, text
+  Late late;
+  std::optional<c10::Event> arrived;                         // when `late` is there
+  std::vector<std::pair<std::string, std::string>> notices;  // name, text
   std::vector<Histogram> histograms;
 
   // Writer thread: waits for the device, and fills in the entries that are late.
