@@ -1,6 +1,7 @@
 #include <ATen/record_function.h>
 #include <torch/nn/module.h>
 #include <vernier/error.h>
+#include <vernier/memory.h>
 #include <vernier/memory_ledger.h>
 
 #include <algorithm>
@@ -155,6 +156,7 @@ class MemoryLedger::Followed final : public c10::MemoryReportingInfoBase {
   }
 
   Phase phase() const { return phase_; }
+  c10::Device device() const { return device_; }
   std::int64_t peak() const { return peak_; }
   const char* peak_in() const { return names_of_phases[static_cast<std::size_t>(peak_in_)]; }
 
@@ -243,8 +245,15 @@ void MemoryLedger::follow() {
   guards_ = std::make_unique<Guards>(followed_);
 }
 
-void MemoryLedger::begin_forward() {
+// What a GPU's allocator holds for libraries, and for tensors that nobody names, counts too.
+void MemoryLedger::begin() {
   follow();
+  const auto device = followed_->device();
+  if (followed_->phase() == Phase::none && !device.is_cpu()) allocated_before_ = allocated_memory(device).now;
+}
+
+void MemoryLedger::begin_forward() {
+  begin();
   if (followed_->phase() == Phase::backward) end_backward();
   followed_->begin(Phase::forward);
 }
@@ -254,7 +263,7 @@ void MemoryLedger::begin_backward() {
 }
 
 void MemoryLedger::begin_update() {
-  follow();
+  begin();
   if (followed_->phase() == Phase::backward) end_backward();
   followed_->begin(Phase::update);
 }
@@ -300,6 +309,8 @@ MemoryUse MemoryLedger::stop() {
   add(use.bytes("optimizer") > 0 ? "other" : "optimizer", left.update);  // where it is held already, this is not its
   add("other", left.others);
   add("masters", left.masters);  // that are made for the update only
+  add("other", std::max<std::int64_t>(0, allocated_before_ - before));
+  before = std::max(before, allocated_before_);
   use.peak = before + followed_->peak();
   use.peak_in = followed_->peak_in();
   followed_.reset();

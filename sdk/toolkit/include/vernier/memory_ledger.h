@@ -37,7 +37,8 @@ struct VERNIER_API MemoryUse {
   //   activations    other tensors that were alive when forward ended and freed when backward ended
   //   optimizer      given to hold() under this name; otherwise allocated since begin_update() and alive at stop(),
   //                  which is the whole state if this was the optimizer's first step
-  //   other          allocated before begin_update() and alive at stop(): the loss, outputs that are still referenced
+  //   other          allocated before begin_update() and alive at stop(): the loss, outputs that are still referenced.
+  //                  On a GPU also what its allocator had given to others at the first begin: workspaces of cuBLAS
   std::vector<Part> parts;
   // The activations by layer, in the order of the model. A tensor belongs to the last layer whose weight was used
   // before it was made, so an activation function counts to the layer before it. "": before the first layer.
@@ -76,6 +77,7 @@ class VERNIER_API MemoryLedger {
  private:
   class Followed;
   struct Guards;
+  void begin();
   void end_backward();
 
   const torch::nn::Module& model_;
@@ -84,6 +86,7 @@ class VERNIER_API MemoryLedger {
   MemoryUse use_;
   std::unordered_set<const c10::StorageImpl*> counted_;
   std::int64_t gradients_before_ = 0;
+  std::int64_t allocated_before_ = 0;  // on a GPU: all that its allocator had given away
   std::shared_ptr<Followed> followed_;
   std::unique_ptr<Guards> guards_;
 };
