@@ -17,14 +17,8 @@ template <class Input>
 Trouble cast_from(const Float8Cast& c, Stream stream) {
   const auto* const from = static_cast<const typename Input::Number*>(c.from);
   const std::int64_t across = tiles(c.columns), blocks = across * tiles(c.rows);
-  if (c.is_e5m2) {
-    return launch(CastToFloat8<Input, 5, 2>{from, c.rows, c.columns, across, c.scale, 57344.0F, c.values, c.transposed,
-                                            c.largest},
-                  blocks, stream);
-  }
-  return launch(
-      CastToFloat8<Input, 4, 3>{from, c.rows, c.columns, across, c.scale, 448.0F, c.values, c.transposed, c.largest},
-      blocks, stream);
+  if (c.is_e5m2) return launch(CastToFloat8<Input, 5, 2>{from, across, c, 57344.0F}, blocks, stream);
+  return launch(CastToFloat8<Input, 4, 3>{from, across, c, 448.0F}, blocks, stream);
 }
 
 }  // namespace

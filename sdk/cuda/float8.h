@@ -39,6 +39,14 @@ VERNIER_BOTH void raise(float* largest, std::uint32_t magnitude) {
 }
 
 // A block has a tile of 64 x 64 numbers. Each of its outputs may be nullptr.
+// float8_scale() of the largest magnitude.
+VERNIER_BOTH float scale_of(float amax, const Float8Cast& cast) {
+  constexpr float largest = 3.402823466e38F;
+  if (!(amax > 0 && amax <= largest)) return 1;  // NaN too
+  const float scale = fminf(cast.highest / amax, largest);
+  return cast.power_of_two ? bits_as<float>(bits_as<std::uint32_t>(scale) & 0x7f800000U) : scale;
+}
+
 template <class Input, int exponent_bits, int fraction_bits>
 struct CastToFloat8 {
   static constexpr unsigned threads = 256, side = 64, step = threads / side;
@@ -47,16 +55,19 @@ struct CastToFloat8 {
     std::uint8_t tile[side][side + 4];  // the four keep columns in different banks
   };
   const typename Input::Number* from;
-  std::int64_t rows, columns, tiles_across;
-  const float* scale;
+  std::int64_t tiles_across;
+  Float8Cast cast;
   float most;
-  std::uint8_t *values, *transposed;
-  float* largest;
 
   template <class Block>
   VERNIER_BOTH void operator()(const Block& block, Shared& shared) const {
+    const std::int64_t rows = cast.rows, columns = cast.columns;
     const std::int64_t first_row = block.index / tiles_across * side, first_column = block.index % tiles_across * side;
-    const float factor = *scale;
+    auto* const values = cast.values;
+    auto* const transposed = cast.transposed;
+    const float factor = values == nullptr && transposed == nullptr ? 0.0F
+                         : cast.scale != nullptr                    ? *cast.scale
+                                                                    : scale_of(*cast.amax, cast);
     block.each([&](unsigned thread) {
       const unsigned column = thread % side;
       std::uint32_t own = 0;
@@ -81,7 +92,12 @@ struct CastToFloat8 {
         }
       });
     }
-    if (largest == nullptr) return;
+    block.each([&](unsigned thread) {
+      if (cast.scales == nullptr || block.index != 0 || thread != 0) return;
+      cast.scales[0] = 1 / factor;
+      cast.scales[1] = factor;
+    });
+    if (cast.largest == nullptr) return;
     for (unsigned half = threads / 2; half > 0; half /= 2) {
       block.each([&](unsigned thread) {
         if (thread >= half) return;
@@ -90,7 +106,7 @@ struct CastToFloat8 {
       });
     }
     block.each([&](unsigned thread) {
-      if (thread == 0) raise(largest, shared.largest[0]);
+      if (thread == 0) raise(cast.largest, shared.largest[0]);
     });
   }
 };

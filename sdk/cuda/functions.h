@@ -20,6 +20,9 @@ Trouble transpose_bytes(const std::uint8_t* from, std::int64_t rows, std::int64_
 Trouble softmax_sums(const SoftmaxSums& rows, Stream stream);
 Trouble softmax_slopes(const SoftmaxSlopes& rows, Stream stream);
 
+Trouble norm(const NormRows& rows, Stream stream);
+Trouble norm_slopes(const NormSlopes& rows, Stream stream);
+
 Trouble round_weights(const Rounding& how, const RoundedWeight* weights, std::int64_t count, Stream stream);
 
 }  // namespace vernier::gpu

@@ -82,6 +82,15 @@ struct DeviceBlock {
     __syncthreads();
 #endif
   }
+  // The sum of the numbers of a group's members, which all of them get.
+  static VERNIER_BOTH float sum_of_group(float number) {
+#if defined(__CUDA_ARCH__)
+    for (int distance = members / 2; distance > 0; distance /= 2) {
+      number += __shfl_xor_sync(0xffffffff, number, distance);
+    }
+#endif
+    return number;
+  }
   // The largest number of the members of a group.
   static VERNIER_BOTH std::uint32_t largest_of_group(std::uint32_t number) {
 #if defined(__CUDA_ARCH__)
@@ -109,6 +118,9 @@ struct HostBlock {
 #if !defined(__CUDACC__)
     for (unsigned i = 0; i < groups; ++i) body(threads_run_backwards ? groups - 1 - i : i, 0U);
 #endif
+  }
+  static float sum_of_group(float number) {
+    return number;
   }
   static std::uint32_t largest_of_group(std::uint32_t number) {
     return number;

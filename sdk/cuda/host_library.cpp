@@ -3,6 +3,7 @@
 #include "float8.cu"
 #include "inspect.cu"
 #include "library.cu"
+#include "norms.cu"
 #include "optimizers.cu"
 #include "rounding.cu"
 #include "softmax.cu"

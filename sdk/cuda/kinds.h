@@ -14,11 +14,24 @@ VERNIER_BOTH float half_to_float(std::uint16_t number) {
 VERNIER_BOTH float bfloat16_to_float(std::uint16_t number) {
   return bits_as<float>(std::uint32_t{number} << 16);
 }
-// To nearest, ties to even.
+// These round to nearest, ties to even.
 VERNIER_BOTH std::uint16_t float_to_bfloat16(float number) {
   if (is_nan(number)) return 0x7fc0;
   const auto bits = bits_as<std::uint32_t>(number);
   return static_cast<std::uint16_t>((bits + 0x7fffU + ((bits >> 16) & 1U)) >> 16);
+}
+
+VERNIER_BOTH std::uint16_t float_to_half(float number) {
+  const std::uint32_t bits = bits_as<std::uint32_t>(number), sign = bits >> 31 << 15, size = bits & 0x7fffffffU;
+  std::uint32_t code = 0x7e00;  // NaN
+  if (size < 0x38800000U) {     // below 2^-14 the last bit is that of 0.5 in float32: an addition rounds to it
+    code = bits_as<std::uint32_t>(bits_as<float>(size) + 0.5F) - 0x3f000000U;
+  } else if (size < 0x477ff000U) {
+    code = (size - (112U << 23) + 0xfffU + (size >> 13 & 1U)) >> 13;
+  } else if (size <= 0x7f800000U) {
+    code = 0x7c00;
+  }
+  return static_cast<std::uint16_t>(sign | code);
 }
 
 struct Float32 {
@@ -34,6 +47,7 @@ struct Bfloat16 {
 struct Half {
   using Number = std::uint16_t;
   static VERNIER_BOTH float wide(std::uint16_t x) { return half_to_float(x); }
+  static VERNIER_BOTH std::uint16_t narrow(float x) { return float_to_half(x); }
 };
 
 // Calls body(Float32()), body(Bfloat16()) or body(Half()).

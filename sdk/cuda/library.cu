@@ -44,4 +44,6 @@ const vernier::gpu::Library vernier_cuda = {VERNIER_CUDA_LAYOUT,
                                             vernier::gpu::transpose_bytes,
                                             vernier::gpu::softmax_sums,
                                             vernier::gpu::softmax_slopes,
+                                            vernier::gpu::norm,
+                                            vernier::gpu::norm_slopes,
                                             vernier::gpu::round_weights};

@@ -56,40 +56,65 @@ struct Inspection {
 
 constexpr std::int64_t adam_scratch = 12;
 
-// A contiguous matrix that becomes fp8: number * scale, rounded. The three outputs may be nullptr.
+// A contiguous matrix that becomes fp8: number * scale, rounded. Without a scale it is that of float8_scale() for
+// *amax. The four outputs may be nullptr.
 struct Float8Cast {
   const void* from;
   Kind kind;
   std::int64_t rows, columns;
-  const float* scale;
+  const float *scale, *amax;
+  float highest;             // for amax: the format's largest number, less the margin
+  bool power_of_two;         // the scale made of amax
   bool is_e5m2;              // else E4M3
   std::uint8_t* values;      // rows x columns
   std::uint8_t* transposed;  // columns x rows
   float* largest;            // of the magnitudes before the scale; begins as 0
+  float* scales;             // the scale's inverse, which cuBLAS reads and wants aligned to 16 bytes, and the scale
 };
 
-// Logits [rows, columns], contiguous: those of the classes from `first` on. For each row: target is the number of its
-// class among all; largest, the sum of e^(logit - largest), the target's logit, and the sum of the logits, each of the
-// classes until now. They begin as -inf, 0, anything, 0. total may be nullptr.
+// Logits [rows, columns] of the classes from `first` on; their rows are `stride` numbers apart. For each row: target is
+// the number of its class among all; largest, the sum of e^(logit - largest), the target's logit, and the sum of the
+// logits, each of the classes until now. They begin as -inf, 0, anything, 0. total may be nullptr.
 struct SoftmaxSums {
   const void* logits;
   Kind kind;
-  std::int64_t rows, columns, first;
+  std::int64_t rows, columns, stride, first;
   const std::int64_t* target;
   float* largest;
   double *sums, *chosen, *total;
 };
-// all * softmax - spread for each logit, hit less at the target; 0 in rows whose `all` is 0. These factors are numbers
-// of a row. log_sums: logarithms of the sums above.
+// all * softmax - spread for each logit, hit less at the target; 0 in rows whose `all` is 0, and beyond the columns.
+// These factors are numbers of a row. log_sums: logarithms of the sums above.
 struct SoftmaxSlopes {
   const void* logits;
-  void* to;  // may be the logits; float32 for half
+  void* to;  // of the same kind; may be the logits
   Kind kind;
-  std::int64_t rows, columns, first;
+  std::int64_t rows, columns, stride, first;
   const std::int64_t* target;
   const float *largest, *log_sums;
   const double *all, *hit, *spread;
 };
+
+// LayerNorm or RMSNorm of rows [rows, columns], contiguous.
+struct NormRows {
+  const void* x;
+  void* y;
+  Kind kind;
+  std::int64_t rows, columns;
+  const float *weight, *bias;  // of the columns; nullptr: 1 and 0
+  float eps;
+  float *mean, *inverse;  // of each row; mean is nullptr for RMSNorm; inverse: 1 / standard deviation
+};
+struct NormSlopes {
+  const void *slopes, *x;  // slopes: of y
+  void* x_slopes;
+  Kind kind;
+  std::int64_t rows, columns;  // at most most_norm_columns
+  const float *weight, *mean, *inverse;
+  float *weight_slopes, *bias_slopes;  // bias_slopes may be nullptr
+  float* scratch;                      // 2 * norm_parts * columns numbers
+};
+constexpr std::int64_t most_norm_columns = 4096, norm_parts = 792;
 
 // A master whose numbers become a bfloat16 weight, both in one memory layout.
 struct RoundedWeight {
@@ -127,6 +152,9 @@ struct Library {
   // Cross entropy of rows of logits.
   Trouble (*softmax_sums)(const SoftmaxSums& rows, Stream stream);
   Trouble (*softmax_slopes)(const SoftmaxSlopes& rows, Stream stream);
+
+  Trouble (*norm)(const NormRows& rows, Stream stream);
+  Trouble (*norm_slopes)(const NormSlopes& rows, Stream stream);
 
   Trouble (*round_weights)(const Rounding& how, const RoundedWeight* weights, std::int64_t count, Stream stream);
 };

@@ -6,7 +6,7 @@
 
 namespace vernier::gpu {
 
-// What exponents are taken from: the largest logit, or 0 where all are -inf.
+// The number that exponents are taken from: the largest logit, or 0 where all are -inf.
 template <class Number>
 VERNIER_BOTH Number base_of(Number largest) {
   return largest == -static_cast<Number>(INFINITY) ? 0 : largest;
@@ -24,7 +24,7 @@ struct RowSums {
   template <class Block>
   VERNIER_BOTH void operator()(const Block& block, Shared& shared) const {
     const auto* const logits =
-        static_cast<const typename Numbers::Number*>(rows.logits) + std::int64_t{block.index} * rows.columns;
+        static_cast<const typename Numbers::Number*>(rows.logits) + std::int64_t{block.index} * rows.stride;
     block.each([&](unsigned thread) { sum_up(logits, thread, shared); });
     for (unsigned half = threads / 2; half > 0; half /= 2) {
       block.each([&](unsigned thread) {
@@ -84,7 +84,7 @@ struct RowSums {
 };
 
 // A block writes the slopes of one row.
-template <class Numbers, class Slopes>
+template <class Numbers>
 struct RowSlopes {
   static constexpr unsigned threads = 256;
   struct Shared {};
@@ -92,9 +92,9 @@ struct RowSlopes {
 
   template <class Block>
   VERNIER_BOTH void operator()(const Block& block, Shared&) const {
-    const std::int64_t row = block.index, start = row * rows.columns;
+    const std::int64_t row = block.index, start = row * rows.stride;
     const auto* const logits = static_cast<const typename Numbers::Number*>(rows.logits) + start;
-    auto* const to = static_cast<typename Slopes::Number*>(rows.to) + start;
+    auto* const to = static_cast<typename Numbers::Number*>(rows.to) + start;
     const auto all = static_cast<float>(rows.all[row]), spread = static_cast<float>(rows.spread[row]);
     const float largest = rows.largest[row], log_sum = rows.log_sums[row];
     const std::int64_t target = rows.target[row] - rows.first;
@@ -113,12 +113,12 @@ struct RowSlopes {
         VERNIER_UNROLL for (int k = 0; k < at_once; ++k) x[k] = Numbers::wide(logits[i + std::int64_t{k} * threads]);
         VERNIER_UNROLL for (int k = 0; k < at_once; ++k) {
           const std::int64_t j = i + std::int64_t{k} * threads;
-          to[j] = Slopes::narrow(all == 0 ? 0.0F : slope(j, x[k]));
+          to[j] = Numbers::narrow(all == 0 ? 0.0F : slope(j, x[k]));
         }
       }
-      for (; i < rows.columns; i += threads) {
-        const float x = Numbers::wide(logits[i]);
-        to[i] = Slopes::narrow(all == 0 ? 0.0F : slope(i, x));
+      for (; i < rows.stride; i += threads) {
+        const bool is_nothing = all == 0 || i >= rows.columns;
+        to[i] = Numbers::narrow(is_nothing ? 0.0F : slope(i, Numbers::wide(logits[i])));
       }
     });
   }

@@ -54,6 +54,8 @@ torch::Tensor float8_amax(const torch::Tensor& x, ScaleBlock block) {
   const torch::NoGradGuard no_grad;
   if (block == per_tensor) {
     if (x.numel() == 0) return torch::zeros({}, x.options().dtype(torch::kFloat32));
+    const auto* const library = gpu_library(x.device());
+    if (library != nullptr && can_cast_on_gpu(x)) return amax_on_gpu(*library, x);
     const auto [low, high] = at::aminmax(x);
     return at::maximum(low.neg(), high).to(torch::kFloat32);
   }
@@ -88,7 +90,7 @@ torch::Tensor Float8Tensor::dequantize() const {
 }
 
 Float8Tensor Float8Tensor::t() const {
-  return {values.t(), scale.dim() == 0 ? scale : scale.t(), {block.columns, block.rows}};
+  return {values.t(), scale.dim() == 0 ? scale : scale.t(), {block.columns, block.rows}, inverse};
 }
 
 Float8Tensor float8_quantize(const torch::Tensor& x, const torch::Tensor& scale, torch::ScalarType format,

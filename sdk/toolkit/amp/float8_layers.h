@@ -62,6 +62,11 @@ class Float8Layers {
     }
   }
 
+  // Returns whether a layer stays out of fp8 as an end of the model. A rule for it comes before that.
+  bool is_spared(const std::string& name) const {
+    return spares_ends_ && (!knows_ends_ || name == first_ || name == last_);
+  }
+
   bool empty() const { return layers_.empty(); }
   // Returns "delayed fp8 in 10 layers; in bf16 stay a (the first), b (the last), c (30 to 10, not multiples of 16)".
   std::string summary(const std::string& otherwise) const {
@@ -80,10 +85,6 @@ class Float8Layers {
 
  private:
   static constexpr std::int64_t multiple = 16;  // required by at::_scaled_mm, and kept where it is emulated
-
-  bool is_spared(const std::string& name) const {
-    return spares_ends_ && (!knows_ends_ || name == first_ || name == last_);
-  }
 
   Float8Recipe recipe_;
   bool spares_ends_;  // the first and the last layer that the model calls stay out of fp8

@@ -8,6 +8,7 @@
 #include <vernier/float8_linear.h>
 #include <vernier/hardware.h>
 
+#include <cmath>
 #include <optional>
 #include <utility>
 
@@ -116,14 +117,14 @@ Float8Tensor padded(const Float8Tensor& left) {
   if (missing == 0) return left;
   const auto format = left.values.scalar_type();
   auto values = at::constant_pad_nd(left.values.view(torch::kUInt8), {0, missing}).view(format);
-  if (scales_rows(left)) return {values, left.scale, left.block};
+  if (scales_rows(left)) return {values, left.scale, left.block, left.inverse};
   const auto blocks = values.size(1) / 128 - left.scale.size(1);
   return {values, at::constant_pad_nd(left.scale, {0, blocks}, 1), left.block};
 }
 
 // The layout of scales that at::_scaled_mm takes for its left operand; for its right one all is transposed.
 Tensor factors_for(const Float8Tensor& left, bool rowwise) {
-  const auto factors = left.scale.reciprocal();
+  const auto factors = left.inverse.defined() ? left.inverse : left.scale.reciprocal();
   if (left.block == per_tensor) return rowwise ? factors.expand({left.values.size(0), 1}).contiguous() : factors;
   if (left.block == per_1x128) return factors.t().contiguous().t();
   return factors.contiguous();
@@ -209,8 +210,7 @@ struct Float8Linear::Layer {
 
   Tensor scale_of(const Tensor& largest, Operand operand) const {
     if (recipe.delayed) return scales.select(0, operand);
-    const auto format = operand == of_g ? recipe.gradient_format : recipe.forward_format;
-    return float8_scale(largest, format, recipe.margin, recipe.power_of_two_scales);
+    return float8_scale(largest, format_of(operand), recipe.margin, recipe.power_of_two_scales);
   }
 
   // Delayed: the largest magnitude goes into the history of the update in work.
@@ -220,11 +220,15 @@ struct Float8Linear::Layer {
   }
 
   Float8Tensor quantized(const Tensor& matrix, ScaleBlock block, Operand operand, bool recorded) {
-    const auto format = operand == of_g ? recipe.gradient_format : recipe.forward_format;
+    const auto* const library = recipe.delayed || block != per_tensor ? nullptr : gpu_library(matrix.device());
+    if (library != nullptr && can_cast_on_gpu(matrix)) {
+      const auto cast = by_amax(*library, matrix, operand, /*twice=*/false);
+      return {cast.values, cast.scale, block, cast.inverse};
+    }
     Tensor largest;
     if (!recipe.delayed || recorded) largest = float8_amax(matrix, block);
     if (recipe.delayed && recorded) record(largest, operand);
-    return float8_quantize(matrix, scale_of(largest, operand), format, block);
+    return float8_quantize(matrix, scale_of(largest, operand), format_of(operand), block);
   }
 
   // The same matrix for a product over its columns, and for one over its rows. Vernier's CUDA kernels make the
@@ -235,18 +239,35 @@ struct Float8Linear::Layer {
   };
   Quantized quantized_twice(const Tensor& matrix, ScaleBlock block, Operand operand, bool recorded) {
     const auto* const library = gpu_library(matrix.device());
-    if (library == nullptr || block != per_tensor || !can_cast_on_gpu(matrix)) {
+    const bool is_turned = matrix.dim() == 2 && !matrix.is_contiguous();  // the weight of GPT-2's Conv1D
+    const auto rows = is_turned ? matrix.t() : matrix;
+    if (library == nullptr || block != per_tensor || !can_cast_on_gpu(rows)) {
       auto one = quantized(matrix, block, operand, recorded);
       return {one, one};
     }
-    const auto format = operand == of_g ? recipe.gradient_format : recipe.forward_format;
-    Tensor largest;
-    if (!recipe.delayed) largest = float8_amax(matrix);
-    if (recipe.delayed && recorded) largest = torch::zeros({}, history.options());
-    const auto scale = scale_of(largest, operand);
-    const auto both = cast_twice_on_gpu(*library, matrix, scale, format, recipe.delayed ? largest : Tensor());
-    if (recipe.delayed && recorded) record(largest, operand);
-    return {{both.values, scale, block}, {both.transposed.t(), scale, block}};
+    CastTwice cast;
+    if (recipe.delayed) {
+      const auto largest = recorded ? torch::zeros({}, history.options()) : Tensor();
+      const auto scale = scale_of(largest, operand);
+      cast = cast_twice_on_gpu(*library, rows, scale, format_of(operand), largest);
+      cast.scale = scale;
+      if (recorded) record(largest, operand);
+    } else {
+      cast = by_amax(*library, rows, operand, /*twice=*/true);
+    }
+    const Float8Tensor by_rows{cast.values, cast.scale, block, cast.inverse};
+    const Float8Tensor by_columns{cast.transposed, cast.scale, block, cast.inverse};
+    if (is_turned) return {by_columns, by_rows.t()};
+    return {by_rows, by_columns.t()};
+  }
+
+  torch::ScalarType format_of(Operand operand) const {
+    return operand == of_g ? recipe.gradient_format : recipe.forward_format;
+  }
+  CastTwice by_amax(const gpu::Library& library, const Tensor& matrix, Operand operand, bool twice) const {
+    const auto format = format_of(operand);
+    const double highest = float8_max(format) * std::exp2(-recipe.margin);
+    return cast_by_amax_on_gpu(library, matrix, format, highest, recipe.power_of_two_scales, twice);
   }
 
   const Weight& quantized_weight(const Tensor& matrix, bool recorded) {
@@ -304,7 +325,8 @@ struct Float8Function final : torch::autograd::Function<Float8Function> {
       if (weight.requires_grad() && recipe.dw_in_float8)
         for_dw = takes_both ? x8.turned : layer->quantized(rows, recipe.x_for_dw, of_x, recorded);
       if (x.requires_grad()) for_dx = w8.for_dx;
-      context->save_for_backward({for_dw.values, for_dw.scale, for_dx.values, for_dx.scale});
+      context->save_for_backward(
+          {for_dw.values, for_dw.scale, for_dw.inverse, for_dx.values, for_dx.scale, for_dx.inverse});
       context->saved_data["bias"] = bias && bias->requires_grad();
       context->saved_data["layer"] = c10::IValue::make_capsule(c10::make_intrusive<Held>(layer));
     }
@@ -318,7 +340,8 @@ struct Float8Function final : torch::autograd::Function<Float8Function> {
     const auto layer = c10::static_intrusive_pointer_cast<Held>(context->saved_data["layer"].toCapsule())->layer;
     const auto& recipe = layer->recipe;
     const auto saved = context->get_saved_variables();
-    const Float8Tensor x8{saved[0], saved[1], recipe.x_for_dw}, w8{saved[2], saved[3], recipe.w_for_dx};
+    const Float8Tensor x8{saved[0], saved[1], recipe.x_for_dw, saved[2]};
+    const Float8Tensor w8{saved[3], saved[4], recipe.w_for_dx, saved[5]};
     const bool needs_dx = context->needs_input_grad(0), needs_dw = context->needs_input_grad(1);
     const auto g = gradients[0].reshape({-1, gradients[0].size(-1)}).to(layer->output);
     Float8Linear::Layer::Quantized g8;

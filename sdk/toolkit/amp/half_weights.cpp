@@ -9,7 +9,7 @@
 #include <set>
 
 #include "optim/gpu_optimizers.h"
-#include "stochastic_rounding.h"
+#include "optim/stochastic_rounding.h"
 
 namespace vernier {
 

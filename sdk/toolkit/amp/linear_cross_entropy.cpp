@@ -28,8 +28,11 @@ using Given = std::optional<at::Tensor>;
 std::int64_t chunk_bytes(const at::Tensor& input) {
   return (input.is_cpu() ? 52 : 512) << 20;
 }
-constexpr std::int64_t fewest_rows = 64;      // of a chunk: the weight is read once a chunk, its gradient written
-constexpr std::int64_t block_classes = 4096;  // whose weights and gradients a CPU's third cache holds
+constexpr std::int64_t least_bytes_on_gpu = 32
+                                            << 20;  // of all logits, where chunks are worth it: their kernels are fast
+constexpr std::int64_t aligned_classes = 64;        // cuBLAS multiplies matrices of odd sizes three times as slowly
+constexpr std::int64_t fewest_rows = 64;            // of a chunk: the weight is read once a chunk, its gradient written
+constexpr std::int64_t block_classes = 4096;        // whose weights and gradients a CPU's third cache holds
 
 at::Tensor given(const Given& tensor) {
   return tensor.value_or(at::Tensor());
@@ -72,18 +75,30 @@ struct Gradients {
 class ChunkedHead {
  public:
   ChunkedHead(const at::Tensor& input, const at::Tensor& weight, const at::Tensor& bias, const Wanted& wanted)
-      : input_(input), weight_(weight), bias_(bias), wanted_(wanted), wide_(wide_of(wanted.dtype)) {}
+      : input_(input),
+        weight_(weight),
+        bias_(bias),
+        wanted_(wanted),
+        wide_(wide_of(wanted.dtype)),
+        library_(gpu_library(input.device())) {
+    if (!input.is_cpu()) prepare();
+  }
 
   // wants: which gradients.
   at::Tensor run(const std::array<bool, 3>& wants, Gradients& gradients) {
     const auto options = input_.options().dtype(wide_);
     if (wants[0]) gradients.input = at::zeros(input_.sizes(), options);
-    if (wants[1]) gradients.weight = at::empty(weight_.sizes(), options);
-    if (wants[2]) gradients.bias = at::zeros(bias_.sizes(), options);
+    const auto classes = prepared_.defined() ? prepared_.size(0) : weight_.size(0);
+    Gradients all;  // with those of the classes that only fill up
+    if (wants[1]) all.weight = at::empty({classes, weight_.size(1)}, options);
+    if (wants[2]) all.bias = at::zeros({classes}, options);
+    if (wants[1]) gradients.weight = all.weight.narrow(0, 0, weight_.size(0));
+    if (wants[2]) gradients.bias = all.bias.narrow(0, 0, weight_.size(0));
     const auto rows = counted_rows();
     const auto factors = factors_of(rows);
     const auto count = rows.target.size(0), size = chunk_rows(count);
     if (wants[1] && count == 0) gradients.weight.zero_();
+    const auto scale = library_ != nullptr && wanted_.dtype == at::kHalf ? slope_scale(factors) : at::Tensor();
     if (count == 0 && !wanted_.sums) return at::full({}, NAN, options);
     auto loss = at::zeros({}, options.dtype(at::kDouble));
     auto slopes_of_input = at::Tensor();
@@ -91,11 +106,11 @@ class ChunkedHead {
       const auto length = std::min(size, count - first);
       const auto part = [&](const at::Tensor& x) { return x.narrow(0, first, length); };
       BlockedSoftmax softmax(part(rows.target), {part(factors.hit), part(factors.spread), part(factors.all)},
-                             wanted_.class_weight, wanted_.smoothing, weight_.size(0), wanted_.dtype,
-                             gpu_library(input_.device()));
+                             wanted_.class_weight, wanted_.smoothing, weight_.size(0), wanted_.dtype, library_);
+      if (scale.defined()) softmax.scale_slopes(scale);
       const auto x =
           (rows.places.defined() ? input_.index_select(0, part(rows.places)) : part(input_)).to(wanted_.dtype);
-      loss += compute(x, softmax, wants, first == 0, gradients, slopes_of_input);
+      loss += compute(x, softmax, wants, first == 0, all, slopes_of_input);
       if (!wants[0]) continue;
       if (rows.places.defined()) {
         gradients.input.index_copy_(0, part(rows.places), slopes_of_input);
@@ -103,10 +118,26 @@ class ChunkedHead {
         part(gradients.input).copy_(slopes_of_input);
       }
     }
+    if (scale.defined()) {
+      for (auto* gradient : {&gradients.input, &gradients.weight, &gradients.bias}) {
+        if (gradient->defined()) gradient->div_(scale);
+      }
+    }
     return loss.to(wide_);
   }
 
  private:
+  // On a GPU: weight and bias in the dtype of the products, with zeros for classes up to a size that cuBLAS likes.
+  void prepare() {
+    const auto classes = weight_.size(0), missing = (aligned_classes - classes % aligned_classes) % aligned_classes;
+    prepared_ = weight_.to(wanted_.dtype);
+    if (missing > 0) prepared_ = at::constant_pad_nd(prepared_, {0, 0, 0, missing});
+    if (bias_.defined()) prepared_bias_ = at::constant_pad_nd(bias_.to(wanted_.dtype), {0, missing});
+  }
+
+  // A power of two that brings the slopes to at most 4096: float16 then has their small ones too.
+  static at::Tensor slope_scale(const LossFactors& factors) { return at::exp2(12 - factors.all.amax().log2().ceil()); }
+
   struct CountedRows {
     at::Tensor target, counts, sample_weight;
     at::Tensor places;  // of these rows among all; undefined: they are all
@@ -154,9 +185,16 @@ class ChunkedHead {
     return chunks < 2 ? std::max<std::int64_t>(rows, 1) : (rows + chunks - 1) / chunks;
   }
 
-  std::int64_t block_size() const { return input_.is_cpu() ? block_classes : weight_.size(0); }
+  // The classes of a block: the weights are in the dtype of the products.
+  std::int64_t block_size() const { return prepared_.defined() ? prepared_.size(0) : block_classes; }
   at::Tensor block_of(const at::Tensor& x, std::int64_t first) const {
-    return x.narrow(0, first, std::min(block_size(), weight_.size(0) - first));
+    return x.narrow(0, first, std::min(block_size(), x.size(0) - first));
+  }
+  at::Tensor weights_of(std::int64_t first) const {
+    return prepared_.defined() ? prepared_ : block_of(weight_, first).to(wanted_.dtype);
+  }
+  at::Tensor bias_of(std::int64_t first) const {
+    return prepared_bias_.defined() ? prepared_bias_ : block_of(bias_, first).to(wanted_.dtype);
   }
 
   // One chunk: all logits, then their slopes, from the last block to the first, whose weights the cache may still hold.
@@ -165,29 +203,32 @@ class ChunkedHead {
     std::vector<at::Tensor> logits;
     const bool wants_any = wants[0] || wants[1] || wants[2];
     for (std::int64_t first = 0; first < weight_.size(0); first += block_size()) {
-      const auto w = block_of(weight_, first).to(wanted_.dtype).t();
-      auto block = bias_.defined() ? at::addmm(block_of(bias_, first).to(wanted_.dtype), x, w) : at::mm(x, w);
+      const auto w = weights_of(first).t();
+      auto block = bias_.defined() ? at::addmm(bias_of(first), x, w) : at::mm(x, w);
       softmax.add(block, first);
       if (wants_any) logits.push_back(std::move(block));
     }
     auto loss = softmax.loss();
-    const auto inputs = x.to(slope_dtype(wanted_.dtype));
+    const auto inputs = x.to(softmax.slope_dtype());
     if (wants[0]) of_input = at::zeros(x.sizes(), x.options().dtype(wide_));
     for (auto i = std::ssize(logits) - 1; i >= 0; --i) {
       const auto first = i * block_size();
       const auto slopes = softmax.slopes(logits[static_cast<std::size_t>(i)], first);
       logits.pop_back();
-      if (wants[0]) add_product(of_input, slopes, block_of(weight_, first).to(wanted_.dtype), false);
-      if (wants[1]) add_product(block_of(gradients.weight, first), slopes.t(), inputs, is_first);
-      if (wants[2]) block_of(gradients.bias, first).add_(slopes.sum(0, false, wide_));
+      const auto part = [&](const at::Tensor& x, std::int64_t start) { return x.narrow(0, start, slopes.size(1)); };
+      if (wants[0]) add_product(of_input, slopes, part(weights_of(first), 0), false);
+      if (wants[1]) add_product(part(gradients.weight, first), slopes.t(), inputs, is_first);
+      if (wants[2]) part(gradients.bias, first).add_(slopes.sum(0, false, wide_));
     }
     return loss;
   }
 
-  // sum += a b, or = if is_first.
+  // sum += a b, or = if is_first. LibTorch's products of 16-bit matrices have float32 sums on a GPU alone.
   void add_product(at::Tensor sum, const at::Tensor& a, const at::Tensor& b, bool is_first) const {
     const auto right = b.to(a.scalar_type());
-    if (a.scalar_type() == wide_) {
+    if (a.is_cuda() && a.scalar_type() != wide_) {
+      is_first ? at::mm_out(sum, a, right, wide_) : at::addmm_out(sum, sum, a, right, wide_);
+    } else if (a.scalar_type() == wide_) {
       is_first ? at::mm_out(sum, a, right) : sum.addmm_(a, right);
     } else {
       const auto product = at::mm(a, right);
@@ -205,6 +246,8 @@ class ChunkedHead {
   at::Tensor input_, weight_, bias_;
   const Wanted& wanted_;
   at::ScalarType wide_;
+  const gpu::Library* library_;
+  at::Tensor prepared_, prepared_bias_;  // on a GPU
 };
 
 // Gradients are computed in forward, for the logits' sake, and scaled in backward. bias: empty if there is none, since
@@ -284,6 +327,9 @@ at::ScalarType dtype_of(const at::Tensor& input) {
 // Gradients of 16-bit weights are added up in float32, which must cost less than all logits do.
 bool is_worth_chunks(const at::Tensor& input, const at::Tensor& weight, at::ScalarType dtype) {
   const auto rows = input.size(0);
+  if (gpu_library(input.device()) != nullptr) {
+    return rows * weight.size(0) * static_cast<std::int64_t>(c10::elementSize(dtype)) > least_bytes_on_gpu;
+  }
   if (rows <= ChunkedHead::most_rows(input, weight, dtype)) return false;
   return c10::elementSize(weight.scalar_type()) >= 4 || 10 * rows > 4 * weight.size(1);
 }

@@ -251,8 +251,8 @@ void MixedPrecision::log_float8() const {
 }
 
 // Casts of weights give the bits that autocast gives.
-bool MixedPrecision::changes(std::string_view) const {
-  return is_float8_ || !rules_.empty();
+bool MixedPrecision::changes(std::string_view layer) const {
+  return (is_float8_ && !float8_->is_spared(std::string(layer))) || !rules_.empty();
 }
 
 void MixedPrecision::end_of_recomputation() {
@@ -310,7 +310,10 @@ Values MixedPrecision::call(const Operation& operation, Values arguments) {
   static const PrecisionRule none;
   const auto* rule = rules_.find(operation);
   const bool is_new = is_training_forward() && !is_recomputing();
-  if (is_float8_ && !float8_->knows_ends() && is_new && linear_call(operation, arguments))
+  const auto is_linear = [&] {
+    return operation.name() == "linear_cross_entropy" || linear_call(operation, arguments).has_value();
+  };
+  if (is_float8_ && !float8_->knows_ends() && is_new && operation.layer_index() >= 0 && is_linear())
     float8_->meet(std::string(operation.layer()));
   return apply(rule != nullptr ? *rule : none, operation, std::move(arguments));
 }

@@ -14,6 +14,7 @@
 
 #include <c10/core/DeviceGuard.h>
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 
@@ -27,11 +28,12 @@ BlockedSoftmax::BlockedSoftmax(const at::Tensor& target, LossFactors factors, co
                                const gpu::Library* library)
     : target_(target.contiguous()),
       factors_(std::move(factors)),
+      slope_factors_(factors_),
       class_weight_(class_weight),
       smooths_(smoothing != 0),
       has_kernels_(dtype != at::kDouble && !(smooths_ && class_weight.defined())),
       library_(has_kernels_ ? library : nullptr),
-      classes_(static_cast<double>(classes)),
+      classes_(classes),
       dtype_(dtype) {
   const auto wide = target.options().dtype(wide_of(dtype)), sums = target.options().dtype(at::kDouble);
   largest_ = at::full(target.sizes(), -std::numeric_limits<double>::infinity(), wide);
@@ -45,6 +47,12 @@ BlockedSoftmax::BlockedSoftmax(const at::Tensor& target, LossFactors factors, co
   spread_ = factors_.spread.to(at::kFloat).contiguous();
 }
 
+void BlockedSoftmax::scale_slopes(const at::Tensor& scale) {
+  TORCH_INTERNAL_ASSERT(library_ != nullptr);
+  scale_ = scale;
+  slope_factors_ = {factors_.hit * scale, factors_.spread * scale, factors_.all * scale};
+}
+
 // Returns for each row whether its target is in the block, and its column there, or 0.
 std::pair<at::Tensor, at::Tensor> BlockedSoftmax::places(std::int64_t first, std::int64_t columns) const {
   const auto column = target_ - first;
@@ -52,8 +60,13 @@ std::pair<at::Tensor, at::Tensor> BlockedSoftmax::places(std::int64_t first, std
   return {is_here, (column * is_here).unsqueeze(1)};
 }
 
-void BlockedSoftmax::add(const at::Tensor& logits, std::int64_t first) {
-  if (library_ != nullptr) return add_on_gpu(logits, first);
+std::int64_t BlockedSoftmax::columns_of(const at::Tensor& logits, std::int64_t first) const {
+  return std::min(logits.size(1), classes_ - first);
+}
+
+void BlockedSoftmax::add(const at::Tensor& all_logits, std::int64_t first) {
+  if (library_ != nullptr) return add_on_gpu(all_logits, first);
+  const auto logits = all_logits.narrow(1, 0, columns_of(all_logits, first));
   if (smooths_) {
     const auto wide = logits.to(wide_of(dtype_));
     total_ += class_weight_.defined()
@@ -76,6 +89,7 @@ void BlockedSoftmax::add_on_gpu(const at::Tensor& logits, std::int64_t first) {
   const gpu::SoftmaxSums rows{logits.const_data_ptr(),
                               kind_of(dtype_),
                               logits.size(0),
+                              columns_of(logits, first),
                               logits.size(1),
                               first,
                               target_.const_data_ptr<std::int64_t>(),
@@ -88,22 +102,22 @@ void BlockedSoftmax::add_on_gpu(const at::Tensor& logits, std::int64_t first) {
 
 at::Tensor BlockedSoftmax::slopes_on_gpu(const at::Tensor& logits, std::int64_t first) const {
   const c10::DeviceGuard guard(logits.device());
-  const bool is_other = slope_dtype(dtype_) != dtype_;
-  auto slopes = is_other ? at::empty_like(logits, logits.options().dtype(slope_dtype(dtype_))) : logits;
+  TORCH_INTERNAL_ASSERT(slope_dtype() == dtype_);
   const gpu::SoftmaxSlopes rows{logits.const_data_ptr(),
-                                slopes.mutable_data_ptr(),
+                                logits.mutable_data_ptr(),
                                 kind_of(dtype_),
                                 logits.size(0),
+                                columns_of(logits, first),
                                 logits.size(1),
                                 first,
                                 target_.const_data_ptr<std::int64_t>(),
                                 largest_.const_data_ptr<float>(),
                                 log_sums_.const_data_ptr<float>(),
-                                factors_.all.const_data_ptr<double>(),
-                                factors_.hit.const_data_ptr<double>(),
-                                factors_.spread.const_data_ptr<double>()};
+                                slope_factors_.all.const_data_ptr<double>(),
+                                slope_factors_.hit.const_data_ptr<double>(),
+                                slope_factors_.spread.const_data_ptr<double>()};
   require_launched(library_->softmax_slopes(rows, stream_of(logits.device())), "softmax_slopes");
-  return slopes;
+  return logits;
 }
 
 void BlockedSoftmax::add_by_kernels(const at::Tensor& logits, std::int64_t first) {
@@ -135,8 +149,9 @@ at::Tensor BlockedSoftmax::loss() {
   return at::where(factors_.all != 0, losses, at::zeros_like(losses)).sum();
 }
 
-at::Tensor BlockedSoftmax::slopes(const at::Tensor& logits, std::int64_t first) const {
-  if (library_ != nullptr) return slopes_on_gpu(logits, first);
+at::Tensor BlockedSoftmax::slopes(const at::Tensor& all_logits, std::int64_t first) const {
+  if (library_ != nullptr) return slopes_on_gpu(all_logits, first);
+  const auto logits = all_logits.narrow(1, 0, columns_of(all_logits, first));
   if (has_kernels_) return slopes_by_kernels(logits, first);
   const auto wide = wide_of(dtype_);
   const auto column_of = [&](const at::Tensor& x) { return x.to(wide).unsqueeze(1); };
@@ -147,12 +162,12 @@ at::Tensor BlockedSoftmax::slopes(const at::Tensor& logits, std::int64_t first) 
   }
   const auto [is_here, column] = places(first, logits.size(1));
   slopes.scatter_add_(1, column, -column_of(factors_.hit * is_here));
-  return at::where(column_of(factors_.all) != 0, slopes, at::zeros({}, slopes.options())).to(slope_dtype(dtype_));
+  return at::where(column_of(factors_.all) != 0, slopes, at::zeros({}, slopes.options())).to(slope_dtype());
 }
 
 at::Tensor BlockedSoftmax::slopes_by_kernels(const at::Tensor& logits, std::int64_t first) const {
   const auto rows = logits.size(0), columns = logits.size(1);
-  auto slopes = at::empty_like(logits, logits.options().dtype(slope_dtype(dtype_)));
+  auto slopes = at::empty_like(logits, logits.options().dtype(slope_dtype()));
   const RowSums sums{largest_.mutable_data_ptr<float>(), nullptr, log_sums_.mutable_data_ptr<float>()};
   const auto *all = all_.const_data_ptr<float>(), *spread = spread_.const_data_ptr<float>();
   const auto* hit = factors_.hit.const_data_ptr<double>();

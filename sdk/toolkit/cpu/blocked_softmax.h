@@ -14,11 +14,6 @@ struct Library;
 inline at::ScalarType wide_of(at::ScalarType dtype) {
   return dtype == at::kDouble ? at::kDouble : at::kFloat;
 }
-// The dtype of slopes() below. float16 has no room for slopes that no loss scale has enlarged.
-inline at::ScalarType slope_dtype(at::ScalarType dtype) {
-  return dtype == at::kHalf ? at::kFloat : dtype;
-}
-
 // float64 [rows]. A row's loss is all * log of the sum of e^x - hit * x at the target - spread * the sum of all x, each
 // times its class's weight.
 struct LossFactors {
@@ -28,17 +23,25 @@ struct LossFactors {
 // First add() all blocks, then loss(), then slopes() of each. A row whose target is in no block has the loss NaN.
 class VERNIER_API BlockedSoftmax {
  public:
-  // library: CUDA kernels (optim/gpu_library.h), or nullptr.
+  // library: CUDA kernels (gpu/gpu_library.h), or nullptr.
   BlockedSoftmax(const at::Tensor& target, LossFactors factors, const at::Tensor& class_weight, double smoothing,
                  std::int64_t classes, at::ScalarType dtype, const gpu::Library* library);
 
-  // logits: [rows, some classes], contiguous; first: the number of the first of these classes.
+  // For the CUDA kernels: slopes() are multiplied by a number, float64 0-dim, and have the dtype of the logits.
+  void scale_slopes(const at::Tensor& scale);
+
+  // logits: [rows, some classes], contiguous; first: the number of the first of these classes. Columns beyond the last
+  // class are left out.
   void add(const at::Tensor& logits, std::int64_t first);
   at::Tensor loss();  // the sum over the rows: 0-dim, float64
-  // Derivatives of the loss by these logits. On a GPU they may take the memory of the logits.
+  // The dtype of slopes(). float16 has no room for slopes that are not scaled.
+  at::ScalarType slope_dtype() const { return dtype_ == at::kHalf && !scale_.defined() ? at::kFloat : dtype_; }
+  // Derivatives of the loss by these logits, 0 or left out beyond the last class. The CUDA kernels write them into the
+  // memory of the logits.
   at::Tensor slopes(const at::Tensor& logits, std::int64_t first) const;
 
  private:
+  std::int64_t columns_of(const at::Tensor& logits, std::int64_t first) const;
   void add_on_gpu(const at::Tensor& logits, std::int64_t first);
   at::Tensor slopes_on_gpu(const at::Tensor& logits, std::int64_t first) const;
   void add_by_kernels(const at::Tensor& logits, std::int64_t first);
@@ -46,14 +49,15 @@ class VERNIER_API BlockedSoftmax {
   std::pair<at::Tensor, at::Tensor> places(std::int64_t first, std::int64_t columns) const;
 
   at::Tensor target_;
-  LossFactors factors_;
+  LossFactors factors_, slope_factors_;
   at::Tensor class_weight_;
   bool smooths_, has_kernels_;
   const gpu::Library* library_;
-  double classes_;
+  std::int64_t classes_;
   at::ScalarType dtype_;
   at::Tensor largest_, sums_, log_sums_, chosen_, total_;  // of each row
-  at::Tensor all_, spread_;                                // float32, for the kernels
+  at::Tensor all_, spread_;                                // float32, for the kernels of a CPU
+  at::Tensor scale_;                                       // of the slopes; undefined: 1
 };
 
 }  // namespace vernier

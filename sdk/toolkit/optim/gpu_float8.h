@@ -15,12 +15,21 @@ VERNIER_API bool can_cast_on_gpu(const torch::Tensor& x);
 VERNIER_API torch::Tensor cast_on_gpu(const gpu::Library& library, const torch::Tensor& x, const torch::Tensor& scale,
                                       torch::ScalarType format, const torch::Tensor& largest = {});
 
-// The same for a matrix, and the contiguous transposed values, all in one pass.
+// float8_amax(x), with the same bits.
+VERNIER_API torch::Tensor amax_on_gpu(const gpu::Library& library, const torch::Tensor& x);
+
+// The same cast of a matrix, and the contiguous transposed values, all in one pass.
 struct CastTwice {
-  torch::Tensor values, transposed;
+  torch::Tensor values, transposed = {};
+  torch::Tensor scale = {}, inverse = {};  // of cast_by_amax_on_gpu()
 };
 VERNIER_API CastTwice cast_twice_on_gpu(const gpu::Library& library, const torch::Tensor& x, const torch::Tensor& scale,
                                         torch::ScalarType format, const torch::Tensor& largest = {});
+
+// The same with the scale that brings float8_amax(x) to `highest`, as float8_scale() has it, in two passes. twice: with
+// the transposed values.
+VERNIER_API CastTwice cast_by_amax_on_gpu(const gpu::Library& library, const torch::Tensor& x, torch::ScalarType format,
+                                          double highest, bool power_of_two, bool twice);
 
 // values.contiguous() of a matrix whose transpose is contiguous. values: of an fp8 format.
 VERNIER_API torch::Tensor contiguous_on_gpu(const gpu::Library& library, const torch::Tensor& values);

@@ -11,6 +11,7 @@
 #include <atomic>
 #include <filesystem>
 
+#include "gpu_norms.h"
 #include "gpu_optimizers.h"
 
 namespace vernier {
@@ -28,6 +29,7 @@ const gpu::Library* found_for(const c10::Device& device) {
     }
     log(Level::info, "cuda",
         "Vernier's CUDA kernels compute optimizers, gradient norms, cross entropy, roundings and casts");
+    register_norms_on_gpu();
     return &library;
   } catch (const std::exception& error) {
     log(Level::warning, "cuda",

@@ -25,7 +25,7 @@ VERNIER_API const gpu::Library& open_gpu_library(const std::string& file);
 // Beside the toolkit in a build tree, in vernier/ beside it in an installation.
 VERNIER_API std::string gpu_library_file();
 
-// Of float32, bfloat16 or float16.
+// Returns the kind of float32, bfloat16 or float16.
 gpu::Kind kind_of(c10::ScalarType dtype);
 
 // The current stream of a GPU; nullptr for a CPU.

@@ -4,10 +4,10 @@
 #include <c10/core/DeviceGuard.h>
 #include <torch/types.h>
 
-#include "amp/stochastic_rounding.h"
-#include "cpu/blocked_softmax.h"
 #include "gpu_float8.h"
+#include "gpu_norms.h"
 #include "optim/kernels/counter_rng.h"
+#include "stochastic_rounding.h"
 
 namespace vernier {
 
@@ -123,22 +123,49 @@ bool roundings_are_right(const gpu::Library& library, const c10::Device& device)
   return at::equal(weight.cpu(), nearest) && at::equal(rest.cpu(), (master - nearest).to(torch::kBFloat16));
 }
 
+// Cross entropy of one block of classes.
 bool softmax_is_right(const gpu::Library& library, const c10::Device& device) {
   constexpr std::int64_t rows = 3, classes = 2001;
   const auto logits = some_numbers(rows * classes, 6).view({rows, classes});
-  const auto target = at::arange(rows) * 700, ones = at::ones({rows}, torch::kFloat64);
-  const auto results = [&](const c10::Device& on, const gpu::Library* kernels) {
-    const auto factor = ones.to(on);
-    BlockedSoftmax softmax(target.to(on), {factor, at::zeros_like(factor), factor}, {}, 0, classes, torch::kFloat32,
-                           kernels);
-    const auto x = logits.to(on, /*non_blocking=*/false, /*copy=*/true);
-    softmax.add(x, 0);
-    const auto loss = softmax.loss();
-    return std::pair(loss.cpu(), softmax.slopes(x, 0).cpu());
-  };
-  const auto [loss, slopes] = results(device, &library);
-  const auto [right, right_slopes] = results(torch::kCPU, nullptr);
-  return at::allclose(loss, right, 1e-6) && at::allclose(slopes, right_slopes, 1e-5, 1e-7);
+  const auto places = at::arange(rows) * 700;
+  const auto shares = at::log_softmax(logits, 1);
+  const auto right = shares.exp() - at::one_hot(places, classes);
+  const auto x = logits.to(device, /*non_blocking=*/false, /*copy=*/true), target = places.to(device);
+  const auto wide = x.options().dtype(torch::kFloat64);
+  const auto largest = at::full({rows}, -INFINITY, x.options()), sums = at::zeros({rows}, wide);
+  const auto chosen = at::zeros({rows}, wide), ones = at::ones({rows}, wide), zeros = at::zeros({rows}, wide);
+  const auto* const targets = target.const_data_ptr<std::int64_t>();
+  const auto kind = gpu::Kind::float32;
+  const gpu::SoftmaxSums adding{x.const_data_ptr(),
+                                kind,
+                                rows,
+                                classes,
+                                /*stride=*/classes,
+                                /*first=*/0,
+                                targets,
+                                largest.mutable_data_ptr<float>(),
+                                sums.mutable_data_ptr<double>(),
+                                chosen.mutable_data_ptr<double>(),
+                                nullptr};
+  require_launched(library.softmax_sums(adding, stream_of(device)), "softmax_sums");
+  const auto losses = largest.to(torch::kFloat64) + sums.log() - chosen;
+  const auto log_sums = sums.log().to(torch::kFloat32);
+  const gpu::SoftmaxSlopes slopes{x.const_data_ptr(),
+                                  x.mutable_data_ptr(),
+                                  kind,
+                                  rows,
+                                  classes,
+                                  classes,
+                                  0,
+                                  targets,
+                                  largest.const_data_ptr<float>(),
+                                  log_sums.const_data_ptr<float>(),
+                                  ones.const_data_ptr<double>(),
+                                  ones.const_data_ptr<double>(),
+                                  zeros.const_data_ptr<double>()};
+  require_launched(library.softmax_slopes(slopes, stream_of(device)), "softmax_slopes");
+  const auto right_losses = shares.gather(1, places.unsqueeze(1)).squeeze(1).neg().to(torch::kFloat64);
+  return at::allclose(losses.cpu(), right_losses, 1e-5) && at::allclose(x.cpu(), right, 1e-4, 1e-6);
 }
 
 gpu::AdamOptions shared_options(const auto& o, double lr) {
@@ -245,6 +272,7 @@ void round_at_random_on_gpu(const gpu::Library& library, const std::vector<HalfW
 }
 
 std::string wrong_on_device(const gpu::Library& library, const c10::Device& device) {
+  if (!norms_of_rows_are_right(library, device)) return "LayerNorm";
   const torch::NoGradGuard no_grad;
   for (const auto state : {AdamState::full, AdamState::bfloat16, AdamState::eight_bit}) {
     const AdamWOptions options{.state = state};

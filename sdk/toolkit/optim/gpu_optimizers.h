@@ -7,7 +7,7 @@
 #include <string>
 
 #include "gpu_library.h"
-#include "optim_rule.h"
+#include "optim/optim_rule.h"
 
 namespace vernier {
 
@@ -33,7 +33,7 @@ VERNIER_API Inspected inspect_on_gpu(const gpu::Library& library, const std::vec
 struct HalfWeight {
   torch::Tensor master, weight;
   torch::Tensor compensation;  // bfloat16, for Kahan's rounding
-  std::uint64_t first_chunk;   // of random numbers (amp/stochastic_rounding.h)
+  std::uint64_t first_chunk;   // of random numbers (optim/stochastic_rounding.h)
 };
 VERNIER_API void round_with_kahan_on_gpu(const gpu::Library& library, const std::vector<HalfWeight>& weights,
                                          const torch::Tensor& skip);

@@ -15,7 +15,7 @@
 #include <limits>
 #include <random>
 
-#include "amp/stochastic_rounding.h"
+#include "optim/stochastic_rounding.h"
 #include "oracle.h"
 
 namespace half_weights_test {

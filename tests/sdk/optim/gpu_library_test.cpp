@@ -15,10 +15,11 @@
 #include <string>
 
 #include "../../../sdk/cuda/float8.h"
-#include "amp/stochastic_rounding.h"
 #include "cpu/blocked_softmax.h"
 #include "optim/gpu_float8.h"
+#include "optim/gpu_norms.h"
 #include "optim/gpu_optimizers.h"
+#include "optim/stochastic_rounding.h"
 
 extern "C" const vernier::gpu::Library vernier_cuda;
 
@@ -245,6 +246,17 @@ TEST_CASE("gpu library: casts to fp8 have the bits of LibTorch, with largest mag
     REQUIRE(same_bits(largest, vernier::float8_amax(x).abs()));  // that of zeros may be -0
     REQUIRE(at::equal(bytes(vernier::cast_on_gpu(library, x, scale, format)), bytes(right)));
     REQUIRE(at::equal(bytes(vernier::contiguous_on_gpu(library, ours.transposed.t())), bytes(right)));
+    REQUIRE(same_bits(vernier::amax_on_gpu(library, x), largest));
+    const double margin = one_in(3) ? 1 : 0;
+    const double highest = vernier::float8_max(format) * std::exp2(-margin);
+    const bool power_of_two = one_in(2);
+    const auto of_amax = vernier::float8_scale(vernier::float8_amax(x), format, margin, power_of_two);
+    const auto scaled = vernier::cast_by_amax_on_gpu(library, x, format, highest, power_of_two, /*twice=*/true);
+    REQUIRE(same_bits(scaled.scale, of_amax));
+    REQUIRE(same_bits(scaled.inverse, of_amax.reciprocal()));
+    const auto by_amax = vernier::float8_quantize(x, of_amax, format).values;
+    REQUIRE(at::equal(bytes(scaled.values), bytes(by_amax)));
+    REQUIRE(at::equal(bytes(scaled.transposed), bytes(by_amax.t())));
   }
 }
 
@@ -310,23 +322,29 @@ std::string difference_of_cross_entropy() {
   const auto spread = share * smoothing / static_cast<double>(classes), hit = share * (1 - smoothing);
   vernier::BlockedSoftmax softmax(target, {hit, spread, hit + spread * static_cast<double>(classes)}, {}, smoothing,
                                   classes, kind, &library);
+  const auto scale = kind == torch::kHalf ? at::full({}, 4096.0, torch::kFloat64) : at::ones({}, torch::kFloat64);
+  softmax.scale_slopes(scale);
   vernier::gpu::threads_run_backwards = one_in(2);
+  const auto more = static_cast<std::int64_t>(draw() % 3);  // columns of no class
   const auto part = [&](bool second) {
-    return (second ? x.slice(1, cut) : x.slice(1, 0, cut)).clone(at::MemoryFormat::Contiguous);
+    return second ? at::constant_pad_nd(x.slice(1, cut), {0, more}, 7)
+                  : x.slice(1, 0, cut).clone(at::MemoryFormat::Contiguous);
   };
   softmax.add(part(false), 0);
   softmax.add(part(true), cut);
   const auto loss = softmax.loss();
-  const auto slopes = at::cat({softmax.slopes(part(false), 0), softmax.slopes(part(true), cut)}, 1);
+  const auto padded = at::cat({softmax.slopes(part(false), 0), softmax.slopes(part(true), cut)}, 1).to(at::kDouble);
+  if (padded.narrow(1, classes, more).count_nonzero().item<std::int64_t>() != 0) return "slopes of no class";
+  const auto slopes = padded.narrow(1, 0, classes) / scale;
   const auto wide = x.to(torch::kFloat64).requires_grad_();
   const auto losses = at::cross_entropy_loss(wide, target, {}, at::Reduction::None, -100, smoothing);
   const auto right = at::where(share != 0, losses * share, at::zeros_like(share)).sum();
   if (smoothing == 0 || x.isfinite().all().item<bool>()) {
     if (!at::allclose(loss, right.detach(), 1e-6, 1e-6, /*equal_nan=*/true)) return "loss";
     right.backward();
-    const double bound = kind == torch::kBFloat16 ? 8e-3 : 2e-5;
+    const double bound = kind == torch::kBFloat16 ? 8e-3 : kind == torch::kHalf ? 1e-3 : 2e-5;
     const auto gradient = at::where((share != 0).unsqueeze(1), wide.grad(), at::zeros({}, wide.options()));
-    if (!at::allclose(slopes.to(torch::kFloat64), gradient, bound, 1e-6, /*equal_nan=*/true)) return "slopes";
+    if (!at::allclose(slopes, gradient, bound, 1e-6, /*equal_nan=*/true)) return "slopes";
   }
   return "";
 }
@@ -342,6 +360,51 @@ TEST_CASE("gpu library: cross entropy of logits in blocks is that of LibTorch in
   CHECK(of_no_class.loss().isnan().item<bool>());
 }
 
+// LayerNorm or RMSNorm with its gradients against LibTorch in float64. Returns what differs, or "".
+std::string difference_of_norms() {
+  const auto kind = std::array{torch::kFloat32, torch::kBFloat16, torch::kHalf}[draw() % 3];
+  const auto columns = one_in(20) ? 1000 + static_cast<std::int64_t>(draw() % 3097) : any_size(1) % 1500 + 1;
+  const auto rows =
+      one_in(200) ? 800 + static_cast<std::int64_t>(draw() % 900) : 1 + static_cast<std::int64_t>(draw() % 9);
+  const bool is_rms = one_in(2);
+  const auto offset = kind == torch::kFloat32 && one_in(4) ? 30.0 : 0.0;
+  const auto x = (at::randn({rows, columns}) * between(0.3, 10) + offset).to(kind);
+  const auto slopes = at::randn({rows, columns}).to(kind);
+  const auto weight = one_in(4) ? torch::Tensor() : at::randn({columns}) + 1;
+  const auto bias = is_rms || one_in(4) ? torch::Tensor() : at::randn({columns});
+  const vernier::NormInput input{x, weight, bias, columns, 1e-5, is_rms};
+  vernier::gpu::threads_run_backwards = one_in(2);
+  const auto ours = vernier::norm_on_gpu(library, input);
+  const auto gradients = vernier::norm_backward_on_gpu(library, input, ours, slopes);
+  const auto leaf = [](const torch::Tensor& tensor) {
+    return tensor.defined() ? std::optional(tensor.to(torch::kFloat64).requires_grad_()) : std::nullopt;
+  };
+  const auto of_x = *leaf(x);
+  const auto of_weight = leaf(weight), of_bias = leaf(bias);
+  const auto y = is_rms ? at::rms_norm(of_x, {columns}, of_weight, 1e-5)
+                        : at::layer_norm(of_x, {columns}, of_weight, of_bias, 1e-5);
+  y.backward(slopes.to(torch::kFloat64));
+  // The bound is wider for columns with an offset: float32 has fewer bits of their deviations.
+  const double bound = (kind == torch::kBFloat16 ? 1e-2 : kind == torch::kHalf ? 2e-3 : 2e-5) * (offset > 0 ? 20 : 1);
+  const auto is_near_to = [&](const torch::Tensor& a, const torch::Tensor& b, double factor,
+                              const torch::Tensor& parts = at::full({}, 1e-3)) {
+    const auto scale = std::max(parts.max().item<double>(), b.abs().max().item<double>());
+    return (a.to(torch::kFloat64) - b).abs().max().item<double>() <= factor * bound * scale;
+  };
+  if (!is_near_to(ours.y, y.detach(), 1)) return "y";
+  // It is a difference of slopes over the standard deviation.
+  const auto parts = ours.inverse.to(torch::kFloat64).unsqueeze(1).expand_as(of_x.grad());
+  if (!is_near_to(gradients.x, of_x.grad(), 2, parts)) return "gradient of x";
+  if (weight.defined() && !is_near_to(gradients.weight, of_weight->grad(), 2)) return "gradient of the weight";
+  if (bias.defined() && !is_near_to(gradients.bias, of_bias->grad(), 2)) return "gradient of the bias";
+  return "";
+}
+
+TEST_CASE("gpu library: LayerNorm and RMSNorm with their gradients are those of LibTorch in float64") {
+  torch::manual_seed(9);
+  for (int i = 0; i < 10000; ++i) REQUIRE(difference_of_norms() == "");
+}
+
 TEST_CASE("gpu library: half and every code of fp8 are exact") {
   for (int bits = 0; bits < 65536; ++bits) {
     const auto pattern = static_cast<std::uint16_t>(bits);
@@ -349,6 +412,11 @@ TEST_CASE("gpu library: half and every code of fp8 are exact") {
     const float ours = vernier::gpu::half_to_float(pattern);
     const bool both_nan = ours != ours && right != right;
     if (!both_nan) REQUIRE(std::memcmp(&ours, &right, sizeof ours) == 0);
+    for (const float near : {right, std::nextafterf(right, 1e30F), std::nextafterf(right, -1e30F),
+                             right + std::ldexp(1.0F, std::max(std::ilogb(right), -14) - 11)}) {  // a midpoint
+      if (near != near) continue;
+      REQUIRE(vernier::gpu::float_to_half(near) == c10::Half(near).x);
+    }
   }
   for (int code = 0; code < 256; ++code) {
     const auto byte = static_cast<std::uint8_t>(code);
@@ -385,6 +453,9 @@ TEST_CASE("gpu library: one that computes something else is not used") {
   broken = library;
   broken.round_weights = nothing;
   CHECK(vernier::wrong_on_device(broken, torch::kCPU) == "rounding of bfloat16 weights");
+  broken = library;
+  broken.norm_slopes = nothing;
+  CHECK(vernier::wrong_on_device(broken, torch::kCPU) == "LayerNorm");
   broken = library;
   broken.softmax_slopes = nothing;
   CHECK(vernier::wrong_on_device(broken, torch::kCPU) == "cross entropy");

@@ -3,12 +3,16 @@
 #include <c10/core/impl/VirtualGuardImpl.h>
 #include <c10/util/StringUtil.h>
 #include <doctest/doctest.h>
+#include <torch/csrc/autograd/autograd.h>
+#include <torch/nn/modules/container/sequential.h>
+#include <torch/nn/modules/linear.h>
 #include <torch/utils.h>
 #include <vernier/float8.h>
 #include <vernier/grad_norm.h>
 #include <vernier/half_weights.h>
 #include <vernier/linear_cross_entropy.h>
 #include <vernier/memory.h>
+#include <vernier/memory_ledger.h>
 #include <vernier/optim.h>
 
 #include <chrono>
@@ -173,12 +177,33 @@ void time_roundings(const char* name, Update update) {
   MESSAGE(line);
 }
 
+void time_norms(const char* name, bool is_rms) {
+  const auto options = torch::dtype(torch::kFloat32).device(torch::kCUDA);
+  for (const std::int64_t width : {768, 4096}) {
+    const auto x = at::randn({16384, width}, options).requires_grad_(), slopes = at::randn({16384, width}, options);
+    const auto weight = at::randn({width}, options).requires_grad_(),
+               bias = at::randn({width}, options).requires_grad_();
+    std::string line = std::string("speed: ") + name + " of 16384 x " + std::to_string(width) + " with gradients";
+    for (const bool own : {true, false}) {
+      vernier::use_gpu_library(own);
+      line += std::string(own ? ": kernels " : ", LibTorch's ") + std::to_string(milliseconds([&] {
+                const auto y =
+                    is_rms ? at::rms_norm(x, {width}, weight, 1e-5) : at::layer_norm(x, {width}, weight, bias);
+                torch::autograd::grad({y}, {x, weight}, {slopes});
+              })) +
+              " ms";
+    }
+    MESSAGE(line);
+  }
+  vernier::use_gpu_library(true);
+}
+
 // Loss and gradients of a head, whose logits are computed in chunks or all at once.
 Tensors head_results(const Tensors& given, const torch::Tensor& target, bool in_chunks) {
   const auto x = given[0].detach().requires_grad_(), weight = given[1].detach().requires_grad_();
   const auto loss = in_chunks ? vernier::linear_cross_entropy(x, weight, target)
                               : at::cross_entropy_loss(at::linear(x, weight).to(torch::kFloat32), target);
-  loss.backward();
+  (loss * target.size(0)).backward();  // or gradients in float16 would have few bits
   return {loss.detach(), x.grad(), weight.grad()};
 }
 
@@ -230,6 +255,35 @@ TEST_CASE("gpu: weights in bfloat16 are rounded to the bits of the CPU") {
   }
 }
 
+TEST_CASE("gpu: LayerNorm and RMSNorm are those of LibTorch, with their derivatives") {
+  if (!has_gpu()) return;
+  torch::manual_seed(7);
+  const auto results = [](bool own, bool is_rms, bool twice) {
+    vernier::use_gpu_library(own);
+    torch::manual_seed(8);
+    const auto options = torch::dtype(torch::kFloat32).device(torch::kCUDA);
+    const auto x = at::randn({64, 33, 768}, options).requires_grad_();
+    const auto weight = at::randn({768}, options).requires_grad_(), bias = at::randn({768}, options).requires_grad_();
+    const auto slopes = at::randn({64, 33, 768}, options);
+    const auto y = is_rms ? at::rms_norm(x, {768}, weight, 1e-5) : at::layer_norm(x, {768}, weight, bias);
+    const std::vector<torch::Tensor> leaves =
+        is_rms ? std::vector<torch::Tensor>{x, weight} : std::vector<torch::Tensor>{x, weight, bias};
+    auto all = torch::autograd::grad({y}, leaves, {slopes}, /*retain_graph=*/twice, /*create_graph=*/twice);
+    if (twice) all = torch::autograd::grad({all[0].pow(2).sum()}, {x, weight});
+    all.push_back(y.detach());
+    return all;
+  };
+  for (const bool is_rms : {false, true}) {
+    for (const bool twice : {false, true}) {
+      const auto ours = results(true, is_rms, twice), right = results(false, is_rms, twice);
+      for (std::size_t i = 0; i < right.size(); ++i) {
+        CHECK((ours[i] - right[i]).norm().item<double>() <= 1e-5 * right[i].norm().item<double>());
+      }
+    }
+  }
+  vernier::use_gpu_library(true);
+}
+
 TEST_CASE("gpu: casts to fp8 have the bits of the CPU") {
   if (!has_gpu()) return;
   torch::manual_seed(4);
@@ -266,8 +320,32 @@ TEST_CASE("gpu: two streams update as one does") {
   CHECK(at::equal(on_stream(true), on_stream(false)));
 }
 
+TEST_CASE("gpu: the memory ledger agrees with the allocator") {
+  if (!has_gpu()) return;
+  const torch::Device device(torch::kCUDA, 0);
+  torch::nn::Sequential model;
+  for (int i = 0; i < 4; ++i) model->push_back(torch::nn::Linear(2048, 2048));
+  model->to(device);
+  const auto x = at::randn({512, 2048}, device);
+  for (int step = 0; step < 3; ++step) {
+    vernier::MemoryLedger ledger(*model);
+    ledger.hold("batch", {x});
+    for (const auto& parameter : model->parameters()) parameter.mutable_grad().reset();
+    vernier::reset_peak_memory(device);
+    ledger.begin_forward();
+    const auto loss = model->forward(x).relu().sum();
+    ledger.begin_backward();
+    loss.backward();
+    const auto use = ledger.stop();
+    const auto peak = vernier::allocated_memory(device).peak;
+    CHECK(std::abs(static_cast<double>(use.peak) / static_cast<double>(peak) - 1) < 0.02);
+  }
+}
+
 TEST_CASE("gpu: time of updates and norms") {
   if (!has_gpu()) return;
+  time_norms("LayerNorm", false);
+  time_norms("RMSNorm", true);
   time_updates("adamw", AdamWOptions{});
   time_updates("adamw bf16", AdamWOptions{.state = AdamState::bfloat16});
   time_updates("adamw 8bit", AdamWOptions{.state = AdamState::eight_bit});
@@ -289,14 +367,19 @@ TEST_CASE("gpu: a head of 128,256 classes does not hold its logits") {
   if (!has_gpu()) return;
   torch::manual_seed(5);
   constexpr std::int64_t rows = 8192, width = 768, classes = 128256;
-  const auto options = torch::dtype(torch::kBFloat16).device(torch::kCUDA);
-  const Tensors given{at::randn({rows, width}, options), at::randn({classes, width}, options) * 0.02};
+  const auto options = torch::dtype(torch::kFloat32).device(torch::kCUDA);
+  const auto input = at::randn({rows, width}, options), weight = at::randn({classes, width}, options) * 0.02;
   const auto target = at::randint(classes, {rows}, options.dtype(torch::kLong));
-  const auto ours = head_results(given, target, true), theirs = head_results(given, target, false);
-  CHECK(at::allclose(ours[0], theirs[0], 1e-4));
-  for (int i = 1; i < 3; ++i) {
-    const auto right = theirs[i].to(torch::kFloat32);
-    CHECK((ours[i].to(torch::kFloat32) - right).norm().item<double>() < 1e-2 * right.norm().item<double>());
+  Tensors given;
+  for (const auto dtype : {torch::kFloat32, torch::kHalf, torch::kBFloat16}) {
+    given = {input.to(dtype), weight.to(dtype)};
+    const auto ours = head_results(given, target, true);
+    const auto right = head_results({given[0].to(torch::kFloat32), given[1].to(torch::kFloat32)}, target, false);
+    CHECK(at::allclose(ours[0], right[0], 1e-4));
+    const double bound = dtype == torch::kFloat32 ? 1e-5 : dtype == torch::kHalf ? 2e-3 : 1e-2;
+    for (std::size_t i = 1; i < 3; ++i) {
+      CHECK((ours[i].to(torch::kFloat32) - right[i]).norm().item<double>() < bound * right[i].norm().item<double>());
+    }
   }
   std::string line = "speed: cross entropy of 8192 x 128,256 from a head of width 768 in bf16";
   for (const bool in_chunks : {true, false}) {

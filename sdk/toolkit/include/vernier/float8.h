@@ -47,6 +47,7 @@ struct VERNIER_API Float8Tensor {
   torch::Tensor values;  // in an fp8 format, with the shape of x
   torch::Tensor scale;   // float32, with the shape of float8_amax(x, block)
   ScaleBlock block;
+  torch::Tensor inverse = {};  // 1 / scale of per_tensor, where it is at hand
 
   // Returns values * (1 / scale) in float32, as the matrix units of a GPU apply the scale.
   torch::Tensor dequantize() const;
