@@ -53,6 +53,7 @@ bool AppendFile::append(std::string_view unit) {
 }
 
 void AppendFile::flush() {
+  if (waiting_.empty() && !is_failing_) return;  // or the first unit after it would wait, perhaps through a long pause
   flushed_ = nanoseconds_now();
   std::size_t done = 0;
   int trouble = 0;

@@ -342,6 +342,17 @@ max_norm = 3
   CHECK(vernier::hyper_parameters("/nowhere").empty());
 }
 
+TEST_CASE("records: the first line of a file is there at once, also after a flush of nothing") {
+  const TemporaryFolder folder;
+  vernier::AppendFile file(folder / "lines", "lines", nullptr);
+  file.flush();
+  file.append("first\n");
+  CHECK(read_text(folder / "lines") == "first\n");
+  file.append("second\n");
+  file.flush();
+  CHECK(read_text(folder / "lines") == "first\nsecond\n");
+}
+
 TEST_CASE("records: a unit of bytes on a full disk waits, and 1 MB of them at most") {
   std::vector<std::string> warnings;
   vernier::AppendFile file("/dev/full", "records", [&](const std::string& text) { warnings.push_back(text); });
