@@ -12,7 +12,7 @@
 #include <fstream>
 #include <iostream>
 
-#include "comparison.h"
+#include "tools/common/comparison.h"
 #include "tools/common/page/comparison_view.h"
 #include "tools/common/page/report_page.h"
 #include "tools/common/text/quoting.h"

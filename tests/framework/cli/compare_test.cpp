@@ -1,6 +1,7 @@
 // `vernier compare`: which candidates it trains, what it says of their runs, and that it claims no more than they show.
 #include <doctest/doctest.h>
 #include <signal.h>
+#include <vernier/compare.h>
 
 #include <cmath>
 #include <random>
@@ -8,8 +9,8 @@
 
 #include "run_folder.h"
 #include "thrown.h"
+#include "tools/common/statistics.h"
 #include "tools/common/trials.h"
-#include "tools/compare/statistics.h"
 
 namespace compare_test {
 
@@ -374,6 +375,49 @@ TEST_CASE("compare: wrong calls end in one line, and before anything is trained"
     CHECK(is_one_line(place.err));
     CHECK_MESSAGE(says(place.err, refused.says), place.err);
   }
+}
+
+TEST_CASE("compare: a program gets what the verb prints") {
+  Compared it;
+  REQUIRE(it.compare({"--sweep", "optimizer.learning_rate=0.01,0.1", "--seeds", "3", "--quiet"}) == 0);
+  const auto verb = it.json();
+  const auto options = [&](const char* rate) {
+    return vernier::TrainerOptions{.files = {it.at("run.toml").string()},
+                                   .sets = {std::string("optimizer.learning_rate=") + rate}};
+  };
+  int prepared = 0;
+  const auto ours = vernier::compare(
+      {.candidates = {{"slow", options("0.01")}, {"fast", options("0.1")}, {"refused", options("\"none\"")}},
+       .output = it.at("ours").string(),
+       .prepare = [&](vernier::Trainer&) { prepared += 1; }});
+  CHECK(prepared == 7);
+  REQUIRE(ours.candidates.size() == 3);
+  for (std::size_t i = 0; i < 2; ++i) {
+    const auto& theirs = verb["candidates"][i];
+    CHECK(ours.candidates[i].state == "done");
+    for (const char* measure : {"loss", "overflows", "updates_skipped"}) {
+      const auto& spread = ours.candidates[i].measures.at(measure);
+      CHECK(spread.median == theirs["measures"][measure]["median"]);
+      CHECK(spread.low == theirs["measures"][measure]["low"]);
+      CHECK(spread.high == theirs["measures"][measure]["high"]);
+    }
+    CHECK(ours.candidates[i].measures.at("samples_per_second").median > 0);
+  }
+  const auto& difference = ours.of("fast").against_baseline.at("loss");
+  CHECK(difference.verdict == verb["candidates"][1]["against_baseline"]["loss"]["verdict"]);
+  CHECK(difference.spread.median == verb["candidates"][1]["against_baseline"]["loss"]["median"]);
+  CHECK(ours.of("slow").against_baseline.empty());
+  CHECK(ours.of("refused").state == "refused");
+  CHECK(ours.of("refused").error.find("learning_rate") != std::string::npos);
+  CHECK(read_text(it.at("ours/compare.json")) == ours.json);
+  const auto refusal = [](vernier::CompareOptions wrong) { return thrown_by([&] { vernier::compare(wrong); }); };
+  CHECK(refusal({}) == Thrown{2, "compare: there are no candidates"});
+  CHECK(refusal({.candidates = {{"a/b", {}}}}) ==
+        Thrown{2, "compare: the name \"a/b\" of a candidate cannot be a folder's"});
+  CHECK(refusal({.candidates = {{"a", {}}, {"a", {}}}}) == Thrown{2, "compare: two candidates are called \"a\""});
+  CHECK(refusal({.candidates = {{"a", {}}}, .seeds = 0}) == Thrown{2, "compare: seeds is 0, and must be 1 to 100"});
+  CHECK(refusal({.candidates = {{"a", {}}}, .output = it.at("ours").string()}) ==
+        Thrown{2, "compare: " + it.at("ours").string() + " is not empty; name another folder, or remove it"});
 }
 
 }  // namespace compare_test
