@@ -10,6 +10,7 @@
 
 #include "optim/gpu_optimizers.h"
 #include "optim/stochastic_rounding.h"
+#include "wide_weights.h"
 
 namespace vernier {
 
@@ -23,16 +24,10 @@ bool is_any_of(const torch::nn::Module& module) {
   return (... || (dynamic_cast<const Modules*>(&module) != nullptr));
 }
 
-bool stays_float32(const torch::nn::Module& module) {
-  using namespace torch::nn;
-  return is_any_of<BatchNorm1dImpl, BatchNorm2dImpl, BatchNorm3dImpl, InstanceNorm1dImpl, InstanceNorm2dImpl,
-                   InstanceNorm3dImpl>(module);
-}
-
 Identities tensors_of_norms(const torch::nn::Module& model) {
   Identities all;
   for (const auto& module : model.modules()) {
-    if (!stays_float32(*module)) continue;
+    if (!has_float32_weights(*module)) continue;
     for (const auto& tensor : module->parameters()) all.insert(tensor.unsafeGetTensorImpl());
   }
   return all;
@@ -77,6 +72,12 @@ const gpu::Library* kernels_for(const Weights& weights) {
 }
 
 }  // namespace
+
+bool has_float32_weights(const torch::nn::Module& module) {
+  using namespace torch::nn;
+  return is_any_of<BatchNorm1dImpl, BatchNorm2dImpl, BatchNorm3dImpl, InstanceNorm1dImpl, InstanceNorm2dImpl,
+                   InstanceNorm3dImpl>(module);
+}
 
 HalfWeights::HalfWeights(c10::ScalarType dtype, Update update) : dtype_(dtype), update_(update) {
   if (dtype != torch::kBFloat16 && dtype != torch::kFloat16) {

@@ -5,6 +5,7 @@
 #pragma once
 
 // Mixed precision: autocast, loss scaling, 16-bit weights, and what the device computes fast.
+#include <vernier/amp_compatibility.h>
 #include <vernier/amp_stats.h>
 #include <vernier/attention.h>
 #include <vernier/autocast.h>
@@ -33,6 +34,7 @@
 
 // Memory: counting and limiting it, and recomputing activations to save it.
 #include <vernier/activation_checkpoint.h>
+#include <vernier/amp_compatibility.h>
 #include <vernier/memory.h>
 #include <vernier/memory_ledger.h>
 #include <vernier/recompute_budget.h>
