@@ -28,11 +28,11 @@ using Given = std::optional<at::Tensor>;
 std::int64_t chunk_bytes(const at::Tensor& input) {
   return (input.is_cpu() ? 52 : 512) << 20;
 }
-constexpr std::int64_t least_bytes_on_gpu = 32
-                                            << 20;  // of all logits, where chunks are worth it: their kernels are fast
-constexpr std::int64_t aligned_classes = 64;        // cuBLAS multiplies matrices of odd sizes three times as slowly
-constexpr std::int64_t fewest_rows = 64;            // of a chunk: the weight is read once a chunk, its gradient written
-constexpr std::int64_t block_classes = 4096;        // whose weights and gradients a CPU's third cache holds
+// Bytes of all logits from which on chunks are worth it on a GPU: their kernels are fast.
+constexpr std::int64_t least_on_gpu = 32 << 20;
+constexpr std::int64_t aligned_classes = 64;  // cuBLAS multiplies matrices of odd sizes three times as slowly
+constexpr std::int64_t fewest_rows = 64;      // of a chunk: the weight is read once a chunk, its gradient written
+constexpr std::int64_t block_classes = 4096;  // whose weights and gradients a CPU's third cache holds
 
 at::Tensor given(const Given& tensor) {
   return tensor.value_or(at::Tensor());
@@ -254,13 +254,15 @@ class ChunkedHead {
 // apply() takes no undefined tensors.
 struct LinearCrossEntropy final : torch::autograd::Function<LinearCrossEntropy> {
   static at::Tensor forward(torch::autograd::AutogradContext* context, const at::Tensor& input,
-                            const at::Tensor& weight, const at::Tensor& maybe_bias, const Wanted& wanted) {
+                            const at::Tensor& weight, const at::Tensor& maybe_bias, const Wanted& wanted,
+                            bool is_recorded) {
     const auto bias = maybe_bias.numel() == 0 ? at::Tensor() : maybe_bias;
     const c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::autocast_dispatch_keyset);
     Gradients gradients;
-    auto loss =
-        ChunkedHead(input, weight, bias, wanted)
-            .run({input.requires_grad(), weight.requires_grad(), bias.defined() && bias.requires_grad()}, gradients);
+    const auto wants = [&](const at::Tensor& tensor) {
+      return is_recorded && tensor.defined() && tensor.requires_grad();
+    };
+    auto loss = ChunkedHead(input, weight, bias, wanted).run({wants(input), wants(weight), wants(bias)}, gradients);
     context->save_for_backward({input, weight, bias, wanted.target, wanted.class_weight, wanted.sample_weight});
     auto& data = context->saved_data;
     data["gradients"] = std::vector<Given>{gradients.input, gradients.weight, gradients.bias};
@@ -291,7 +293,7 @@ struct LinearCrossEntropy final : torch::autograd::Function<LinearCrossEntropy> 
       if (!is_one) gradient = is_kept ? gradient * above[0] : gradient.mul_(above[0]);
       gradient = gradient.to(static_cast<at::ScalarType>(dtypes[i == 0 ? 0 : 1]));
     }
-    results.emplace_back();
+    results.resize(5);
     return results;
   }
 
@@ -306,7 +308,7 @@ struct LinearCrossEntropy final : torch::autograd::Function<LinearCrossEntropy> 
         0,        dtype};
     const auto bias = saved[2].defined() ? Given(saved[2].to(dtype)) : Given();
     const auto loss = loss_of(widened(at::linear(saved[0].to(dtype), saved[1].to(dtype), bias)), wanted);
-    variable_list leaves, results(4);
+    variable_list leaves, results(5);
     for (std::size_t i = 0; i < 3; ++i) {
       if (saved[i].defined() && saved[i].requires_grad()) leaves.push_back(saved[i]);
     }
@@ -328,7 +330,7 @@ at::ScalarType dtype_of(const at::Tensor& input) {
 bool is_worth_chunks(const at::Tensor& input, const at::Tensor& weight, at::ScalarType dtype) {
   const auto rows = input.size(0);
   if (gpu_library(input.device()) != nullptr) {
-    return rows * weight.size(0) * static_cast<std::int64_t>(c10::elementSize(dtype)) > least_bytes_on_gpu;
+    return rows * weight.size(0) * static_cast<std::int64_t>(c10::elementSize(dtype)) > least_on_gpu;
   }
   if (rows <= ChunkedHead::most_rows(input, weight, dtype)) return false;
   return c10::elementSize(weight.scalar_type()) >= 4 || 10 * rows > 4 * weight.size(1);
@@ -340,7 +342,8 @@ at::Tensor chunked(const at::Tensor& input, const at::Tensor& weight, const at::
                    double smoothing, std::int64_t chunk_rows) {
   const Wanted wanted{target,  given(class_weight), given(sample_weight), sums,
                       ignored, smoothing,           chunk_rows,           dtype_of(input)};
-  return LinearCrossEntropy::apply(input, weight, bias ? *bias : at::empty({0}, weight.options()), wanted);
+  return LinearCrossEntropy::apply(input, weight, bias ? *bias : at::empty({0}, weight.options()), wanted,
+                                   at::GradMode::is_enabled());
 }
 
 TORCH_LIBRARY_FRAGMENT(vernier, library) {

@@ -323,6 +323,14 @@ TEST_CASE("linear cross entropy: many logits are never there at once") {
   const auto mine = head.in_chunks(false);
   const auto peak = vernier::allocated_memory(torch::kCPU).peak - before;
   CHECK(peak < rows * classes * 4 / 2);
+  {  // a validation computes no gradients
+    const torch::NoGradGuard no_grad;
+    const auto learned = head.weight.clone().requires_grad_();
+    vernier::reset_peak_memory(torch::kCPU);
+    const auto validated = vernier::allocated_memory(torch::kCPU).now;
+    CHECK(at::equal(vernier::linear_cross_entropy(head.input, learned, head.target), mine[0]));
+    CHECK(vernier::allocated_memory(torch::kCPU).peak - validated < peak / 2);
+  }
   check(mine, head.whole(false), head.in(torch::kFloat64).whole(false), unit_of(torch::kFloat32));
 }
 
