@@ -245,7 +245,7 @@ void MemoryLedger::follow() {
   guards_ = std::make_unique<Guards>(followed_);
 }
 
-// What a GPU's allocator holds for libraries, and for tensors that nobody names, counts too.
+// Called by each first begin. Counts what a GPU's allocator holds for libraries, and for tensors that nobody names.
 void MemoryLedger::begin() {
   follow();
   const auto device = followed_->device();

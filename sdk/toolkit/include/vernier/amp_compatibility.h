@@ -1,4 +1,4 @@
-// What of a model mixed precision leaves in float32.
+// The layers and operations of a model that mixed precision leaves in float32.
 //
 //   for (const auto& finding : vernier::check_amp_compatibility(*model, [&] { model->forward(input); })) {
 //     std::cout << finding.layer << ": " << finding.why << '\n';  // ln: autocast computes layer_norm in float32
