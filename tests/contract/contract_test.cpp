@@ -508,6 +508,7 @@ using Choices = std::vector<std::pair<std::string, std::string>>;  // name, tabl
 Choices overlays_of(const std::string& role) {
   Choices overlays;
   for (const auto& entry : fs::directory_iterator(configs / role)) {
+    if (!entry.is_regular_file()) continue;
     auto text = read_text(entry.path());
     text.erase(0, text.find('[' + role));
     REQUIRE(!text.empty());

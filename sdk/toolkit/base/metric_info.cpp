@@ -10,6 +10,7 @@ constexpr const char* by_trainer = "trainer";
 constexpr const char* by_task = "task";
 constexpr const char* by_monitors = "monitors, from what the trainer counts";
 
+constexpr const char* by_format = "precision/format";
 constexpr const char* by_hardware = "callback/hardware";
 constexpr const char* by_layers = "callback/layers";
 constexpr const char* by_memory = "callback/memory";
@@ -36,6 +37,10 @@ constexpr MetricInfo table[] = {
     {"layer_grad_max", "", "largest magnitude of the layer's gradients", by_layers},
     {"layer_update_ratio", "ratio", "2-norm of the layer's update over that of its weights", by_layers},
     {"layer_precision", "", "significant bits of the layer's results: 24 float32, 11 float16, 8 bfloat16", by_layers},
+    {"format_sqnr", "dB", "squares of the numbers over those of their rounding errors; format_sqnr/h.0.mlp/x",
+     by_format},
+    {"format_saturated", "ratio", "share of the numbers beyond the largest of their format and scale", by_format},
+    {"format_flushed", "ratio", "share of the numbers that become 0 and were not", by_format},
     {"perturbed_loss", "", "training loss at the weights a little uphill", "callback/sam"},
     judged("trained_validation_loss", "", "validation loss of the weights that are not averaged", "callback/ema", lower,
            -HUGE_VAL, HUGE_VAL),

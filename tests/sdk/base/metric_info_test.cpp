@@ -56,7 +56,7 @@ TEST_CASE("metric info: docs/metrics.md has the table of the registry") {
 }
 
 TEST_CASE("metric info: each metric has a name of its own, a unit that is known, a meaning and a source") {
-  const std::set<std::string> units = {"", "s", "bytes", "1/s", "ratio", "degrees Celsius", "W", "J", "Hz"};
+  const std::set<std::string> units = {"", "s", "bytes", "1/s", "ratio", "degrees Celsius", "W", "J", "Hz", "dB"};
   std::set<std::string> names;
   for (const auto& info : vernier::metric_infos()) {
     CAPTURE(info.name);

@@ -214,7 +214,7 @@ TEST_CASE("options: nearest counts insertions, deletions, substitutions and swap
 }
 
 TEST_CASE("options: nearest knows the words of other trainers") {
-  const Words precisions = {"adaptive", "auto", "bf16", "fp16", "fp32", "fp8"};
+  const Words precisions = {"adaptive", "auto", "bf16", "format", "fp16", "fp32", "fp8"};
   for (const char* word : {"float16", "half", "16", "16-mixed", "FP16"}) {
     CHECK(vernier::nearest(word, precisions) == "fp16");
   }

@@ -5,7 +5,6 @@
 #pragma once
 
 // Mixed precision: autocast, loss scaling, 16-bit weights, and what the device computes fast.
-#include <vernier/amp_compatibility.h>
 #include <vernier/amp_stats.h>
 #include <vernier/attention.h>
 #include <vernier/autocast.h>
@@ -19,9 +18,11 @@
 #include <vernier/fused_kernels.h>
 #include <vernier/matmul.h>
 
-// fp8: quantization, and linear layers that compute in it.
+// fp8: quantization, and linear layers that compute in it; any other number format.
 #include <vernier/float8.h>
 #include <vernier/float8_linear.h>
+#include <vernier/number_format.h>
+#include <vernier/tensor_format.h>
 
 // Optimizers that fuse an update into one pass, micro-batches, gradient norms and clipping, the average of the weights.
 #include <vernier/accumulator.h>
@@ -34,12 +35,12 @@
 
 // Memory: counting and limiting it, and recomputing activations to save it.
 #include <vernier/activation_checkpoint.h>
-#include <vernier/amp_compatibility.h>
 #include <vernier/memory.h>
 #include <vernier/memory_ledger.h>
 #include <vernier/recompute_budget.h>
 
 // Diagnosis: operators by layer, ranges of tensors, and the origin of inf and NaN.
+#include <vernier/amp_compatibility.h>
 #include <vernier/layers.h>
 #include <vernier/linear_call.h>
 #include <vernier/non_finite_tracer.h>

@@ -1,0 +1,452 @@
+// format: rounds the operands of all matrix products and convolutions to number formats, in forward and in backward,
+// and computes with them in float32. So it tries formats that this machine does not have: the numbers are those of the
+// format, the speed is not. docs/formats.md has the formats and recipes; configs/precision/formats has presets.
+//
+//   forward = "e4m3"             format of x and w in y = x w: a name of `vernier formats`, or of a
+//   [[precision.format]];
+//                                fp32: they are not rounded
+//   backward = "auto"            format of g, the gradient of y, in dx = g wᵀ; auto: as `forward`
+//   weight_gradient = "auto"     format of both operands in dw = xᵀ g; auto: x in `forward`, g in `backward`
+//   scaling = "auto"             of formats without blocks. tensor: a tensor has one float32 scale, from its largest
+//                                magnitude; none; auto: tensor for formats of at most 8 bits, else none
+//   scale_rule = "auto"          of block scales that are powers of two: floor | ceil | even | rceil; auto: the
+//   format's rounding = "nearest"         of x and w: nearest | away | zero | stochastic backward_rounding = "auto" of
+//   g; auto: as `rounding` random_bits = 23             of stochastic rounding, for each number hadamard = 0 the
+//   operands of dw are rotated in pieces of so many numbers, a power of two; 0: not square_weights = false       blocks
+//   of weights are square, so that w and wᵀ have the same codes weights = "fp32"             format to which each
+//   update rounds the weights themselves; fp32: they stay exact otherwise = "fp32"           dtype of everything else:
+//   fp32 | bf16 measure_every = 0            steps between measurements of what rounding does, by layer and operand; 0:
+//   none format = []                  [[precision.format]] tables, your own formats:
+//     format.name                  required: for the options above
+//     format.element = ""          a number format by name; empty: of the seven options that follow
+//     format.exponent = 4          bits
+//     format.mantissa = 3          bits
+//     format.bias = 7              of the exponent; by default 2^(exponent - 1) - 1
+//     format.nan = "one"           which codes are NaN: none | ieee | one (the largest) | negative_zero
+//     format.infinities = false    by default true for "ieee"
+//     format.subnormals = true     false: numbers below the least normal one become 0 or that one
+//     format.saturate = true       what is beyond becomes the largest number; by default for at most 8 bits
+//     format.block = 0             numbers along the summed dimension that share a scale; 0: none
+//     format.scale = "e8m0"        format of a block's scale; fp32: it is not rounded
+//     format.rule = "floor"        floor | ceil | even | rceil; nearest, for scales that are not powers of two
+//     format.tensor_scale = false  the tensor has a float32 scale besides
+// A rule of [[precision.rule]] with use = "fp32", "bf16" or "fp16" keeps layers and operators out. The other options
+// are those of vernier/mixed_precision.h, without level and rounding, and of vernier/precision_rules.h.
+//
+// Stochastic rounding draws from LibTorch's generator, as dropout does.
+#include <torch/nn/module.h>
+#include <vernier/error.h>
+#include <vernier/linear_call.h>
+#include <vernier/mixed_precision.h>
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <set>
+
+#include "products.h"
+
+namespace {
+
+using namespace formats;
+using vernier::Operation;
+using vernier::Options;
+using vernier::PrecisionRule;
+using vernier::Run;
+using vernier::TensorFormat;
+using vernier::Values;
+
+constexpr const char *unrounded = "fp32", *automatic = "auto";
+
+// Operators that multiply, and that this policy does not round.
+const std::set<std::string_view> uncovered = {"addbmm",
+                                              "baddbmm",
+                                              "mv",
+                                              "addmv",
+                                              "einsum",
+                                              "bilinear",
+                                              "conv_transpose1d",
+                                              "conv_transpose2d",
+                                              "conv_transpose3d",
+                                              "convolution",
+                                              "_convolution",
+                                              "scaled_dot_product_attention",
+                                              "lstm",
+                                              "gru",
+                                              "rnn_tanh",
+                                              "rnn_relu",
+                                              "lstm_cell",
+                                              "gru_cell",
+                                              "linear_cross_entropy"};
+
+// Refuses the option with the message of what `make` throws.
+template <class Make>
+auto guarded(Options& options, const char* key, const Make& make) {
+  try {
+    return make();
+  } catch (const vernier::Error& error) {
+    options.refuse(key, "is refused: " + std::string(error.what()));
+  }
+}
+
+// The formats of the options, by name.
+class Names {
+ public:
+  explicit Names(Options& options) {
+    options.tables("format", "formats of your own, by name", [this](Options& one) { add(one); });
+  }
+
+  OptionalFormat of(Options& options, const char* key, const std::string& name) const {
+    if (name == unrounded) return std::nullopt;
+    for (const auto& own : own_) {
+      if (own.name == name) return own;
+    }
+    return guarded(options, key, [&] { return vernier::tensor_format(name); });
+  }
+
+ private:
+  void add(Options& one) {
+    TensorFormat format;
+    format.name = one.require<std::string>("name", "for forward, backward, weight_gradient and weights");
+    const auto element = one.get("element", "", "a number format by name; empty: of the options below");
+    auto& number = format.element;
+    number.name = format.name;
+    number.exponent = static_cast<int>(one.get("exponent", 4, "exponent bits of a code", vernier::between(1, 11)));
+    number.mantissa = static_cast<int>(one.get("mantissa", 3, "mantissa bits of a code", vernier::between(0, 22)));
+    const int usual = (1 << (number.exponent - 1)) - 1;
+    number.bias = static_cast<int>(one.get("bias", usual, "of the exponent", vernier::between(-1000, 1100)));
+    const auto nan = one.choose("nan", "one", {"none", "ieee", "one", "negative_zero"}, "which code is NaN");
+    using Nan = vernier::NumberFormat::Nan;
+    number.nan = nan == "none" ? Nan::none : nan == "ieee" ? Nan::ieee : nan == "one" ? Nan::one : Nan::negative_zero;
+    number.infinities = one.get("infinities", nan == "ieee", "the format has codes for them");
+    number.subnormals = one.get("subnormals", true, "numbers below the least normal one");
+    number.bits = 1 + number.exponent + number.mantissa;
+    const bool is_small = number.bits <= 8;
+    number.saturate = one.get("saturate", is_small, "what is beyond the largest number becomes the largest");
+    if (!element.empty()) {
+      for (const char* key : {"exponent", "mantissa", "bias", "nan", "infinities", "subnormals"}) {
+        if (one.given(key)) one.refuse(key, "is for a format without `element`, which names one");
+      }
+      const bool saturates = number.saturate;
+      number = guarded(one, "element", [&] { return vernier::number_format(element); });
+      if (one.given("saturate")) number.saturate = saturates;
+    }
+    guarded(one, element.empty() ? "exponent" : "element", [&] {
+      number.check();
+      return 0;
+    });
+    read_scales(one, format);
+    for (const auto& other : own_) {
+      if (other.name == format.name) one.refuse("name", "is \"" + format.name + "\" twice");
+    }
+    own_.push_back(std::move(format));
+  }
+
+  static void read_scales(Options& one, TensorFormat& format) {
+    format.block = one.get("block", 0, "numbers along the summed dimension that share a scale; 0: none",
+                           vernier::between(0, 65536));
+    const auto scale = one.get("scale", "e8m0", "format of a block's scale; fp32: not rounded");
+    const bool is_power = scale == "e8m0";
+    const auto rule = one.choose("rule", is_power ? "floor" : "nearest", {"floor", "ceil", "even", "rceil", "nearest"},
+                                 "how a scale comes from the largest magnitude of its block");
+    format.tensor_scale = one.get("tensor_scale", false, "the tensor has a scale in float32 besides");
+    if (format.block == 0) {
+      for (const char* key : {"scale", "rule", "tensor_scale"}) {
+        if (one.given(key)) one.refuse(key, "is of blocks; give `block`, the numbers that share a scale");
+      }
+      return;
+    }
+    format.element.saturate = true;
+    format.rule = vernier::scale_rule_named(rule);
+    format.has_block_scale = scale != unrounded;
+    if (format.has_block_scale) {
+      format.scale = guarded(one, "scale", [&] { return vernier::number_format(scale); });
+      format.scale.saturate = true;
+      if (!is_power && format.scale.kind != vernier::NumberFormat::Kind::floating) {
+        one.refuse("scale", "is \"" + scale + "\"; a scale is e8m0, fp32 or a floating-point format");
+      }
+    }
+    if (is_power == (rule == "nearest")) {
+      one.refuse("rule", is_power ? "\"nearest\" is for scales with a mantissa; take floor, ceil, even or rceil"
+                                  : "is for scales in e8m0; others are the nearest number");
+    }
+    if (format.tensor_scale && (is_power || !format.has_block_scale)) {
+      one.refuse("tensor_scale", "is for scales with few exponent bits, such as e4m3");
+    }
+  }
+
+  std::vector<TensorFormat> own_;
+};
+
+// Sylvester's Hadamard matrix with random signs of its columns, orthogonal. Source: Ashkboos et al., QuaRot, 2024; the
+// signs of Transformer Engine are others.
+torch::Tensor rotation_of(std::int64_t size, std::uint64_t seed) {
+  auto matrix = torch::ones({1, 1});
+  while (matrix.size(0) < size) {
+    matrix = torch::cat({torch::cat({matrix, matrix}, 1), torch::cat({matrix, -matrix}, 1)}, 0);
+  }
+  auto generator = at::globalContext().defaultGenerator(torch::kCPU).clone();
+  generator.set_current_seed(seed);
+  const auto signs = torch::empty({size}).random_(0, 2, generator).mul_(2).sub_(1);
+  return (matrix * signs).div_(std::sqrt(static_cast<double>(size)));
+}
+
+torch::ScalarType otherwise_of(Options& options) {
+  const auto word = options.choose("otherwise", "fp32", {"fp32", "bf16"}, "dtype of everything that is not rounded");
+  return word == "bf16" ? torch::kBFloat16 : torch::kFloat32;
+}
+
+class Format final : public vernier::MixedPrecision {
+ public:
+  explicit Format(Options& options) : MixedPrecision(options, otherwise_of(options), Levels::none) {
+    const Names names(options);
+    read_formats(options, names);
+    read_rounding(options);
+    measure_every_ =
+        options.get("measure_every", 0, "steps between measurements of the rounding; 0: none", vernier::at_least(0));
+    options.resumable("measure_every");
+  }
+
+  bool is_mixed() const override { return true; }
+  std::string describe() const override {
+    return "products of operands in " + title_ + ", emulated: the numbers are the format's, the speed is not";
+  }
+  std::string emulated() const override { return title_; }
+  bool changes(std::string_view) const override { return true; }
+
+  void attach(vernier::Bus& bus) override {
+    MixedPrecision::attach(bus);
+    bus.on(vernier::Event::StepBegin, [this](Run& run) { begin(run); });
+    bus.on(vernier::Event::StepEnd, [this](Run& run) { end(run); });
+  }
+
+  void prepare(Run& run) override {
+    MixedPrecision::prepare(run);
+    if (recipe_.hadamard != 0) recipe_.rotation = rotation_of(recipe_.hadamard, run.seed);
+    products_ = std::make_shared<Products>(recipe_);
+    if (weights_) round_weights(run);
+    if (!run.device.is_cpu()) info("numbers of ", run.device, " are rounded on the CPU, so a step takes longer");
+  }
+
+  void commit(Run& run) override {
+    MixedPrecision::commit(run);
+    if (weights_) round_weights(run);  // a skipped update leaves numbers of the format, which stay
+  }
+
+  torch::Tensor forward(const std::function<torch::Tensor()>& body) override {
+    auto result = MixedPrecision::forward(body);
+    if (!has_named_ && torch::GradMode::is_enabled()) {
+      has_named_ = true;
+      name_uncovered();
+    }
+    return result;
+  }
+
+  Values call(const Operation& operation, Values arguments) override {
+    static const PrecisionRule none;
+    const auto* rule = rules().find(operation);
+    if (rule == nullptr) rule = &none;
+    if (rule->use == PrecisionRule::Use::policy) {
+      if (auto output = rounded(operation, arguments)) {
+        return {rule->cast_outputs ? output->to(torch::kFloat32) : output->to(dtype())};
+      }
+      if (uncovered.contains(operation.name())) {
+        ++kept_[operation.layer_index() >= 0 ? std::string(operation.name()) + " of " + std::string(operation.layer())
+                                             : std::string(operation.name())];
+      }
+    }
+    return apply(*rule, operation, std::move(arguments));
+  }
+
+ protected:
+  bool intercepts() const override { return true; }
+
+ private:
+  void read_formats(Options& options, const Names& names) {
+    const auto forward = options.get("forward", "e4m3", "format of x and w in y = x w; fp32: not rounded");
+    auto backward = options.get("backward", automatic, "format of the gradient of y in dx = g w; auto: as forward");
+    if (backward == automatic) backward = forward;
+    const auto for_dw =
+        options.get("weight_gradient", automatic, "format of both operands in dw; auto: as in y and dx");
+    const auto weights = options.get("weights", unrounded, "format to which each update rounds the weights");
+    const auto scaling = options.choose("scaling", "auto", {"auto", "tensor", "none"},
+                                        "of formats without blocks; auto: one scale a tensor, up to 8 bits");
+    const auto rule = options.choose("scale_rule", "auto", {"auto", "floor", "ceil", "even", "rceil"},
+                                     "of block scales that are powers of two; auto: the format's");
+    bool has_rule = false;
+    const auto format = [&](const char* key, const std::string& name) {
+      auto read = names.of(options, key, name);
+      if (!read) return read;
+      const bool is_scale = read->element.kind == vernier::NumberFormat::Kind::power_of_two;
+      if (is_scale) options.refuse(key, "is \"" + name + "\", a format of scales: it has neither sign nor zero");
+      if (read->block == 0 && (scaling == "tensor" || (scaling == "auto" && read->element.bits <= 8))) read->block = -1;
+      const bool is_power = read->has_block_scale && read->scale.kind == vernier::NumberFormat::Kind::power_of_two;
+      if (rule != "auto" && is_power) {
+        has_rule = true;
+        read->rule = vernier::scale_rule_named(rule);
+      }
+      return read;
+    };
+    recipe_.x = recipe_.w = format("forward", forward);
+    recipe_.g = format("backward", backward);
+    const bool is_own = for_dw != automatic;
+    recipe_.x_for_dw = is_own ? format("weight_gradient", for_dw) : recipe_.x;
+    recipe_.g_for_dw = is_own ? recipe_.x_for_dw : recipe_.g;
+    weights_ = format("weights", weights);
+    if (rule != "auto" && !has_rule) {
+      options.refuse("scale_rule", "is for formats whose scales are powers of two, such as mxfp8");
+    }
+    title_ = forward + (backward == forward ? "" : ", gradients in " + backward);
+    if (is_own) title_ += ", weight gradients in " + for_dw;
+    if (!recipe_.x && !recipe_.g && !recipe_.x_for_dw && !weights_) {
+      options.refuse("forward", "is fp32, and nothing else is rounded; take [precision] use = \"fp32\"");
+    }
+  }
+
+  void read_rounding(Options& options) {
+    const auto word = options.choose("rounding", "nearest", {"nearest", "away", "zero", "stochastic"}, "of x and w");
+    const auto backward = options.choose("backward_rounding", "auto", {"auto", "nearest", "away", "zero", "stochastic"},
+                                         "of the gradient of y; auto: as rounding");
+    recipe_.forward.rounding = vernier::rounding_named(word);
+    recipe_.backward.rounding = vernier::rounding_named(backward == automatic ? word : backward);
+    const auto bits = options.get("random_bits", 23, "of stochastic rounding", vernier::between(1, 23));
+    recipe_.forward.bits = recipe_.backward.bits = static_cast<int>(bits);
+    if (options.given("random_bits") && word != "stochastic" && backward != "stochastic") {
+      options.refuse("random_bits", "is for stochastic rounding");
+    }
+    recipe_.square_weights = options.get("square_weights", false, "blocks of weights are square");
+    if (recipe_.square_weights && !(recipe_.w && recipe_.w->block > 0)) {
+      options.refuse("square_weights", "is for a forward format with blocks, such as nvfp4");
+    }
+    recipe_.hadamard = options.get("hadamard", 0, "numbers that a rotation of dw's operands mixes; 0: none",
+                                   vernier::between(0, 4096));
+    const bool is_power = std::has_single_bit(static_cast<std::uint64_t>(recipe_.hadamard));
+    if (recipe_.hadamard != 0 && (recipe_.hadamard < 2 || !is_power)) {
+      options.refuse("hadamard", "is a power of two from 2 to 4096, or 0 for none");
+    }
+    if (recipe_.hadamard != 0 && !(recipe_.x_for_dw && recipe_.g_for_dw)) {
+      options.refuse("hadamard", "is for rounded operands of dw, and a format of them is fp32");
+    }
+  }
+
+  // Returns nothing for an operator that is not covered.
+  std::optional<torch::Tensor> rounded(const Operation& operation, const Values& arguments) {
+    const auto name = operation.name();
+    const std::string layer(operation.layer().empty() ? name : operation.layer());
+    if (const auto linear = vernier::linear_call(operation, arguments)) {
+      const auto rows = linear->input.reshape({-1, linear->input.size(-1)});
+      auto sizes = linear->input.sizes().vec();
+      sizes.back() = linear->weight.size(0);
+      return with_bias(Products::matmul(products_, layer, rows, linear->weight.t(), true), linear->bias).view(sizes);
+    }
+    if (name == "matmul" || name == "mm" || name == "bmm") {
+      const auto a = arguments[0].toTensor(), b = arguments[1].toTensor();
+      if (!is_float(a) || !is_float(b) || a.dim() < 2 || b.dim() < 2) return std::nullopt;
+      return Products::matmul(products_, layer, a, b, false);
+    }
+    if (name == "linear") {
+      const auto a = arguments[0].toTensor(), b = arguments[1].toTensor();
+      if (!is_float(a) || !is_float(b) || a.dim() < 2 || b.dim() != 2) return std::nullopt;
+      const auto bias = arguments[2].toOptional<torch::Tensor>().value_or(torch::Tensor());
+      return with_bias(Products::matmul(products_, layer, a, b.t(), false), bias);
+    }
+    if (name == "conv1d" || name == "conv2d" || name == "conv3d") return convolved(layer, arguments);
+    return std::nullopt;
+  }
+
+  static bool is_float(const torch::Tensor& tensor) {
+    const auto dtype = tensor.scalar_type();
+    return dtype == torch::kFloat32 || dtype == torch::kBFloat16 || dtype == torch::kFloat16;
+  }
+
+  static torch::Tensor with_bias(const torch::Tensor& product, const torch::Tensor& bias) {
+    return bias.defined() ? product + bias : product;
+  }
+
+  // Arguments: input, weight, bias, stride, padding (numbers, "same" or "valid"), dilation, groups.
+  std::optional<torch::Tensor> convolved(const std::string& layer, const Values& arguments) {
+    auto input = arguments[0].toTensor();
+    const auto weight = arguments[1].toTensor();
+    if (!is_float(input) || !is_float(weight)) return std::nullopt;
+    const auto dimensions = weight.dim() - 2;
+    const auto numbers = [&](const c10::IValue& value) {
+      auto list = value.toIntVector();
+      if (list.size() == 1) list.assign(static_cast<std::size_t>(dimensions), list[0]);
+      return list;
+    };
+    Products::Convolution shape{numbers(arguments[3]), {}, numbers(arguments[5]), arguments[6].toInt()};
+    if (!arguments[4].isString()) {
+      shape.padding = numbers(arguments[4]);
+    } else {
+      const bool is_same = arguments[4].toStringRef() == "same";
+      for (std::int64_t i = 0; i < dimensions; ++i) {
+        const auto all = is_same ? shape.dilation[static_cast<std::size_t>(i)] * (weight.size(i + 2) - 1) : 0;
+        if (all % 2 != 0) return std::nullopt;
+        shape.padding.push_back(all / 2);
+      }
+    }
+    const bool is_single = input.dim() == weight.dim() - 1;
+    if (is_single) input = input.unsqueeze(0);
+    auto output = Products::convolution(products_, layer, input, weight, shape);
+    if (const auto bias = arguments[2].toOptional<torch::Tensor>(); bias && bias->defined()) {
+      std::vector<std::int64_t> sizes(static_cast<std::size_t>(weight.dim()), 1);
+      sizes[1] = bias->size(0);
+      output = output + bias->view(sizes);
+    }
+    return is_single ? output.squeeze(0) : output;
+  }
+
+  void round_weights(Run& run) {
+    const torch::NoGradGuard no_grad;
+    for (const auto& parameter : run.parameters) {
+      const auto& weight = parameter.model;
+      if (!is_float(weight) || weight.dim() < 2 || rules().keep_float32(parameter.name)) continue;
+      const auto block = weights_->block > 0 ? vernier::ScaleBlock{1, weights_->block} : vernier::per_tensor;
+      auto draw = recipe_.forward;
+      if (draw.rounding == vernier::Rounding::stochastic) {
+        draw.seed = static_cast<std::uint64_t>(torch::empty({}, torch::kLong).random_().item<std::int64_t>());
+      }
+      const auto matrix = weight.reshape({weight.size(0), -1});
+      weight.copy_(vernier::round_to(matrix, *weights_, block, draw).view(weight.sizes()));
+    }
+  }
+
+  // After the first training forward.
+  void name_uncovered() {
+    if (kept_.empty()) return;
+    std::string names;
+    for (const auto& [name, calls] : kept_) names += (names.empty() ? "" : ", ") + name;
+    info("not rounded, because this policy has no format for them: ", names);
+  }
+
+  void begin(Run& run) {
+    const bool is_due = measure_every_ != 0 && run.step % measure_every_ == 0;
+    products_->measure(is_due);
+  }
+
+  // Writes format_sqnr/LAYER/OPERAND and its kin of a measured step.
+  void end(Run& run) {
+    products_->measure(false);
+    for (const auto& [name, loss] : products_->losses()) {
+      const auto set = [&, &on = name](const char* metric, double value) {
+        run.metrics.set((std::string(metric) + "/" + on).c_str(), value);
+      };
+      set("format_sqnr", loss.errors > 0 ? 10 * std::log10(loss.squares / loss.errors) : HUGE_VAL);
+      set("format_saturated", loss.saturated / loss.numbers);
+      set("format_flushed", loss.flushed / loss.numbers);
+    }
+    products_->losses().clear();
+  }
+
+  Recipe recipe_;
+  OptionalFormat weights_;
+  std::string title_;
+  std::int64_t measure_every_ = 0;
+  std::shared_ptr<Products> products_;
+  std::map<std::string, int> kept_;
+  bool has_named_ = false;
+};
+
+}  // namespace
+
+VERNIER_PLUGIN(Format, "format", "1.0.0")

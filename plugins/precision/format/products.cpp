@@ -1,0 +1,249 @@
+#include "products.h"
+
+#include <ATen/ATen.h>
+#include <ATen/ExpandUtils.h>
+#include <c10/core/impl/LocalDispatchKeySet.h>
+#include <torch/csrc/autograd/custom_function.h>
+#include <torch/types.h>
+#include <vernier/error.h>
+
+namespace formats {
+
+using torch::Tensor;
+using torch::autograd::AutogradContext;
+using torch::autograd::variable_list;
+using vernier::Draw;
+using vernier::Rounding;
+using vernier::ScaleBlock;
+
+namespace {
+
+struct Held final : torch::CustomClassHolder {
+  Held(std::shared_ptr<Products> of, std::string name) : products(std::move(of)), layer(std::move(name)) {}
+  std::shared_ptr<Products> products;
+  std::string layer;
+};
+
+c10::intrusive_ptr<Held> held_in(AutogradContext* context) {
+  return c10::static_intrusive_pointer_cast<Held>(context->saved_data["held"].toCapsule());
+}
+
+void refuse_second_derivative() {
+  if (!at::GradMode::is_enabled()) return;
+  throw vernier::Error(
+      "a product in precision/format has no second derivative; keep its layer in float32 by a [[precision.rule]]");
+}
+
+// Draws from LibTorch's generator, as dropout does: a checkpoint has its state, and a recomputation repeats its draws.
+Draw drawn(Draw draw) {
+  if (draw.rounding != Rounding::stochastic) return draw;
+  draw.seed = static_cast<std::uint64_t>(at::empty({}, at::kLong).random_().item<std::int64_t>());
+  return draw;
+}
+
+// [N, C, ...] as matrices [N, C, positions], or as one matrix [N, the rest].
+Tensor by_channels(const Tensor& x) {
+  return x.reshape({x.size(0), x.size(1), -1});
+}
+Tensor by_samples(const Tensor& x) {
+  return x.reshape({x.size(0), -1});
+}
+
+}  // namespace
+
+void Products::note(const std::string& name, const Tensor& x, const Tensor& y, const vernier::TensorFormat& format,
+                    ScaleBlock block) {
+  const auto exact = x.to(torch::kFloat32);
+  auto& loss = losses_[name];
+  loss.numbers += static_cast<double>(x.numel());
+  loss.squares += exact.square().sum(at::kDouble).item<double>();
+  loss.errors += (exact - y).square_().sum(at::kDouble).item<double>();
+  loss.flushed += y.eq(0).logical_and_(exact.ne(0)).sum().item<double>();
+  // The same rounding, with infinity or NaN for what is beyond the largest number.
+  auto open = format;
+  open.element.saturate = false;
+  open.element.infinities = open.element.infinities || open.element.nan != vernier::NumberFormat::Nan::negative_zero;
+  const auto beyond = vernier::round_to(x, open, block).isfinite().logical_not_().logical_and_(exact.isfinite());
+  loss.saturated += beyond.sum().item<double>();
+}
+
+Tensor Products::rounded(const Tensor& x, const std::string& layer, Operand operand, const OptionalFormat& format,
+                         int summed, bool is_weight) {
+  if (!format) return x.to(torch::kFloat32);
+  ScaleBlock block = vernier::per_tensor;
+  if (format->block > 0) {
+    const bool is_square = is_weight && recipe_.square_weights;
+    block = is_square      ? ScaleBlock{format->block, format->block}
+            : summed == -1 ? ScaleBlock{1, format->block}
+                           : ScaleBlock{format->block, 1};
+  }
+  const auto draw = drawn(operand == Operand::g ? recipe_.backward : recipe_.forward);
+  const auto y = vernier::round_to(x, *format, block, draw);
+  static constexpr const char* names[] = {"/x", "/w", "/g"};
+  if (measures_) note(layer + names[static_cast<int>(operand)], x, y, *format, block);
+  return y;
+}
+
+// The dimension -2, in pieces of `hadamard` numbers; the last piece is filled up with zeros.
+Tensor Products::rotated(const Tensor& x) const {
+  const auto n = recipe_.hadamard;
+  const auto exact = x.to(torch::kFloat32), rotation = recipe_.rotation.to(x.device());
+  const auto missing = (n - x.size(-2) % n) % n;
+  const auto whole = missing == 0 ? exact : at::constant_pad_nd(exact, {0, 0, 0, missing});
+  auto pieces = whole.sizes().vec();
+  pieces.insert(pieces.end() - 1, n);
+  pieces[pieces.size() - 3] /= n;
+  return at::matmul(rotation, whole.reshape(pieces)).reshape(whole.sizes());
+}
+
+// Returns whether the numbers of one product serve another that sums over the other dimension.
+bool Products::reuses(const OptionalFormat& first, const OptionalFormat& second, bool is_weight) const {
+  if (first.has_value() != second.has_value()) return false;
+  if (!first) return true;
+  return first->name == second->name && (first->block <= 0 || (is_weight && recipe_.square_weights));
+}
+
+bool Products::rotates() const {
+  return recipe_.hadamard != 0 && recipe_.x_for_dw && recipe_.g_for_dw;
+}
+
+// Returns whether x as it was rounded for y serves dw. It does where dw itself rounds nothing.
+bool Products::takes_x_again() const {
+  if (rotates()) return false;
+  return (recipe_.x_for_dw && !recipe_.g_for_dw) || reuses(recipe_.x, recipe_.x_for_dw, false);
+}
+
+struct MatmulFunction final : torch::autograd::Function<MatmulFunction> {
+  static Tensor forward(AutogradContext* context, const Tensor& a, const Tensor& b,
+                        const std::shared_ptr<Products>& products, const std::string& layer, bool is_weight,
+                        bool is_recorded) {
+    const c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::autocast_dispatch_keyset);
+    using Operand = Products::Operand;
+    auto& p = *products;
+    const auto& recipe = p.recipe();
+    const auto x = p.rounded(a, layer, Operand::x, recipe.x, -1);
+    const auto w = p.rounded(b, layer, Operand::w, recipe.w, -2, is_weight);
+    const auto y = at::matmul(x, w);
+    if (is_recorded) {
+      // All copies are rounded from the exact tensors, not from rounded ones.
+      Tensor for_dx, for_dw;
+      if (a.requires_grad()) {
+        for_dx = !recipe.g || p.reuses(recipe.w, recipe.w, is_weight)
+                     ? w
+                     : p.rounded(b, layer, Operand::w, recipe.w, -1, is_weight);
+      }
+      if (b.requires_grad()) {
+        for_dw =
+            p.takes_x_again() ? x : p.rounded(p.rotates() ? p.rotated(a) : a, layer, Operand::x, recipe.x_for_dw, -2);
+      }
+      context->save_for_backward({for_dx, for_dw});
+      context->saved_data["held"] = c10::IValue::make_capsule(c10::make_intrusive<Held>(products, layer));
+      context->saved_data["a"] = a.sizes().vec();
+      context->saved_data["b"] = b.sizes().vec();
+    }
+    return y;
+  }
+
+  static variable_list backward(AutogradContext* context, variable_list gradients) {
+    refuse_second_derivative();
+    using Operand = Products::Operand;
+    const auto held = held_in(context);
+    auto& p = *held->products;
+    const auto& recipe = p.recipe();
+    const auto saved = context->get_saved_variables();
+    const auto& g = gradients[0];
+    Tensor da, db, g_for_dx;
+    if (context->needs_input_grad(0)) {
+      g_for_dx = p.rounded(g, held->layer, Operand::g, recipe.g, -1);
+      da = at::sum_to(at::matmul(g_for_dx, saved[0].transpose(-2, -1)), context->saved_data["a"].toIntVector());
+    }
+    if (context->needs_input_grad(1)) {
+      const bool reuses = g_for_dx.defined() && !p.rotates() && p.reuses(recipe.g, recipe.g_for_dw, false);
+      const auto g_for_dw =
+          reuses ? g_for_dx : p.rounded(p.rotates() ? p.rotated(g) : g, held->layer, Operand::g, recipe.g_for_dw, -2);
+      db = at::sum_to(at::matmul(saved[1].transpose(-2, -1), g_for_dw), context->saved_data["b"].toIntVector());
+    }
+    return {da, db, {}, {}, {}, {}};
+  }
+};
+
+struct ConvolutionFunction final : torch::autograd::Function<ConvolutionFunction> {
+  static Tensor forward(AutogradContext* context, const Tensor& input, const Tensor& weight,
+                        const std::shared_ptr<Products>& products, const std::string& layer,
+                        const Products::Convolution& shape, bool is_recorded) {
+    const c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::autocast_dispatch_keyset);
+    using Operand = Products::Operand;
+    auto& p = *products;
+    const auto& recipe = p.recipe();
+    const auto x = p.rounded(by_channels(input), layer, Operand::x, recipe.x, -2).view(input.sizes());
+    const auto w = p.rounded(by_channels(weight), layer, Operand::w, recipe.w, -2).view(weight.sizes());
+    const auto y = at::convolution(x, w, {}, shape.stride, shape.padding, shape.dilation, false,
+                                   std::vector<std::int64_t>(shape.stride.size(), 0), shape.groups);
+    if (is_recorded) {
+      Tensor for_dx, for_dw;
+      if (input.requires_grad()) {
+        for_dx = !recipe.g || p.reuses(recipe.w, recipe.w, false)
+                     ? w
+                     : p.rounded(by_samples(weight), layer, Operand::w, recipe.w, -2).view(weight.sizes());
+      }
+      if (weight.requires_grad()) {
+        for_dw = p.takes_x_again()
+                     ? x
+                     : p.rounded(by_samples(input), layer, Operand::x, recipe.x_for_dw, -2).view(input.sizes());
+      }
+      // Only shapes count where no gradient is asked for, and these tensors are there anyway.
+      context->save_for_backward({for_dx.defined() ? for_dx : w, for_dw.defined() ? for_dw : x});
+      auto& data = context->saved_data;
+      data["held"] = c10::IValue::make_capsule(c10::make_intrusive<Held>(products, layer));
+      data["stride"] = shape.stride;
+      data["padding"] = shape.padding;
+      data["dilation"] = shape.dilation;
+      data["groups"] = shape.groups;
+    }
+    return y;
+  }
+
+  static variable_list backward(AutogradContext* context, variable_list gradients) {
+    refuse_second_derivative();
+    using Operand = Products::Operand;
+    const auto held = held_in(context);
+    auto& p = *held->products;
+    const auto& recipe = p.recipe();
+    const auto saved = context->get_saved_variables();
+    const auto& g = gradients[0];
+    auto& data = context->saved_data;
+    const auto stride = data["stride"].toIntVector(), padding = data["padding"].toIntVector(),
+               dilation = data["dilation"].toIntVector();
+    const std::vector<std::int64_t> none(stride.size(), 0);
+    const auto gradient = [&](const Tensor& of, bool of_input) {
+      return at::convolution_backward(of, saved[1], saved[0], at::OptionalIntArrayRef(), stride, padding, dilation,
+                                      false, none, data["groups"].toInt(), {of_input, !of_input, false});
+    };
+    Tensor dx, dw, g_for_dx;
+    if (context->needs_input_grad(0)) {
+      g_for_dx = p.rounded(by_channels(g), held->layer, Operand::g, recipe.g, -2).view(g.sizes());
+      dx = std::get<0>(gradient(g_for_dx, true));
+    }
+    if (context->needs_input_grad(1)) {
+      const bool reuses = g_for_dx.defined() && p.reuses(recipe.g, recipe.g_for_dw, false);
+      const auto g_for_dw =
+          reuses ? g_for_dx : p.rounded(by_samples(g), held->layer, Operand::g, recipe.g_for_dw, -2).view(g.sizes());
+      dw = std::get<1>(gradient(g_for_dw, false));
+    }
+    return {dx, dw, {}, {}, {}, {}};
+  }
+};
+
+Tensor Products::matmul(const std::shared_ptr<Products>& products, const std::string& layer, const Tensor& a,
+                        const Tensor& b, bool is_weight) {
+  const bool is_recorded = at::GradMode::is_enabled() && (a.requires_grad() || b.requires_grad());
+  return MatmulFunction::apply(a, b, products, layer, is_weight, is_recorded);
+}
+
+Tensor Products::convolution(const std::shared_ptr<Products>& products, const std::string& layer, const Tensor& input,
+                             const Tensor& weight, const Convolution& shape) {
+  const bool is_recorded = at::GradMode::is_enabled() && (input.requires_grad() || weight.requires_grad());
+  return ConvolutionFunction::apply(input, weight, products, layer, shape, is_recorded);
+}
+
+}  // namespace formats

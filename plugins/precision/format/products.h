@@ -1,0 +1,73 @@
+// Matrix products and convolutions whose operands are rounded to formats, in forward and in backward.
+#pragma once
+
+#include <vernier/tensor_format.h>
+
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+
+namespace formats {
+
+using OptionalFormat = std::optional<vernier::TensorFormat>;  // nothing: float32, not rounded
+
+// How the operands of y = x w, dx = g wᵀ and dw = xᵀ g are rounded. g is the gradient of y.
+struct Recipe {
+  OptionalFormat x, w;  // of y; w also for dx
+  OptionalFormat g;     // of dx
+  OptionalFormat x_for_dw, g_for_dw;
+  vernier::Draw forward, backward;  // x and w; g
+  bool square_weights = false;      // blocks of w are square, so that w and wᵀ have the same codes
+  std::int64_t hadamard = 0;        // both operands of dw are rotated along the summed dimension; 0: no
+  torch::Tensor rotation;           // [hadamard, hadamard], orthogonal
+};
+
+// The sums of what rounding did to one operand of a layer in a step.
+struct Loss {
+  double numbers = 0, squares = 0, errors = 0, saturated = 0, flushed = 0;
+};
+
+class Products {
+ public:
+  explicit Products(Recipe recipe) : recipe_(std::move(recipe)) {}
+  const Recipe& recipe() const { return recipe_; }
+
+  // Returns a b in float32. a [..., n, k] and b [..., k, m] of floating-point dtypes; is_weight: b is a layer's weight.
+  // Differentiable once.
+  static torch::Tensor matmul(const std::shared_ptr<Products>& products, const std::string& layer,
+                              const torch::Tensor& a, const torch::Tensor& b, bool is_weight);
+  struct Convolution {
+    std::vector<std::int64_t> stride, padding, dilation;
+    std::int64_t groups = 1;
+  };
+  // Returns the convolution of input [N, C, ...] and weight [O, C / groups, ...] in float32, without a bias. Blocks lie
+  // along the channels, and for the gradient of the weight along the samples.
+  static torch::Tensor convolution(const std::shared_ptr<Products>& products, const std::string& layer,
+                                   const torch::Tensor& input, const torch::Tensor& weight, const Convolution& shape);
+
+  // Between measure(true) and measure(false), each rounding adds to losses(), by "layer/x", "layer/w" and "layer/g".
+  void measure(bool wanted) { measures_ = wanted; }
+  std::map<std::string, Loss>& losses() { return losses_; }
+
+ private:
+  friend struct MatmulFunction;
+  friend struct ConvolutionFunction;
+  enum class Operand { x, w, g };
+  // Rounds matrices [..., rows, columns]. summed: the dimension that the product sums over, -1 or -2.
+  torch::Tensor rounded(const torch::Tensor& x, const std::string& layer, Operand operand, const OptionalFormat& format,
+                        int summed, bool is_weight = false);
+  torch::Tensor rotated(const torch::Tensor& x) const;
+  bool rotates() const;
+  bool takes_x_again() const;
+  bool reuses(const OptionalFormat& first, const OptionalFormat& second, bool is_weight) const;
+  void note(const std::string& name, const torch::Tensor& x, const torch::Tensor& y,
+            const vernier::TensorFormat& format, vernier::ScaleBlock block);
+
+  Recipe recipe_;
+  bool measures_ = false;
+  std::map<std::string, Loss> losses_;
+};
+
+}  // namespace formats

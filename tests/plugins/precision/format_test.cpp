@@ -1,0 +1,327 @@
+// precision/format: each product is that of the operands rounded beforehand, in forward and backward, by a plain loop.
+#include <ATen/ATen.h>
+#include <doctest/doctest.h>
+#include <vernier/error.h>
+#include <vernier/host.h>
+#include <vernier/tensor_format.h>
+
+#include "plugin_library.h"
+#include "small_run.h"
+#include "thrown.h"
+
+namespace format_test {
+
+using torch::Tensor;
+using vernier::Precision;
+using vernier::round_to;
+using vernier::ScaleBlock;
+using vernier::tensor_format;
+using vernier::TensorFormat;
+
+namespace {
+
+struct Layers final : torch::nn::Module {
+  Layers()
+      : weight(register_parameter("weight", torch::randn({48, 64}).div_(8))),
+        bias(register_parameter("bias", torch::randn({48}))),
+        kernel(register_parameter("kernel", torch::randn({8, 4, 3, 3}).div_(6))) {}
+  Tensor weight, bias, kernel;
+};
+
+std::vector<std::string>& told() {
+  static std::vector<std::string> lines;
+  return lines;
+}
+
+struct Policy {
+  explicit Policy(const std::string& options) {
+    const auto config = from_toml({"[precision]\n" + options});
+    plugin = make_plugin<Precision>("precision/format", std::get<vernier::Table>(config.at("precision").data));
+    torch::manual_seed(3);
+    model = std::make_shared<Layers>();
+    run.model = model;
+    told().clear();
+    vernier::set_log_sink([](vernier::Level, const std::string&, const std::string& text) { told().push_back(text); });
+    plugin->prepare(run);
+  }
+  ~Policy() { vernier::set_log_sink(nullptr); }
+  template <class Body>
+  Tensor operator()(const Body& body) {
+    return plugin->forward(body);
+  }
+  vernier::TrainerRun run;
+  std::shared_ptr<Layers> model;
+  std::unique_ptr<Precision> plugin;
+};
+
+// A format of the option `scaling = "auto"`.
+TensorFormat scaled(const std::string& name) {
+  auto format = tensor_format(name);
+  if (format.block == 0 && format.element.bits <= 8) format.block = -1;
+  return format;
+}
+
+// summed: the dimension of a matrix along which blocks lie, 0 or 1.
+Tensor rounded(const Tensor& x, const TensorFormat& format, int summed) {
+  if (format.block <= 0) return round_to(x, format);
+  return round_to(x, format, summed == 1 ? ScaleBlock{1, format.block} : ScaleBlock{format.block, 1});
+}
+
+struct Products {
+  Tensor y, dx, dw;
+};
+
+Products linear(Policy& policy, const Tensor& x, const Tensor& g) {
+  const auto input = x.detach().clone().requires_grad_();
+  policy.model->weight.mutable_grad() = Tensor();
+  const auto y = policy([&] { return at::linear(input, policy.model->weight, policy.model->bias); });
+  y.backward(g);
+  return {y.detach(), input.grad(), policy.model->weight.grad()};
+}
+
+}  // namespace
+
+TEST_CASE("format: a linear layer multiplies rounded operands, each rounded along the dimension that is summed") {
+  struct Row {
+    const char* options;
+    const char *forward, *backward;
+  };
+  const Row rows[] = {
+      {"forward = 'e4m3'\nbackward = 'e5m2'", "e4m3", "e5m2"},
+      {"forward = 'mxfp8'", "mxfp8", "mxfp8"},
+      {"forward = 'nvfp4'", "nvfp4", "nvfp4"},
+      {"forward = 'mxint8'\nbackward = 'bf16'", "mxint8", "bf16"},
+      {"forward = 'fp16'\nscaling = 'none'", "fp16", "fp16"},
+      {"forward = 'posit8_1'\nbackward = 'posit16_1'", "posit8_1", "posit16_1"},
+      {"forward = 'int8'\nbackward = 'e3m4'", "int8", "e3m4"},
+  };
+  for (const auto& row : rows) {
+    CAPTURE(row.options);
+    Policy policy(row.options);
+    const auto x = torch::randn({5, 20, 64}), g = torch::randn({5, 20, 48}).mul_(1e-3);
+    const auto found = linear(policy, x, g);
+    const auto forward = scaled(row.forward), backward = scaled(row.backward);
+    const auto a = x.view({-1, 64}), e = g.view({-1, 48}), w = policy.model->weight.detach();
+    const auto y = at::matmul(rounded(a, forward, 1), rounded(w, forward, 1).t()) + policy.model->bias.detach();
+    CHECK(torch::allclose(found.y.view({-1, 48}), y, 1e-5, 1e-5));
+    const auto dx = at::matmul(rounded(e, backward, 1), rounded(w, forward, 0));
+    CHECK(torch::allclose(found.dx.view({-1, 64}), dx, 1e-5, 1e-8));
+    const auto dw = at::matmul(rounded(e, backward, 0).t(), rounded(a, forward, 0));
+    CHECK(torch::allclose(found.dw, dw, 1e-5, 1e-7));
+    CHECK(torch::equal(policy.model->bias.grad(), e.sum(0)));
+  }
+}
+
+TEST_CASE("format: products without a weight, in batches and with broadcasting, are rounded too") {
+  Policy policy("forward = 'mxfp4'");
+  const auto format = tensor_format("mxfp4");
+  const auto a = torch::randn({3, 2, 7, 40}).requires_grad_(), b = torch::randn({2, 40, 9}).requires_grad_();
+  const auto y = policy([&] { return at::matmul(a, b); });
+  CHECK(torch::allclose(y, at::matmul(round_to(a, format, {1, 32}), round_to(b, format, {32, 1})), 1e-5, 1e-5));
+  const auto g = torch::randn_like(y);
+  y.backward(g);
+  const auto da = at::matmul(round_to(g, format, {1, 32}), round_to(b, format, {1, 32}).transpose(-2, -1));
+  const auto db = at::matmul(round_to(a, format, {32, 1}).transpose(-2, -1), round_to(g, format, {32, 1})).sum(0);
+  CHECK(torch::allclose(a.grad(), da, 1e-5, 1e-5));
+  CHECK(torch::allclose(b.grad(), db, 1e-5, 1e-5));
+}
+
+TEST_CASE("format: a convolution has blocks along the channels, and along the samples for the weight's gradient") {
+  for (const std::string name : {"mxfp8", "e4m3", "bf16"}) {
+    CAPTURE(name);
+    Policy policy("forward = '" + name + "'");
+    const auto format = scaled(name);
+    const auto x = torch::randn({6, 4, 10, 9}).requires_grad_();
+    const auto& w = policy.model->kernel;
+    const auto y = policy([&] { return at::conv2d(x, w, {}, {2, 1}, {1, 1}); });
+    const auto by_channels = [&](const Tensor& t) {
+      return rounded(t.detach().transpose(0, 1).reshape({t.size(1), -1}), format, 0)
+          .view({t.size(1), t.size(0), t.size(2), t.size(3)})
+          .transpose(0, 1);
+    };
+    const auto by_samples = [&](const Tensor& t) {
+      return rounded(t.detach().reshape({t.size(0), -1}), format, 0).view(t.sizes());
+    };
+    auto xq = by_channels(x).requires_grad_(), wq = by_channels(w).requires_grad_();
+    CHECK(torch::allclose(y, at::conv2d(xq, wq, {}, {2, 1}, {1, 1}), 1e-5, 1e-5));
+    const auto g = torch::randn_like(y);
+    y.backward(g);
+    auto w_for_dx = by_samples(w), x_for_dw = by_samples(x).requires_grad_();
+    auto again = torch::zeros_like(x).requires_grad_();
+    at::conv2d(again, w_for_dx, {}, {2, 1}, {1, 1}).backward(by_channels(g));
+    CHECK(torch::allclose(x.grad(), again.grad(), 1e-5, 1e-5));
+    auto kernel = torch::zeros_like(w).requires_grad_();
+    at::conv2d(x_for_dw, kernel, {}, {2, 1}, {1, 1}).backward(by_samples(g));
+    CHECK(torch::allclose(w.grad(), kernel.grad(), 1e-4, 1e-4));
+  }
+  Policy policy("forward = 'e4m3'");
+  const auto single = policy([&] { return at::conv2d(torch::ones({4, 5, 5}), policy.model->kernel, {}, 1, "same"); });
+  CHECK(single.sizes() == torch::IntArrayRef({8, 5, 5}));
+}
+
+TEST_CASE("format: a rotation cancels in the gradient of the weights, and helps where numbers are far out") {
+  torch::manual_seed(4);
+  auto x = torch::randn({500, 64});
+  const auto g = torch::randn({500, 48});
+  x.mul_(torch::rand_like(x).lt(0.002).mul(30).add(1));  // outliers
+  Policy fine("forward = 'e7m16'\nhadamard = 16"), exact("forward = 'e7m16'");
+  const auto rotated = linear(fine, x, g), plain = linear(exact, x, g);
+  CHECK(torch::equal(rotated.y, plain.y));
+  CHECK(torch::equal(rotated.dx, plain.dx));
+  CHECK_FALSE(torch::equal(rotated.dw, plain.dw));
+  CHECK((rotated.dw - plain.dw).norm().item<double>() < 1e-4 * plain.dw.norm().item<double>());
+  const auto error = [&](const std::string& options) {
+    Policy policy(options);
+    return (linear(policy, x, g).dw - plain.dw).norm().item<double>();
+  };
+  CHECK(error("forward = 'int4'\nhadamard = 16") < error("forward = 'int4'"));
+}
+
+TEST_CASE("format: square blocks give a weight the same codes in both directions") {
+  Policy policy("forward = 'nvfp4'\nsquare_weights = true");
+  const auto x = torch::randn({3, 64}), g = torch::randn({3, 48});
+  const auto found = linear(policy, x, g);
+  const auto w = round_to(policy.model->weight.detach(), tensor_format("nvfp4"), {16, 16});
+  CHECK(torch::allclose(found.dx, at::matmul(round_to(g, tensor_format("nvfp4"), {1, 16}), w), 1e-5, 1e-5));
+}
+
+TEST_CASE("format: fp32 as a format does not round, and weight_gradient is for both operands of it") {
+  const auto x = torch::randn({8, 64}), g = torch::randn({8, 48});
+  Policy forward_only("forward = 'e4m3'\nbackward = 'fp32'");
+  const auto format = scaled("e4m3");
+  const auto w = round_to(forward_only.model->weight.detach(), format);
+  auto found = linear(forward_only, x, g);
+  CHECK(torch::allclose(found.dx, at::matmul(g, w), 1e-6, 1e-6));
+  CHECK(torch::allclose(found.dw, at::matmul(g.t(), round_to(x, format)), 1e-6, 1e-6));
+  Policy exact_dw("forward = 'e2m1'\nweight_gradient = 'fp32'");
+  found = linear(exact_dw, x, g);
+  CHECK(torch::allclose(found.dw, at::matmul(g.t(), x), 1e-6, 1e-6));
+}
+
+TEST_CASE("format: a format of one's own is the named one that it describes") {
+  const std::string own = R"([[precision.format]]
+name = 'mine'
+exponent = 2
+mantissa = 1
+nan = 'none'
+block = 16
+scale = 'e4m3'
+tensor_scale = true
+)";
+  const auto x = torch::randn({8, 64}), g = torch::randn({8, 48});
+  Policy mine("forward = 'mine'\n" + own), named("forward = 'nvfp4'");
+  const auto a = linear(mine, x, g), b = linear(named, x, g);
+  CHECK(torch::equal(a.y, b.y));
+  CHECK(torch::equal(a.dx, b.dx));
+  CHECK(torch::equal(a.dw, b.dw));
+}
+
+TEST_CASE("format: stochastic rounding repeats with the seed, and what is not covered is named") {
+  Policy policy("forward = 'e2m1'\nbackward_rounding = 'stochastic'\nrandom_bits = 8");
+  const auto x = torch::randn({8, 64}), g = torch::randn({8, 48});
+  const auto gradients = [&](int seed) {
+    torch::manual_seed(seed);
+    return linear(policy, x, g).dx;
+  };
+  const auto once = gradients(1);
+  CHECK(torch::equal(gradients(1), once));
+  CHECK_FALSE(torch::equal(gradients(2), once));
+  Policy other("forward = 'e2m1'");
+  const auto query = torch::randn({1, 2, 4, 8});
+  other([&] { return at::scaled_dot_product_attention(query, query, query); });
+  REQUIRE_FALSE(told().empty());
+  CHECK(says(told().back(), "not rounded, because this policy has no format for them: scaled_dot_product_attention"));
+}
+
+TEST_CASE("format: a rule keeps a layer out, and everything else is in the dtype of `otherwise`") {
+  const auto x = torch::randn({8, 64});
+  Policy policy("forward = 'e2m1'\notherwise = 'bf16'\n[[precision.rule]]\nmatch = ''\nuse = 'fp32'\n");
+  const auto y = policy([&] { return at::linear(x, policy.model->weight, policy.model->bias); });
+  CHECK(torch::equal(y, at::linear(x, policy.model->weight, policy.model->bias)));
+  Policy rounds("forward = 'e2m1'\notherwise = 'bf16'");
+  CHECK((rounds([&] { return at::linear(x, rounds.model->weight); }).scalar_type() == torch::kBFloat16));
+  CHECK(rounds.plugin->is_mixed());
+  CHECK_FALSE(rounds.plugin->needs_scaler());
+  CHECK(rounds.plugin->emulated() == "e2m1");
+}
+
+namespace {
+
+constexpr const char* small = R"([run]
+steps = 6
+[task]
+use = 'mlp'
+[optimizer]
+use = 'sgd'
+learning_rate = 0.1
+[checkpoint]
+use = 'none'
+[precision]
+use = 'format'
+)";
+
+}  // namespace
+
+TEST_CASE("format: a run measures what rounding does, by layer and operand") {
+  const TemporaryFolder output;
+  SmallRun run(from_toml({std::string(small) + "forward = 'mxfp8'\nmeasure_every = 3\n"}), output.path().string());
+  int measured = 0;
+  run.on(vernier::Event::StepEnd, [&](vernier::Run& now) {
+    const auto signal = now.metrics.value("format_sqnr/layers.0/x");
+    CHECK(signal.has_value() == (now.step % 3 == 1));  // the first step, and every third after it
+    if (!signal) return;
+    ++measured;
+    CHECK(*signal > 24);
+    CHECK(*signal < 40);
+    CHECK(*now.metrics.value("format_saturated/layers.0/w") < 0.1);
+    CHECK(now.metrics.value("format_flushed/layers.0/g").has_value());
+  });
+  run.train();
+  CHECK(measured == 2);
+}
+
+TEST_CASE("format: weights of a format are numbers of it after every update") {
+  const TemporaryFolder output;
+  SmallRun run(from_toml({std::string(small) + "forward = 'fp32'\nweights = 'e5m2'\nscaling = 'none'\n"}),
+               output.path().string());
+  run.on(vernier::Event::StepEnd, [&](vernier::Run& now) {
+    const auto& weight = now.parameters[0].model;
+    CHECK(torch::equal(weight, round_to(weight, tensor_format("e5m2"))));
+  });
+  run.train();
+}
+
+TEST_CASE("format: bad options end in one line") {
+  struct Row {
+    const char *options, *key, *text;
+  };
+  const Row rows[] = {
+      {"forward = 'e4m4m'", "forward", "there is no number format"},
+      {"forward = 'nvpf4'", "forward", "did you mean \"nvfp4\"?"},
+      {"backward = 'e8m0'", "backward", "neither sign nor zero"},
+      {"forward = 'fp32'", "forward", "nothing else is rounded"},
+      {"scale_rule = 'floor'", "scale_rule", "powers of two"},
+      {"hadamard = 12", "hadamard", "a power of two"},
+      {"hadamard = 16\nbackward = 'fp32'", "hadamard", "a format of them is fp32"},
+      {"random_bits = 4", "random_bits", "stochastic"},
+      {"square_weights = true", "square_weights", "blocks"},
+      {"rounding = 'up'", "rounding", "nearest"},
+      {"[[precision.format]]\nname = 'a'\nexponent = 1\nnan = 'ieee'", "format.exponent", "cannot be"},
+      {"[[precision.format]]\nname = 'a'\nnan = 'one'\ninfinities = true", "format.exponent", "infinities are for"},
+      {"[[precision.format]]\nname = 'a'\nelement = 'e4m3'\nbias = 3", "format.bias", "without `element`"},
+      {"[[precision.format]]\nname = 'a'\nscale = 'e4m3'", "format.scale", "give `block`"},
+      {"[[precision.format]]\nname = 'a'\nblock = 16\nscale = 'e4m3'\nrule = 'floor'", "format.rule", "e8m0"},
+      {"[[precision.format]]\nname = 'a'\nblock = 16\ntensor_scale = true", "format.tensor_scale", "few exponent bits"},
+      {"[[precision.format]]\nname = 'a'\n[[precision.format]]\nname = 'a'", "format.name", "twice"},
+      {"[[precision.format]]\nname = 'a'\nexponent = 8\nmantissa = 16", "format.exponent", "2 to 24"},
+  };
+  for (const auto& row : rows) {
+    CAPTURE(row.options);
+    const auto refusal = thrown_by([&] { Policy policy(row.options); });
+    CHECK(refusal.kind == 2);
+    CHECK_MESSAGE(says(refusal.text, row.text), refusal);
+    CHECK_MESSAGE(says(refusal.text, std::string(row.key).substr(std::string(row.key).find('.') + 1)), refusal);
+  }
+}
+
+}  // namespace format_test
