@@ -73,6 +73,23 @@ std::vector<Candidate> read_sweep(const std::string& sweep) {
   return all;
 }
 
+// float32 first. bf16 and fp16 are the policies of these names.
+std::vector<Candidate> format_candidates(const std::string& formats) {
+  std::vector<Candidate> all = {precisions[0]};
+  for (const auto& name : split(formats)) {
+    if (name.empty()) throw Refused("--formats: a name is empty, as in --formats nvfp4,mxfp8,bf16");
+    if (name == "fp32") continue;
+    if (name == "bf16") {
+      all.push_back({name, {}, {"precision.use=bf16", "scaler.use=none"}});
+    } else if (name == "fp16") {
+      all.push_back({name, {}, {"precision.use=fp16", "scaler.use=dynamic"}});
+    } else {
+      all.push_back({name, {}, {"precision.use=format", "precision.forward=" + name, "scaler.use=none"}});
+    }
+  }
+  return all;
+}
+
 // Every one of the first with every one of the others.
 std::vector<Candidate> product(const std::vector<Candidate>& first, const std::vector<Candidate>& others) {
   if (first.size() * others.size() > most_candidates) {
@@ -119,7 +136,8 @@ void distinguish(std::vector<Candidate>& all) {
 
 std::vector<Candidate> candidates_of(const Wanted& wanted) {
   std::vector<Candidate> all;
-  const bool are_named_by_files = wanted.files.size() > 1 || (wanted.sweeps.empty() && !wanted.precisions);
+  const bool has_parts = !wanted.sweeps.empty() || wanted.precisions || !wanted.formats.empty();
+  const bool are_named_by_files = wanted.files.size() > 1 || !has_parts;
   for (const auto& file : wanted.files) {
     Candidate candidate;
     if (are_named_by_files) candidate.name = std::filesystem::path(file).stem().string();
@@ -128,6 +146,7 @@ std::vector<Candidate> candidates_of(const Wanted& wanted) {
     all.push_back(std::move(candidate));
   }
   if (wanted.precisions) all = product(all, precisions);
+  if (!wanted.formats.empty()) all = product(all, format_candidates(wanted.formats));
   for (const auto& sweep : wanted.sweeps) all = product(all, read_sweep(sweep));
   if (all.size() > most_candidates) product(all, {Candidate{}});
   distinguish(all);

@@ -19,6 +19,7 @@ struct Wanted {
   std::vector<std::string> bases = {};   // merged before each of the files
   std::vector<std::string> sweeps = {};  // "precision=fp32,bf16"
   bool precisions = false;               // the candidates of --precision
+  std::string formats = {};              // "nvfp4,mxfp8,bf16": the candidates of --formats, behind float32
 };
 
 constexpr std::size_t most_candidates = 32;

@@ -19,6 +19,7 @@
 #include "tools/common/toml_text.h"
 #include "tools/common/trials.h"
 #include "tools/common/verb.h"
+#include "tools/compare/layer_search.h"
 
 namespace {
 
@@ -38,6 +39,8 @@ it trains nothing. After Ctrl-C it prints what is done, and the same command goe
   --sweep KEY=VALUES   a candidate for each value: precision=fp32,bf16, optimizer.learning_rate=1e-3,3e-3; a plugin's
                        name needs no .use; may be repeated, for every combination; at most 32 candidates
   --precision          six candidates: fp32, fp16 unscaled, fp16 mixed, bf16, fp16 mixed in 4 micro-batches, fp8
+  --formats NAMES      float32 and number formats: nvfp4,mxfp8,bf16; where the seeds show that a format costs loss, the
+                       layers that do not bear it are searched, and the rules that keep them out are printed
   --base FILE          is merged before each FILE, so that these may be overlays; may be repeated
   --set KEY=VALUE      sets one value in all candidates; may be repeated
   --metric NAME        says which candidate is best by a metric of the validations: accuracy, validation_loss
@@ -64,7 +67,12 @@ Plan read_plan(const po::variables_map& given) {
   plan.candidates = candidates_of({.files = words_of(given),
                                    .bases = words_in(given, "base"),
                                    .sweeps = words_in(given, "sweep"),
-                                   .precisions = given.count("precision") != 0});
+                                   .precisions = given.count("precision") != 0,
+                                   .formats = word_or(given, "formats", "")});
+  if (given.count("formats") != 0 &&
+      (given.count("sweep") != 0 || given.count("precision") != 0 || words_of(given).size() > 1)) {
+    throw Refused("--formats is for one file, without --sweep and --precision; name what all have in common by --set");
+  }
   plan.common.sets = words_in(given, "set");
   if (given.count("steps") != 0) {
     const auto steps = number_in(given, "steps", 1, 1'000'000'000);
@@ -239,6 +247,53 @@ std::vector<Row> train_rounds(const Plan& plan, Children& children) {
   return rows;
 }
 
+// Searches the layers of each format that costs loss, prints the answer, and writes it as an overlay.
+void search_formats(const Plan& plan, const std::vector<Row>& rows, Children& children) {
+  constexpr int fewest_seeds = 3;  // of a verdict
+  if (plan.seeds < fewest_seeds) {
+    std::cout << "which formats survive is said with --seeds 3 or more\n";
+    return;
+  }
+  const auto train_row = [&](const Candidate& candidate, int seeds) -> std::optional<Row> {
+    Row row{candidate.name, {}};
+    for (int seed = 1; seed <= seeds; ++seed) {
+      Trial trial{seed, folder_of(plan, candidate, seed), "", ""};
+      const bool is_there = is_complete(trial.folder);
+      if (!is_there) train(plan, candidate, trial, children);
+      if (children.stopped_by() != 0) return std::nullopt;
+      report_progress(plan, candidate.name, trial, is_there ? "is there, " : "");
+      row.trials.push_back(trial);
+    }
+    return row;
+  };
+  for (std::size_t i = 1; i < rows.size(); ++i) {
+    const auto& candidate = plan.candidates[i];
+    const auto& first = rows[i].trials.front();
+    if (!first.refusal.empty() || !fs::exists(first.folder / "formats.toml")) continue;
+    if (!is_worse(rows[0], rows[i])) {
+      std::cout << candidate.name << " survives: the seeds show no loss that is worse than float32's\n";
+      continue;
+    }
+    if (toml::parse_file((plan.folder / candidate.name / "candidate.toml").string())["precision"]["rule"].is_array()) {
+      std::cout << candidate.name
+                << " costs loss; its layers are not searched, as the file has [[precision.rule]] tables\n";
+      continue;
+    }
+    const auto kept = search_layers({candidate, rows[0], layers_in(first.folder), plan.seeds}, train_row);
+    if (!kept) return;
+    if (!kept->is_shown) {
+      std::cout << candidate.name << " does not survive, whichever layers stay in float32\n";
+      continue;
+    }
+    const auto overlay = plan.folder / (candidate.name + ".toml");
+    const auto text = "[precision]\nuse = \"format\"\nforward = " + toml_quoted(candidate.name) + "\n" +
+                      rules_of(kept->layers) + "\n[scaler]\nuse = \"none\"\n";
+    std::cout << candidate.name << " survives where these layers stay in float32 (" << overlay.string() << "):\n"
+              << text;
+    write_or_complain(overlay, text);
+  }
+}
+
 // By --metric, where it is given.
 bool judge(Json& comparison, const po::variables_map& given) {
   if (given.count("metric") == 0) return false;
@@ -252,7 +307,8 @@ int train_and_compare(const po::variables_map& given) {
   refuse_folder_of_another(plan);
   Children children(program_beside_this());
   check_configurations(plan, children);
-  auto comparison = comparison_of(train_rounds(plan, children), plan.folder);
+  const auto rows = train_rounds(plan, children);
+  auto comparison = comparison_of(rows, plan.folder);
   bool is_written = write_files(comparison, plan.folder);
   const bool as_json = given.count("json") != 0;
   if (judge(comparison, given)) is_written = write_files(comparison, plan.folder);
@@ -260,6 +316,7 @@ int train_and_compare(const po::variables_map& given) {
   if (!is_written) return nothing_trained;
   if (!as_json)
     std::cout << "\nwrote compare.json, compare.csv and compare.html in " << plan.folder.string() << std::endl;
+  if (given.count("formats") != 0 && children.stopped_by() == 0 && !as_json) search_formats(plan, rows, children);
   if (const int signal = children.stopped_by(); signal != 0) {
     std::cerr << "vernier: stopped; the same command goes on with what is missing\n";
     return 128 + signal;
@@ -268,7 +325,8 @@ int train_and_compare(const po::variables_map& given) {
 }
 
 int compare_runs(const po::variables_map& given) {
-  for (const char* option : {"sweep", "precision", "base", "set", "seeds", "steps", "output", "plugin-path"}) {
+  for (const char* option :
+       {"sweep", "precision", "formats", "base", "set", "seeds", "steps", "output", "plugin-path"}) {
     if (given.count(option) == 0 || given[option].defaulted()) continue;
     throw Refused(std::string("--") + option + " is for TOML files; runs that are there are not trained again");
   }
@@ -308,9 +366,9 @@ int compare(const po::variables_map& given) {
 int main(int argc, char** argv) {
   const auto words = [] { return po::value<Words>()->composing(); };
   po::options_description known;
-  known.add_options()("sweep", words(), "")("precision", "")("base", words(), "")("set", words(), "")(
-      "metric", po::value<std::string>())("seeds", po::value<int>()->default_value(3))("steps", po::value<int>())(
-      "output", po::value<std::string>()->default_value("runs/compare"))("plugin-path", words(), "")("json", "")(
-      "quiet", "");
+  known.add_options()("sweep", words(), "")("precision", "")("formats", po::value<std::string>())("base", words(), "")(
+      "set", words(), "")("metric", po::value<std::string>())("seeds", po::value<int>()->default_value(3))(
+      "steps", po::value<int>())("output", po::value<std::string>()->default_value("runs/compare"))(
+      "plugin-path", words(), "")("json", "")("quiet", "");
   return call_verb({"compare", usage, known, compare}, argc, argv);
 }

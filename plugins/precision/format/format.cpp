@@ -42,6 +42,7 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
+#include <fstream>
 #include <set>
 
 #include "products.h"
@@ -248,6 +249,7 @@ class Format final : public vernier::MixedPrecision {
     if (rule == nullptr) rule = &none;
     if (rule->use == PrecisionRule::Use::policy) {
       if (auto output = rounded(operation, arguments)) {
+        if (!is_written_ && operation.layer_index() >= 0) layers_.emplace(operation.layer());
         return {rule->cast_outputs ? output->to(torch::kFloat32) : output->to(dtype())};
       }
       if (uncovered.contains(operation.name())) {
@@ -424,8 +426,24 @@ class Format final : public vernier::MixedPrecision {
     products_->measure(is_due);
   }
 
+  // Writes the names of the rounded layers to <run.output>/formats.toml, for `vernier compare --formats`.
+  void write_layers(const Run& run) {
+    if (std::exchange(is_written_, true) || run.output.empty()) return;
+    if (run.control != nullptr && run.control->rank() > 0) return;
+    const auto path = run.output + "/formats.toml";
+    std::ofstream out(path);
+    out << "# The layers whose products precision/format rounds.\nlayers = [";
+    const char* between = "";
+    for (const auto& layer : layers_) {
+      out << between << '"' << layer << '"';
+      between = ", ";
+    }
+    if (!(out << "]\n").flush()) warn(path, ": cannot be written");
+  }
+
   // Writes format_sqnr/LAYER/OPERAND and its kin of a measured step.
   void end(Run& run) {
+    write_layers(run);
     products_->measure(false);
     for (const auto& [name, loss] : products_->losses()) {
       const auto set = [&, &on = name](const char* metric, double value) {
@@ -444,7 +462,8 @@ class Format final : public vernier::MixedPrecision {
   std::int64_t measure_every_ = 0;
   std::shared_ptr<Products> products_;
   std::map<std::string, int> kept_;
-  bool has_named_ = false;
+  std::set<std::string> layers_;
+  bool has_named_ = false, is_written_ = false;
 };
 
 }  // namespace

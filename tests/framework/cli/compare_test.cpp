@@ -420,4 +420,40 @@ TEST_CASE("compare: a program gets what the verb prints") {
         Thrown{2, "compare: " + it.at("ours").string() + " is not empty; name another folder, or remove it"});
 }
 
+TEST_CASE("compare: of a format that costs loss the layers are found that do not bear it") {
+  Compared run;
+  const auto leave_all = [&](const std::string& candidate, double loss) {
+    for (int seed = 1; seed <= 3; ++seed) run.leave(candidate, seed, 100, 1e6, loss + 0.01 * seed);
+  };
+  leave_all("fp32", 1);
+  leave_all("mxfp8", 1);
+  leave_all("nvfp4", 1.2);
+  for (const char* format : {"mxfp8", "nvfp4"}) {
+    run.folder.write(std::string("c/") + format + "/seed-1/formats.toml", "layers = [\"a\", \"b\", \"c\", \"d\"]\n");
+  }
+  for (const auto& [layer, loss] :
+       {std::pair("a", 1.0), std::pair("b", 1.15), std::pair("c", 1.05), std::pair("d", 1.0)}) {
+    run.leave(std::string("nvfp4-only-") + layer, 1, 100, 1e6, loss);
+  }
+  leave_all("nvfp4-without-2", 1);
+  leave_all("nvfp4-without-1", 1.1);
+  REQUIRE_MESSAGE(run.compare({"--formats", "mxfp8,nvfp4", "--seeds", "3"}) == 0, run.err);
+  CHECK_MESSAGE(says(run.out, "mxfp8 survives: the seeds show no loss that is worse"), run.out);
+  CHECK(says(run.out, "nvfp4 survives where these layers stay in float32"));
+  const auto overlay = read_text(run.folder / "c/nvfp4.toml");
+  CHECK(overlay ==
+        "[precision]\nuse = \"format\"\nforward = \"nvfp4\"\n\n[[precision.rule]]\nmatch = \"b\"\nuse = \"fp32\"\n\n"
+        "[[precision.rule]]\nmatch = \"c\"\nuse = \"fp32\"\n\n[scaler]\nuse = \"none\"\n");
+  CHECK(run.compare({"other.toml", "--formats", "mxfp8"}) == 2);
+  CHECK(says(run.err, "--formats is for one file"));
+}
+
+TEST_CASE("compare: formats are trained, and the run says which layers it rounds") {
+  Compared run;
+  REQUIRE_MESSAGE(run.compare({"--formats", "e4m3,bf16,e3m9x", "--seeds", "1"}) == 0, run.err);
+  CHECK(says(run.out, "which formats survive is said with --seeds 3"));
+  CHECK_MESSAGE(says(run.out, "did you mean \"e3m4\"?"), run.out);
+  CHECK(says(read_text(run.folder / "c/e4m3/seed-1/formats.toml"), "layers = [\"layers.0\""));
+}
+
 }  // namespace compare_test

@@ -1,0 +1,46 @@
+// The layers that do not bear a number format, found by training.
+#pragma once
+
+#include <functional>
+#include <iosfwd>
+#include <string>
+#include <vector>
+
+#include "tools/common/comparison.h"
+#include "tools/common/trials.h"
+
+namespace vernier {
+
+// Trains a candidate with the seeds 1 to `seeds`, or takes the runs that are there. Nothing comes back after a signal.
+using TrainRow = std::function<std::optional<Row>(const Candidate& candidate, int seeds)>;
+
+struct LayerSearch {
+  Candidate candidate;              // all of its layers in the format
+  Row baseline;                     // in float32
+  std::vector<std::string> layers;  // whose products the format rounds
+  int seeds;
+};
+
+// The layers that stay in float32, in the order of the loss that each of them costs alone.
+struct LayersKept {
+  std::vector<std::string> layers;
+  bool is_shown;  // false: the loss is worse even without all of them
+};
+
+// Returns the measure by which a comparison's losses are judged: validation_loss, or loss where nothing validates.
+std::string loss_of(const nlohmann::ordered_json& comparison);
+
+// Returns true if the seeds show that the second row's losses are worse than the first one's, or it has none.
+bool is_worse(const Row& baseline, const Row& row);
+
+// Ranks the layers: one run for each, in which it alone is rounded. Then keeps as few of the worst in float32 as the
+// seeds need to show no difference, by bisection. Nothing comes back after a signal.
+std::optional<LayersKept> search_layers(const LayerSearch& search, const TrainRow& train);
+
+// The rules for [precision] that keep layers in float32, as TOML.
+std::string rules_of(const std::vector<std::string>& layers);
+
+// Returns the layers that the run of a format wrote to formats.toml. Throws Refused if there is no such file.
+std::vector<std::string> layers_in(const std::filesystem::path& run);
+
+}  // namespace vernier
