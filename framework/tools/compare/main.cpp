@@ -254,6 +254,10 @@ void search_formats(const Plan& plan, const std::vector<Row>& rows, Children& ch
     std::cout << "which formats survive is said with --seeds 3 or more\n";
     return;
   }
+  if (!has_a_result(comparison_of({rows[0]}, plan.folder))) {
+    std::cout << "float32 has no result, so which formats survive cannot be said\n";
+    return;
+  }
   const auto train_row = [&](const Candidate& candidate, int seeds) -> std::optional<Row> {
     Row row{candidate.name, {}};
     for (int seed = 1; seed <= seeds; ++seed) {

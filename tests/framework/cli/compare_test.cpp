@@ -454,6 +454,9 @@ TEST_CASE("compare: formats are trained, and the run says which layers it rounds
   CHECK(says(run.out, "which formats survive is said with --seeds 3"));
   CHECK_MESSAGE(says(run.out, "did you mean \"e3m4\"?"), run.out);
   CHECK(says(read_text(run.folder / "c/e4m3/seed-1/formats.toml"), "layers = [\"layers.0\""));
+  Compared refused;  // float32 has no such option
+  CHECK(refused.compare({"--formats", "e4m3", "--set", "precision.rounding=zero"}) == 0);
+  CHECK_MESSAGE(says(refused.out, "float32 has no result, so which formats survive cannot be said"), refused.out);
 }
 
 }  // namespace compare_test

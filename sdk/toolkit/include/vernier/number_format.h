@@ -70,10 +70,10 @@ struct VERNIER_API NumberFormat {
   void check() const;
 };
 
-// Returns a format by name: one of number_formats(), or one of a pattern: e<E>m<M>, a floating-point format with the
-// rules of IEEE 754, or without NaN and infinities if it has at most 6 bits; int<B>; fixed<B>.<F> with F fraction bits;
-// posit<B>_<ES>; k<K>p<P> of IEEE P3109, and k<K>p<P>_finite without infinities. Formats of at most 8 bits saturate.
-// Throws Error with Error::Kind::configuration for another name, and suggests the nearest.
+// Returns a format by name: one of number_formats(), or one of a pattern, of which these are examples: e3m2, a
+// floating-point format with the rules of IEEE 754, or without NaN and infinities if it has at most 6 bits; int8;
+// fixed8.4 with 4 fraction bits; posit8_1 with es 1; k8p4 of IEEE P3109, and k8p4_finite without infinities. Formats of
+// at most 8 bits saturate. Throws Error with Error::Kind::configuration for another name, and suggests the nearest.
 VERNIER_API NumberFormat number_format(const std::string& name);
 
 // Returns the named formats, and one example of each pattern.
