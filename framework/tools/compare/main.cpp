@@ -274,8 +274,14 @@ void search_formats(const Plan& plan, const std::vector<Row>& rows, Children& ch
     const auto& candidate = plan.candidates[i];
     const auto& first = rows[i].trials.front();
     if (!first.refusal.empty() || !fs::exists(first.folder / "formats.toml")) continue;
-    if (!is_worse(rows[0], rows[i])) {
+    const auto [bears, gap] = judge(rows[0], rows[i]);
+    if (bears == Bears::yes) {
       std::cout << candidate.name << " survives: the seeds show no loss that is worse than float32's\n";
+      continue;
+    }
+    if (bears == Bears::undecided) {
+      std::cout << candidate.name << " is undecided: the median loss is worse by " << gap << ", and " << plan.seeds
+                << " seeds do not show it; with more --seeds the same command goes on\n";
       continue;
     }
     if (toml::parse_file((plan.folder / candidate.name / "candidate.toml").string())["precision"]["rule"].is_array()) {

@@ -428,7 +428,8 @@ TEST_CASE("compare: of a format that costs loss the layers are found that do not
   leave_all("fp32", 1);
   leave_all("mxfp8", 1);
   leave_all("nvfp4", 1.2);
-  for (const char* format : {"mxfp8", "nvfp4"}) {
+  for (int seed = 1; seed <= 3; ++seed) run.leave("e4m3", seed, 100, 1e6, 1.1 * seed);
+  for (const char* format : {"mxfp8", "nvfp4", "e4m3"}) {
     run.folder.write(std::string("c/") + format + "/seed-1/formats.toml", "layers = [\"a\", \"b\", \"c\", \"d\"]\n");
   }
   for (const auto& [layer, loss] :
@@ -437,8 +438,9 @@ TEST_CASE("compare: of a format that costs loss the layers are found that do not
   }
   leave_all("nvfp4-without-2", 1);
   leave_all("nvfp4-without-1", 1.1);
-  REQUIRE_MESSAGE(run.compare({"--formats", "mxfp8,nvfp4", "--seeds", "3"}) == 0, run.err);
+  REQUIRE_MESSAGE(run.compare({"--formats", "mxfp8,nvfp4,e4m3", "--seeds", "3"}) == 0, run.err);
   CHECK_MESSAGE(says(run.out, "mxfp8 survives: the seeds show no loss that is worse"), run.out);
+  CHECK(says(run.out, "e4m3 is undecided: the median loss is worse by 1.1"));
   CHECK(says(run.out, "nvfp4 survives where these layers stay in float32"));
   const auto overlay = read_text(run.folder / "c/nvfp4.toml");
   CHECK(overlay ==
