@@ -151,7 +151,7 @@ VERNIER_INLINE void raise(const float* __restrict x, float* __restrict most, std
 }
 
 #if defined(__x86_64__)
-#define VERNIER_AVX512 __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,avx512cd,prefer-vector-width=512")))
+#define VERNIER_AVX512 __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,avx512cd")))
 #define VERNIER_AVX2 __attribute__((target("avx2")))
 #else
 #define VERNIER_AVX512
