@@ -39,7 +39,7 @@ std::string loss_of(const Json& comparison) {
   return validation.is_object() ? "validation_loss" : "loss";
 }
 
-Judged judge(const Row& baseline, const Row& row) {
+LossGap loss_gap(const Row& baseline, const Row& row) {
   constexpr double little = 0.01;  // of the baseline's loss
   const auto comparison = comparison_of({baseline, row}, "");
   const auto measure = loss_of(comparison);
@@ -73,7 +73,7 @@ std::optional<LayersKept> search_layers(const LayerSearch& search, const TrainRo
     for (const auto& layer : worst(middle)) rules += (rules.empty() ? "" : ", ") + rule(layer, "fp32");
     const auto row = train(with_rules(search.candidate, "-without-" + std::to_string(middle), rules), search.seeds);
     if (!row) return std::nullopt;
-    const bool is_enough = judge(search.baseline, *row).bears == Bears::yes;
+    const bool is_enough = loss_gap(search.baseline, *row).bears == Bears::yes;
     is_shown = is_shown || is_enough;
     (is_enough ? high : low) = middle;
   }

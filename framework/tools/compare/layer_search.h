@@ -33,11 +33,11 @@ std::string loss_of(const nlohmann::ordered_json& comparison);
 // The verdict of the seeds on a row's losses beside the baseline's. undecided: the median is worse by more than 1 %,
 // and the seeds are too few to show it. no: they show it, or the row has no losses.
 enum class Bears { yes, undecided, no };
-struct Judged {
+struct LossGap {
   Bears bears;
   double gap;  // the median over the seeds, in the unit of the loss
 };
-Judged judge(const Row& baseline, const Row& row);
+LossGap loss_gap(const Row& baseline, const Row& row);
 
 // Ranks the layers: one run for each, in which it alone is rounded. Then keeps as few of the worst in float32 as the
 // seeds need to show no difference, by bisection. Nothing comes back after a signal.

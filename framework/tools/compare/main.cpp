@@ -274,7 +274,7 @@ void search_formats(const Plan& plan, const std::vector<Row>& rows, Children& ch
     const auto& candidate = plan.candidates[i];
     const auto& first = rows[i].trials.front();
     if (!first.refusal.empty() || !fs::exists(first.folder / "formats.toml")) continue;
-    const auto [bears, gap] = judge(rows[0], rows[i]);
+    const auto [bears, gap] = loss_gap(rows[0], rows[i]);
     if (bears == Bears::yes) {
       std::cout << candidate.name << " survives: the seeds show no loss that is worse than float32's\n";
       continue;

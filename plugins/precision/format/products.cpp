@@ -24,14 +24,13 @@ struct Held final : torch::CustomClassHolder {
   std::string layer;
 };
 
+// Called first by each backward.
 c10::intrusive_ptr<Held> held_in(AutogradContext* context) {
+  if (at::GradMode::is_enabled()) {
+    throw vernier::Error(
+        "a product in precision/format has no second derivative; keep its layer in float32 by a [[precision.rule]]");
+  }
   return c10::static_intrusive_pointer_cast<Held>(context->saved_data["held"].toCapsule());
-}
-
-void refuse_second_derivative() {
-  if (!at::GradMode::is_enabled()) return;
-  throw vernier::Error(
-      "a product in precision/format has no second derivative; keep its layer in float32 by a [[precision.rule]]");
 }
 
 // Draws from LibTorch's generator, as dropout does: a checkpoint has its state, and a recomputation repeats its draws.
@@ -145,7 +144,6 @@ struct MatmulFunction final : torch::autograd::Function<MatmulFunction> {
   }
 
   static variable_list backward(AutogradContext* context, variable_list gradients) {
-    refuse_second_derivative();
     using Operand = Products::Operand;
     const auto held = held_in(context);
     auto& p = *held->products;
@@ -204,7 +202,6 @@ struct ConvolutionFunction final : torch::autograd::Function<ConvolutionFunction
   }
 
   static variable_list backward(AutogradContext* context, variable_list gradients) {
-    refuse_second_derivative();
     using Operand = Products::Operand;
     const auto held = held_in(context);
     auto& p = *held->products;

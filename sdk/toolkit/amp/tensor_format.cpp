@@ -133,12 +133,9 @@ class Rounder {
       : format_(format),
         draw_(draw),
         is_in_kernel_(is_known(format)),
-        rule_(is_in_kernel_ ? format : number_format("e4m3")) {
-    std::uint64_t z = draw.seed + 0x9e3779b97f4a7c15;  // splitmix64 (Steele et al., OOPSLA 2014)
-    z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9;
-    z = (z ^ z >> 27) * 0x94d049bb133111eb;
-    z ^= z >> 31;
-    draws_ = {draw.bits, static_cast<std::uint32_t>(z), static_cast<std::uint32_t>(z >> 32)};
+        rule_(is_in_kernel_ ? format : number_format("e4m3")),
+        draws_{CountedNoise(draw.seed, 0), draw.bits} {
+    draws_.noise.set_step(0);
   }
 
   void row(const float* x, const float* scale, float* y, std::int64_t count, std::int64_t place) const {
@@ -158,10 +155,7 @@ class Rounder {
     return format.kind == NumberFormat::Kind::fixed;
   }
   double uniform(std::int64_t place) const {
-    std::uint64_t z = draw_.seed + static_cast<std::uint64_t>(place + 1) * 0x9e3779b97f4a7c15;
-    z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9;
-    z = (z ^ z >> 27) * 0x94d049bb133111eb;
-    return std::ldexp(static_cast<double>((z ^ z >> 31) >> 11), -53);
+    return std::ldexp(static_cast<double>(draws_.noise(static_cast<std::uint32_t>(place))), -32);
   }
 
   NumberFormat format_;

@@ -325,6 +325,13 @@ TEST_CASE("number formats: what becomes of a block's largest number") {
   const auto y = round_to(x, tensor_format("mxfp8"), {1, 32});
   CHECK(y[1].isnan().all().item<bool>());
   CHECK(y[0][1].item<float>() == 3);
+  auto infinite = torch::zeros({2, 32});
+  infinite[0][0] = 1;
+  infinite[0][1] = infinity;
+  const auto kept = round_to(infinite, tensor_format("mxfp8"), {1, 32});
+  CHECK(kept[0][0].item<float>() == 0);
+  CHECK(kept[0][1].item<float>() == HUGE_VALF);
+  CHECK(round_to(infinite + 1, tensor_format("nvfp4"), {1, 16}).isnan().all().item<bool>());
   // [1, -0.3] without a scale of the tensor: s = 0.171875, codes 7 and b.
   auto nvfp4 = tensor_format("nvfp4");
   nvfp4.tensor_scale = false;

@@ -14,13 +14,6 @@ namespace {
 
 #define VERNIER_INLINE inline __attribute__((always_inline))
 
-// The finalizer of MurmurHash3 (Appleby): each bit of the result depends on every bit of x.
-VERNIER_INLINE std::uint32_t mixed(std::uint32_t x) {
-  x = (x ^ x >> 16) * 0x85ebca6bU;
-  x = (x ^ x >> 13) * 0xc2b2ae35U;
-  return x ^ x >> 16;
-}
-
 template <class Real>
 struct Bits;
 template <>
@@ -108,7 +101,7 @@ VERNIER_INLINE void round_all(const FormatRule& given, const FormatDraws& draws,
     if constexpr (is_scaled) x = x / job.scale[i];
     std::uint32_t random = 0;
     if constexpr (rounding == Rounding::stochastic) {
-      random = mixed(mixed((job.place + static_cast<std::uint32_t>(i)) ^ draws.place) + draws.count);
+      random = draws.noise(job.place + static_cast<std::uint32_t>(i));
     }
     auto y = static_cast<float>(rounded<rounding>(rule, static_cast<Real>(x), random, bits));
     if constexpr (is_scaled) y = y * job.scale[i];

@@ -8,6 +8,8 @@
 #include <cstdint>
 #include <limits>
 
+#include "optim/kernels/counter_rng.h"
+
 namespace vernier {
 
 struct FormatRule {
@@ -21,10 +23,10 @@ struct FormatRule {
   bool is_narrow;  // float32 has room for all steps and their inverses
 };
 
-// The random bits of stochastic rounding: a function of two numbers and the place of an element.
+// The random bits of stochastic rounding, by the place of an element in its tensor.
 struct FormatDraws {
-  int bits = 0;  // 1 to 23
-  std::uint32_t place = 0, count = 0;
+  CountedNoise noise;
+  int bits;  // 1 to 23
 };
 
 // y[i] = the nearest number to x[i] / scale[i], times scale[i]. scale: nullptr for 1. `place`: the place of x[0] in its
