@@ -221,6 +221,8 @@ std::unique_ptr<Group> Group::meet(const Meeting& meeting, const std::function<b
   parts->store = open_store(meeting);
   try {
     if (!wait_for_all(*parts->store, meeting, is_stopping)) return nullptr;
+  } catch (const StoreIsSilent&) {
+    parts->lost("meeting", reason());
   } catch (const Error&) {
     throw;
   } catch (...) {  // rank 0 has left, maybe for the same signal

@@ -29,6 +29,7 @@ using Clock = std::chrono::steady_clock;
 namespace {
 
 constexpr std::chrono::milliseconds between_looks{50};
+constexpr const char* given_up = "given up";  // the key of the ranks that did not come
 
 // Returns true if the rank is there. Ranks that were started differently cannot even gather.
 bool has_come(c10d::Store& store, const vernier::LaunchPlace& place, std::int64_t rank) {
@@ -154,9 +155,18 @@ bool wait_for_all(c10d::Store& store, const Meeting& meeting, const std::functio
     std::erase_if(missing, [&](std::int64_t rank) { return Clock::now() < end && has_come(store, place, rank); });
     if (missing.empty()) return true;
     if (is_stopping()) return false;
+    // The store ends with rank 0, so rank 0 says first why it gives up.
+    std::string names;
     if (Clock::now() > end) {
+      names = names_of(missing);
+      store.set(given_up, names);
+      if (place.rank == 0) std::this_thread::sleep_for(4 * between_looks);
+    } else if (store.check({given_up})) {
+      names = store.get_to_str(given_up);
+    }
+    if (!names.empty()) {
       throw Error(c10::str("of ", place.ranks, " ranks these did not come within ", meeting.timeout.count() / 1000,
-                           " s: ", names_of(missing)));
+                           " s: ", names));
     }
     std::this_thread::sleep_for(between_looks);
   }

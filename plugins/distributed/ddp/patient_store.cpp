@@ -12,14 +12,14 @@ PatientStore::PatientStore(c10::intrusive_ptr<c10d::Store> store, milliseconds t
 template <class Result, class... Parameters, class... Arguments>
 Result PatientStore::ask(milliseconds timeout, Result (c10d::Store::*function)(Parameters...),
                          const Arguments&... arguments) {
-  if (is_silent_) throw vernier::Error("the store does not answer any more");
+  if (is_silent_) throw StoreIsSilent("the store does not answer any more");
   try {
     return within(timeout, [store = store_, function, own = std::tuple(arguments...)] {
       return std::apply([&](const auto&... each) { return ((*store).*function)(each...); }, own);
     });
   } catch (const vernier::Error&) {
     is_silent_ = true;
-    throw vernier::Error(c10::str("the store does not answer within ", timeout.count() / 1000, " s"));
+    throw StoreIsSilent(c10::str("the store does not answer within ", timeout.count() / 1000, " s"));
   }
 }
 

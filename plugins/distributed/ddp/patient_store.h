@@ -34,6 +34,11 @@ auto within(std::chrono::milliseconds most, Call call) {
   return done.get();
 }
 
+// Thrown where the store does not answer in time.
+struct StoreIsSilent final : vernier::Error {
+  using Error::Error;
+};
+
 // After a call that did not end in time, all others throw at once.
 class PatientStore final : public c10d::Store {
  public:
