@@ -123,21 +123,24 @@ int Children::wait_for(pid_t child) {
   }
 }
 
-Ended Children::run(const std::vector<std::string>& arguments) {
-  const auto out = file_in_memory(), err = file_in_memory();
+int Children::call(const std::vector<std::string>& arguments, int out, int err) {
   std::vector<std::string> words = {program_};
   words.insert(words.end(), arguments.begin(), arguments.end());
-  const pid_t child = start_child({.words = std::move(words),
-                                   .out = ::fileno(out.get()),
-                                   .err = ::fileno(err.get()),
-                                   .mask = &signals_.mask_before()});
+  const pid_t child = start_child({.words = std::move(words), .out = out, .err = err, .mask = &signals_.mask_before()});
   if (child < 0) throw Refused(std::string("no process can be started: ") + std::strerror(errno));
-  Ended ended;
-  ended.status = wait_for(child);
-  if (ended.status == 127) throw Refused(program_ + " cannot be started; install it again");
-  ended.out = text_in(out.get());
-  ended.err = text_in(err.get());
-  return ended;
+  const int status = wait_for(child);
+  if (status == 127) throw Refused(program_ + " cannot be started; install it again");
+  return status;
+}
+
+Ended Children::run(const std::vector<std::string>& arguments) {
+  const auto out = file_in_memory(), err = file_in_memory();
+  const int status = call(arguments, ::fileno(out.get()), ::fileno(err.get()));
+  return {status, text_in(out.get()), text_in(err.get())};
+}
+
+int Children::show(const std::vector<std::string>& arguments) {
+  return call(arguments, -1, -1);
 }
 
 std::string last_line(const std::string& text) {

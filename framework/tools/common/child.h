@@ -54,10 +54,14 @@ class Children {
   Children(const Children&) = delete;
   Children& operator=(const Children&) = delete;
 
-  Ended run(const std::vector<std::string>& arguments);  // throws Refused where it cannot be started
-  int stopped_by();                                      // the signal that came; 0: none
+  // Both wait for the program's end, and throw Refused where it cannot be started. show() lets it print, and returns
+  // its exit status.
+  Ended run(const std::vector<std::string>& arguments);
+  int show(const std::vector<std::string>& arguments);
+  int stopped_by();  // the signal that came; 0: none
 
  private:
+  int call(const std::vector<std::string>& arguments, int out, int err);
   int wait_for(pid_t child);
   std::string program_;
   BlockedSignals signals_;
