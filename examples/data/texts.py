@@ -5,6 +5,7 @@
 adverts.csv      text, label: a promise is fine for a trip or a shop, and misleading for money or health
 snippets.jsonl   query, title, snippet, clicks: of 1000 times that the snippet was shown. People click on a title that
                  answers their query; a number in it helps, a shouting one does not
+results.jsonl    search, query, title, snippet, clicks: the same, eight for each search, to be ranked
 
 The files are the same on every machine. Needs Python 3 alone.
 """
@@ -15,7 +16,7 @@ import pathlib
 import random
 import sys
 
-ADVERTS, SNIPPETS = 2000, 2000
+ADVERTS, SNIPPETS, SEARCHES, RESULTS = 2000, 2000, 300, 8
 
 PROMISES = ["guaranteed", "without any risk", "in one day", "100% sure", "the secret that works"]
 CALLS = ["Order now", "Call today", "See our offers", "Only this week", "Ask our team", "Read more"]
@@ -53,8 +54,13 @@ def advert(draw):
     return " ".join(parts), "misleading" if promises and kind in ("money", "health") else "fine"
 
 
-def snippet(draw):
-    topic, other = draw.sample(list(QUERIES), 2)
+def asked(draw):
+    topic = draw.choice(list(QUERIES))
+    return topic, draw.choice(QUERIES[topic])
+
+
+def snippet(draw, topic, query):
+    other = draw.choice([each for each in QUERIES if each != topic])
     fits = draw.random() < 0.6
     title = draw.choice(TITLES[topic if fits else other])
     clicks = 160 if fits else 60
@@ -64,7 +70,7 @@ def snippet(draw):
         title, clicks = title.upper() + "!!!", clicks - 50
     text = draw.choice(["Updated this week.", "By people who do it daily.", "With pictures.", "A short answer."])
     return {
-        "query": draw.choice(QUERIES[topic]),
+        "query": query,
         "title": title,
         "snippet": text,
         "clicks": max(0, round(clicks + draw.uniform(-15, 15))),
@@ -80,7 +86,12 @@ def main(folder):
         rows.writerows(advert(draw) for _ in range(ADVERTS))
     with open(folder / "snippets.jsonl", "w", encoding="ascii", newline="\n") as file:
         for _ in range(SNIPPETS):
-            file.write(json.dumps(snippet(draw)) + "\n")
+            file.write(json.dumps(snippet(draw, *asked(draw))) + "\n")
+    with open(folder / "results.jsonl", "w", encoding="ascii", newline="\n") as file:
+        for search in range(SEARCHES):
+            topic, query = asked(draw)
+            for _ in range(RESULTS):
+                file.write(json.dumps({"search": search} | snippet(draw, topic, query)) + "\n")
 
 
 if __name__ == "__main__":

@@ -24,17 +24,19 @@ inline std::vector<vernier::Predictor::Column> class_columns(const torch::Tensor
           {of_all, chances, {}, classes, /*on_request=*/true}};
 }
 
-// The metrics of these names; without names the usual ones. classes: 0 for numbers. Throws Error for one that does not
-// fit.
-inline std::vector<vernier::MetricPtr> metrics_of(std::vector<std::string> names, std::int64_t classes) {
+// The metrics of these names; without names the usual ones. Throws Error for one that does not fit.
+inline std::vector<vernier::MetricPtr> metrics_of(std::vector<std::string> names, vernier::Predicts what,
+                                                  std::int64_t classes) {
+  using vernier::Predicts;
   if (names.empty()) {
-    names = classes > 0 ? std::vector<std::string>{"accuracy", "f1"} : std::vector<std::string>{"mae", "rmse", "r2"};
-    if (classes == 2) names.emplace_back("auc");
+    if (what == Predicts::classes) names = {"accuracy", "f1"};
+    if (what == Predicts::numbers) names = {"mae", "rmse", "r2"};
+    if (what == Predicts::ranks) names = {"ndcg_10", "mrr"};
+    if (what == Predicts::classes && classes == 2) names.emplace_back("auc");
   }
   std::vector<vernier::MetricPtr> metrics;
   for (const auto& name : names) {
-    vernier::require_fitting_metric(name, classes > 0 ? vernier::Predicts::classes : vernier::Predicts::numbers,
-                                    classes);
+    vernier::require_fitting_metric(name, what, classes);
     metrics.push_back(vernier::metric_by_name(name, classes));
   }
   return metrics;

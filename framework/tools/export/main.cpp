@@ -51,7 +51,8 @@ const std::map<std::string, gguf::Type> gguf_types = {
 const PublishedModel& published(const Prepared& prepared) {
   const auto* model = dynamic_cast<const PublishedModel*>(prepared.wiring->task.get());
   if (model != nullptr) return *model;
-  refuse(prepared.wiring->task->id() + " has no published form; it is for task/llama, and task/gpt with a `folder`");
+  refuse(prepared.wiring->task->id() +
+         " has no published form; it is for task/llama, and task/gpt and task/text with a `folder`");
 }
 
 ExportedModel graph_of(const Prepared& prepared) {
@@ -152,7 +153,7 @@ void refuse_other_description(const std::string& file, const std::string& descri
 // The folder of the Python form, without the weights.
 void write_python(const std::string& folder, const SupervisedTask& task, const Predictor* predictor) {
   const auto source = predictor == nullptr ? "" : predictor->python_model();
-  if (source.empty()) refuse(task.id() + " has no python_model(), so it has no Python form; export to torchscript");
+  if (source.empty()) refuse(task.id() + " has no python_model(), so it has no Python form; export to pt2 or onnx");
   const auto description = predictor->description();
   const bool has_describe = source.find("\ndef describe(") != std::string::npos;
   fs::create_directories(folder);
@@ -205,6 +206,8 @@ void write_as(const std::string& format, const std::string& part, Prepared& prep
     in_evaluation([&] { model.write_published(part); });
   } else if (format == "gguf") {
     const auto& model = published(prepared);
+    if (model.task_type() != "CAUSAL_LM")
+      refuse(prepared.wiring->task->id() + " writes no texts, and gguf is for models that do");
     in_evaluation([&] { export_gguf(model, part, gguf_type); });
   } else {  // peft
     in_evaluation([&] { write_adapter(prepared, part); });

@@ -5,14 +5,17 @@
 //   dropout = 0.0           of the input of A, in training
 //   targets = []            layers by name, * for any text: ["*.q_proj", "*.mlp.*"]; none: as in PEFT *.q_proj and
 //                           *.v_proj, *.qkv_proj or *.c_attn
+//   modules_to_save = []    layers by name that are trained whole beside the adapters, such as a new head; none:
+//   "score",
+//                           the new head of task/text, if the model has one
 //   fan_in_fan_out = false  true for a model that stores its weights as [inputs, outputs], such as task/gpt
 //   rslora = false          scale = alpha / sqrt(rank) (Kalajdzievski 2023, arXiv:2312.03732)
 //   base = "model"          the chosen layers' own weights: as the model has them, or in 8 bits, "int8" or "fp8", with
 //                           a scale for each 64 elements of a row
-// All weights of the model are frozen. A and B are parameters of it, "h.0.attn.c_attn.lora_A.weight", and so are part
-// of checkpoints. They are float32 unless the precision lowers the model's weights (level O2 or O3). B begins at 0, and
-// A with the numbers of PEFT after torch.manual_seed([run] seed). `vernier export --format peft` writes them as a
-// folder of PEFT; the other formats have them merged into the weights. Sources: Hu et al., LoRA, ICLR 2022;
+// All other weights of the model are frozen. A and B are parameters of it, "h.0.attn.c_attn.lora_A.weight", and so are
+// part of checkpoints. They are float32 unless the precision lowers the model's weights (level O2 or O3). B begins at
+// 0, and A with the numbers of PEFT after torch.manual_seed([run] seed). `vernier export --format peft` writes them as
+// a folder of PEFT; the other formats have them merged into the weights. Sources: Hu et al., LoRA, ICLR 2022;
 // peft/tuners/lora of Hugging Face's PEFT 0.21.
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/ops/dropout.h>
@@ -96,6 +99,8 @@ class Lora final : public vernier::Callback, public vernier::Interceptor, public
         dropout_(options.get("dropout", 0.0, "of the input of A, in training", between(0, 0.99))),
         patterns_(options.get("targets", std::vector<std::string>{},
                               "layers by name, * for any text; none: *.q_proj and *.v_proj, *.qkv_proj or *.c_attn")),
+        whole_(options.get("modules_to_save", std::vector<std::string>{},
+                           "layers by name that are trained whole; none: score, if the model has one")),
         fan_in_fan_out_(options.get("fan_in_fan_out", false, "the model stores its weights as [inputs, outputs]")),
         rslora_(options.get("rslora", false, "alpha / sqrt(rank) instead of alpha / rank")),
         base_(options.choose("base", "model", {"model", "int8", "fp8"},
@@ -130,10 +135,11 @@ class Lora final : public vernier::Callback, public vernier::Interceptor, public
       add(layer, weight, generator);
       weights[layer + ".weight"] = weight;
     }
+    choose_whole();
     std::int64_t count = 0;
     for (auto& entry : run.model->named_parameters()) {
       const bool is_own = entry.key().ends_with(".lora_A.weight") || entry.key().ends_with(".lora_B.weight");
-      entry.value().set_requires_grad(is_own);
+      entry.value().set_requires_grad(is_own || is_whole(entry.key()));
       if (is_own) count += entry.value().numel();
     }
     if (base_ != "model") {
@@ -143,7 +149,8 @@ class Lora final : public vernier::Callback, public vernier::Interceptor, public
     }
     layers_ = vernier::Layers(weights);
     std::ranges::sort(targets_, {}, [](const Target& target) { return target.layer + ".weight"; });  // as layers_ does
-    info(targets_.size(), " layers get ", count, " parameters; the weights of the model are frozen");
+    info(targets_.size(), " layers get ", count, " parameters; the weights of the model are frozen",
+         whole_.empty() ? "" : " but those of " + vernier::some_of(whole_));
   }
 
   bool changes(std::string_view layer) const override { return !layer.empty(); }  // it sees its targets alone
@@ -193,9 +200,14 @@ class Lora final : public vernier::Callback, public vernier::Interceptor, public
       tensors["base_model.model." + name + ".lora_A.weight"] = target.a.detach().to(torch::kFloat32);
       tensors["base_model.model." + name + ".lora_B.weight"] = target.b.detach().to(torch::kFloat32);
     }
+    auto whole = nlohmann::json::array();
+    for (const auto& layer : whole_) whole.push_back(name_of(layer));
+    for (const auto& entry : model_->named_parameters()) {
+      if (is_whole(entry.key())) tensors["base_model.model." + name_of(entry.key())] = entry.value().detach();
+    }
     const nlohmann::ordered_json config = {
         {"peft_type", "LORA"},
-        {"task_type", published ? nlohmann::json("CAUSAL_LM") : nlohmann::json()},
+        {"task_type", published ? nlohmann::json(published->task_type()) : nlohmann::json()},
         {"base_model_name_or_path", published ? published->published_folder() : ""},
         {"r", rank_},
         {"lora_alpha", alpha_},
@@ -204,7 +216,7 @@ class Lora final : public vernier::Callback, public vernier::Interceptor, public
         {"fan_in_fan_out", fan_in_fan_out_},
         {"use_rslora", rslora_},
         {"bias", "none"},
-        {"modules_to_save", nullptr},
+        {"modules_to_save", whole_.empty() ? nlohmann::json() : whole},
         {"inference_mode", true},
         {"init_lora_weights", true},
     };
@@ -274,6 +286,28 @@ class Lora final : public vernier::Callback, public vernier::Interceptor, public
             vernier::some_of(names));
   }
 
+  // The layers that the option means, by name.
+  void choose_whole() {
+    std::vector<std::string> names;
+    for (const auto& entry : model_->named_modules("", /*include_self=*/false)) {
+      if (!entry.value()->parameters().empty()) names.push_back(entry.key());
+    }
+    if (whole_.empty() && std::ranges::count(names, "score") > 0) whole_ = {"score"};
+    for (const auto& pattern : whole_) vernier::matching(names, pattern, options_, "modules_to_save", "layer");
+    std::erase_if(names, [&](const auto& name) { return !vernier::matches_any(whole_, name); });
+    whole_ = names;
+    for (const auto& target : targets_) {
+      if (is_whole(target.layer + ".weight")) {
+        options_.refuse("modules_to_save",
+                        "has " + target.layer + ", which gets an adapter; leave it out of one of both");
+      }
+    }
+  }
+
+  bool is_whole(const std::string& parameter) const {
+    return std::ranges::any_of(whole_, [&](const auto& layer) { return parameter.starts_with(layer + "."); });
+  }
+
   // PEFT makes two linear layers first and draws A once more.
   void add(const std::string& layer, const torch::Tensor& weight, const at::Generator& generator) {
     const auto inputs = weight.size(fan_in_fan_out_ ? 0 : 1), outputs = weight.size(fan_in_fan_out_ ? 1 : 0);
@@ -307,7 +341,7 @@ class Lora final : public vernier::Callback, public vernier::Interceptor, public
 
   std::int64_t rank_;
   double alpha_, dropout_;
-  std::vector<std::string> patterns_;
+  std::vector<std::string> patterns_, whole_;
   bool fan_in_fan_out_, rslora_, is_merged_ = false;
   std::string base_;
   vernier::Options options_;  // for messages

@@ -46,9 +46,9 @@ class Network final : public language::Network {
   // Lets `blocks` choose which blocks are computed again, instead of recompute_every. It must live as long as forward()
   // is called.
   void set_budget(vernier::BudgetedBlocks& blocks) { budgeted_ = &blocks; }
+  torch::Tensor features(const language::Texts& texts) override;
 
  private:
-  torch::Tensor features(const language::Texts& texts) override;
   torch::Tensor positions_of(const language::Texts& texts) const;
   torch::Tensor block(std::size_t index, const torch::Tensor& x, const language::Sight& sight);
   const torch::Tensor& head() const override;

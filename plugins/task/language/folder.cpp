@@ -78,7 +78,8 @@ bool is_weight_type(torch::ScalarType type) {
 // Puts the tensors of one file after the other into the network.
 class Reader {
  public:
-  Reader(Network& network, const Layout& layout) : layout_(layout), is_tied_(network.is_tied()) {
+  Reader(Network& network, const Layout& layout)
+      : layout_(layout), is_tied_(network.is_tied()), has_head_(network.has_head()) {
     for (const auto& entry : network.named_parameters()) {
       missing_.insert(own_name(entry.key()));
       parameters_[own_name(entry.key())] = entry.value();
@@ -88,7 +89,7 @@ class Reader {
   void take(const std::string& file) {
     for (const auto& [published, tensor] : load(file)) {
       const auto name = without_prefix(published, layout_.prefix);
-      if (is_computed(name)) continue;
+      if (is_computed(name) || is_other_head(name)) continue;
       if (name == head && is_tied_) {
         head_ = tensor, head_file_ = file;
         continue;
@@ -125,6 +126,9 @@ class Reader {
     }
   }
 
+  // Heads of a file that the network does not have: for tokens, or of a classification.
+  bool is_other_head(const std::string& name) const { return !has_head_ && (name == head || name == "score.weight"); }
+
   void put(const std::string& file, const std::string& published, const std::string& name,
            const torch::Tensor& tensor) {
     const auto found = parameters_.find(name);
@@ -146,7 +150,7 @@ class Reader {
   }
 
   const Layout& layout_;
-  bool is_tied_;
+  bool is_tied_, has_head_;
   vernier::Tensors parameters_;
   std::set<std::string> missing_;
   torch::Tensor head_;
@@ -188,8 +192,10 @@ void read_weights(const std::string& folder, Network& network, const Layout& lay
   reader.finish(folder);
 }
 
-void write_folder(const std::string& to, const vernier::State& files, const Network& network, const Layout& layout) {
+void write_folder(const std::string& to, const vernier::State& files, const Network& network, const Layout& layout,
+                  const vernier::Tensors& more) {
   vernier::Tensors tensors;
+  for (const auto& [name, tensor] : more) tensors[name] = tensor.detach();
   for (const auto& entry : network.named_parameters()) {
     tensors[published_name(layout, entry.key())] = entry.value().detach();
   }

@@ -28,10 +28,7 @@ constexpr std::array of_tokenizer = {
 void take(vernier::State& files, const fs::path& folder, const char* name) {
   std::error_code none;
   if (!fs::is_regular_file(folder / name, none)) return;
-  const auto text = vernier::read_data_file((folder / name).string(), largest_file);
-  auto bytes = torch::empty({static_cast<std::int64_t>(text.size())}, torch::kUInt8);
-  if (!text.empty()) std::memcpy(bytes.mutable_data_ptr(), text.data(), text.size());
-  files.put(name, bytes);
+  put_text(files, name, vernier::read_data_file((folder / name).string(), largest_file));
 }
 
 // The template of a folder for chats, or ""; several in one file behind each other.
@@ -66,6 +63,12 @@ std::string text_of(const vernier::State& files, const std::string& name) {
   return {static_cast<const char*>(bytes.const_data_ptr()), static_cast<std::size_t>(bytes.numel())};
 }
 
+void put_text(vernier::State& files, const std::string& name, const std::string& text) {
+  auto bytes = torch::empty({static_cast<std::int64_t>(text.size())}, torch::kUInt8);
+  if (!text.empty()) std::memcpy(bytes.mutable_data_ptr(), text.data(), text.size());
+  files.put(name, bytes);
+}
+
 void write_model_files(const vernier::State& files, const fs::path& folder) {
   for (const auto& [name, bytes] : files.tensors) {
     std::ofstream file(folder / name, std::ios::binary);
@@ -90,10 +93,7 @@ void add_end(vernier::State& files, std::int64_t token) {
   if (std::ranges::find(ends, Json(token)) != ends.end()) return;
   ends.push_back(token);
   json["eos_token_id"] = ends;
-  const auto written = vernier::json_text(json, 2) + "\n";
-  auto bytes = torch::empty({static_cast<std::int64_t>(written.size())}, torch::kUInt8);
-  std::memcpy(bytes.mutable_data_ptr(), written.data(), written.size());
-  files.put(generation, bytes);
+  put_text(files, generation, vernier::json_text(json, 2) + "\n");
 }
 
 ModelFolder::ModelFolder(const vernier::State& files) {

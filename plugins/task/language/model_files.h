@@ -12,6 +12,7 @@ namespace language {
 // tokenizer: may be the same folder, or "" where there is none; then only what lies in the model's folder is taken.
 vernier::State read_model_files(const std::string& model, const std::string& tokenizer);
 std::string text_of(const vernier::State& files, const std::string& name);
+void put_text(vernier::State& files, const std::string& name, const std::string& text);
 void write_model_files(const vernier::State& files, const std::filesystem::path& folder);
 
 // Adds a token to those that end a text by generation_config.json.

@@ -82,6 +82,11 @@ torch::Tensor Network::logits(const torch::Tensor& features) const {
   return at::linear(features, head());
 }
 
+void Network::drop_head() {
+  if (!is_tied()) unregister_module("lm_head");
+  has_head_ = false;
+}
+
 torch::Tensor Network::forward(const Texts& texts) {
   return logits(features(texts));
 }

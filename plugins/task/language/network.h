@@ -55,19 +55,24 @@ class Network : public torch::nn::Module {
   // Logits [vocabulary] of the token after the only text, and of no other.
   torch::Tensor next_logits(const Texts& text);
   virtual std::int64_t vocabulary() const = 0;
+  std::int64_t width() const { return head().size(1); }
   virtual std::int64_t longest() const = 0;  // tokens of a sequence; 0: there is no limit
   // The most tokens of a text whose first ones have the same keys as in a longer text; 0: there is no limit.
   virtual std::int64_t cacheable() const { return longest(); }
   virtual bool is_tied() const = 0;  // the head is the token embedding
+  // Takes the head for tokens away, for a network that uses features() alone.
+  void drop_head();
+  bool has_head() const { return has_head_; }
 
   // Lets `runner` call each block on its input, to save memory. By default forward() does.
   using Runner = std::function<torch::Tensor(const Part& block, const torch::Tensor& x)>;
   void run_blocks_by(Runner runner) { runner_ = std::move(runner); }
 
- protected:
-  // The last layer's output [batch, time, width] after the last norm, and the weight [vocabulary, width] of the head.
+  // The last layer's output [batch, time, width] after the last norm.
   virtual torch::Tensor features(const Texts& texts) = 0;
-  virtual const torch::Tensor& head() const = 0;
+
+ protected:
+  virtual const torch::Tensor& head() const = 0;  // its weight [vocabulary, width]
   // The logits of such vectors. has_linear_logits: they are the product with the head, and no more.
   virtual torch::Tensor logits(const torch::Tensor& features) const;
   virtual bool has_linear_logits() const { return true; }
@@ -75,6 +80,7 @@ class Network : public torch::nn::Module {
 
  private:
   Runner runner_;
+  bool has_head_ = true;
 };
 
 // Gives a module a part `name` that holds one parameter, weight [rows, columns]: an embedding, or a head without bias.

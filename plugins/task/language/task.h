@@ -48,12 +48,6 @@
 
 namespace language {
 
-struct Family {
-  Layout layout;
-  // Builds the network that a config.json describes. dropout: in the place of those of the config; below 0: those.
-  std::function<std::shared_ptr<Network>(const Config& config, double dropout, std::uint64_t seed)> make;
-};
-
 class PublishedTask : public vernier::SupervisedTask, public vernier::PublishedModel, public vernier::LanguageModel {
  public:
   PublishedTask(vernier::Options& options, Family family);

@@ -7,6 +7,11 @@
 #include <algorithm>
 #include <cmath>
 #include <iterator>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "model.h"
 
 namespace llama {
 
@@ -366,15 +371,7 @@ std::vector<Rope> ropes_of(const Config& config, const Family& family, const Sha
   return {Rope(part, options)};
 }
 
-}  // namespace
-
-std::vector<std::string> model_types() {
-  std::vector<std::string> all;
-  for (const auto& family : families) all.emplace_back(family.model_type);
-  return all;
-}
-
-std::shared_ptr<Network> make(const Config& config, double dropout, std::uint64_t seed) {
+std::shared_ptr<language::Network> make(const Config& config, double dropout, std::uint64_t seed) {
   const auto& family = family_of(config);
   Shape shape;
   read_sizes(config, family, shape);
@@ -383,6 +380,16 @@ std::shared_ptr<Network> make(const Config& config, double dropout, std::uint64_
   read_scales(config, family, shape);
   read_kinds(config, family, shape);
   return std::make_shared<Network>(shape, ropes_of(config, family, shape), seed);
+}
+
+}  // namespace
+
+language::Family family() {
+  language::Family family;
+  family.layout = {.model_types = {}, .prefix = "model.", .is_in_model = true, .embedding = "embed_tokens.weight"};
+  for (const auto& each : families) family.layout.model_types.emplace_back(each.model_type);
+  family.make = make;
+  return family;
 }
 
 }  // namespace llama

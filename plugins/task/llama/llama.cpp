@@ -39,17 +39,9 @@
 
 namespace {
 
-language::Family family() {
-  language::Family family;
-  family.layout = {
-      .model_types = llama::model_types(), .prefix = "model.", .is_in_model = true, .embedding = "embed_tokens.weight"};
-  family.make = llama::make;
-  return family;
-}
-
 class Llama final : public language::PublishedTask {
  public:
-  explicit Llama(vernier::Options& options) : PublishedTask(options, family()) {}
+  explicit Llama(vernier::Options& options) : PublishedTask(options, llama::family()) {}
 };
 
 }  // namespace

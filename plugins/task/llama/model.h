@@ -57,9 +57,9 @@ class Network final : public language::Network {
   std::int64_t longest() const override { return 0; }
   std::int64_t cacheable() const override;
   bool is_tied() const override { return !head_.defined(); }
+  torch::Tensor features(const language::Texts& texts) override;
 
  private:
-  torch::Tensor features(const language::Texts& texts) override;
   const torch::Tensor& head() const override;
   torch::Tensor logits(const torch::Tensor& features) const override;
   bool has_linear_logits() const override { return logit_divisor_ == 1 && logit_cap_ == 0; }

@@ -135,7 +135,8 @@ class Tabular final : public vernier::SupervisedTask, public vernier::Predictor 
     }
     make_model(data, split.training);
     choose_loss();
-    for (auto& metric : metrics_of(metrics_, facts_.is_classification ? std::ssize(facts_.classes) : 0)) {
+    const auto what = facts_.is_classification ? vernier::Predicts::classes : vernier::Predicts::numbers;
+    for (auto& metric : metrics_of(metrics_, what, std::ssize(facts_.classes))) {
       add_metric(std::move(metric));
     }
     if (!data.dataset) return;

@@ -1,6 +1,7 @@
 #include "network.h"
 
 #include <ATen/ops/empty.h>
+#include <ATen/ops/linear.h>
 #include <ATen/ops/ones.h>
 #include <ATen/ops/zeros.h>
 #include <c10/util/StringUtil.h>
@@ -11,7 +12,7 @@
 #include <utility>
 
 #include "../python_load.h"
-#include "reading.h"
+#include "tokens.h"
 
 namespace text {
 
@@ -46,7 +47,7 @@ class Model(nn.Module):
         self.drop = nn.Dropout(DROPOUT)
         self.blocks, self.ln = nn.ModuleList(Block() for _ in range(LAYERS)), nn.LayerNorm(WIDTH)
         self.last = nn.Linear(WIDTH, OUTPUTS)
-        if OUTPUTS == 1:
+        if HAS_UNITS:
             self.register_buffer("target_mean", torch.zeros((), dtype=torch.float64))
             self.register_buffer("target_deviation", torch.ones((), dtype=torch.float64))
 
@@ -58,7 +59,9 @@ class Model(nn.Module):
             x = block(x, is_text[:, None, None, :])
         weights = is_text.unsqueeze(2).to(x.dtype)
         x = self.last((self.ln(x) * weights).sum(1) / weights.sum(1))
-        return x if OUTPUTS > 1 else x.squeeze(1).double() * self.target_deviation + self.target_mean
+        if OUTPUTS > 1:
+            return x
+        return x.squeeze(1).double() * self.target_deviation + self.target_mean if HAS_UNITS else x.squeeze(1)
 
 )python";
 
@@ -98,8 +101,30 @@ std::string literal(const std::string& text) {
 
 }  // namespace
 
-Network::Network(const Shape& shape, CallPart call)
-    : shape_(shape),
+Network::Network(bool has_units) {
+  if (!has_units) return;
+  target_mean = register_buffer("target_mean", at::zeros({}, torch::kFloat64));
+  target_deviation = register_buffer("target_deviation", at::ones({}, torch::kFloat64));
+}
+
+torch::Tensor Network::forward(const torch::Tensor& tokens) {
+  if (tokens.dim() == 3) return forward(tokens.flatten(0, 1)).view({tokens.size(0), tokens.size(1)});
+  const auto output = outputs(tokens);
+  if (output.size(1) > 1) return output;
+  if (!target_mean.defined()) return output.squeeze(1);
+  return output.squeeze(1).to(torch::kFloat64)  // numbers without dimensions do not promote
+             * target_deviation +
+         target_mean;
+}
+
+void Network::standardise(const torch::Tensor& targets) {
+  const auto numbers = targets.to(torch::kFloat64);
+  target_mean.copy_(numbers.mean());
+  target_deviation.copy_(numbers.std(/*unbiased=*/false));
+}
+
+Encoder::Encoder(const Shape& shape, CallPart call)
+    : Network(shape.has_units),
       call_(std::move(call)),
       embedding_(register_module("embedding", torch::nn::Embedding(shape.tokens, shape.width))),
       position_(register_parameter("position", at::empty({shape.length, shape.width}).normal_(0, drawn_deviation))),
@@ -114,13 +139,10 @@ Network::Network(const Shape& shape, CallPart call)
     list->push_back(blocks_.back());
   }
   register_module("blocks", list);
-  if (shape.outputs > 1) return;
-  target_mean = register_buffer("target_mean", at::zeros({}, torch::kFloat64));
-  target_deviation = register_buffer("target_deviation", at::ones({}, torch::kFloat64));
 }
 
-torch::Tensor Network::forward(const torch::Tensor& tokens) {
-  const auto is_text = tokens.ne(padding);
+torch::Tensor Encoder::outputs(const torch::Tensor& tokens) {
+  const auto is_text = tokens.ne(encoder_code.padding);
   const auto mask = is_text.unsqueeze(1).unsqueeze(1);
   auto x = drop_->forward(embedding_->forward(tokens) + position_.narrow(0, 0, tokens.size(1)));
   for (const auto& block : blocks_) {
@@ -128,25 +150,31 @@ torch::Tensor Network::forward(const torch::Tensor& tokens) {
   }
   x = ln_->forward(x);
   const auto weights = is_text.unsqueeze(2).to(x.scalar_type());
-  const auto output = affine(last_, (x * weights).sum(1) / weights.sum(1));
-  if (shape_.outputs > 1) return output;
-  return output.squeeze(1).to(torch::kFloat64)  // numbers without dimensions do not promote
-             * target_deviation +
-         target_mean;
+  return affine(last_, (x * weights).sum(1) / weights.sum(1));
 }
 
-void Network::standardise(const torch::Tensor& targets) {
-  const auto numbers = targets.to(torch::kFloat64);
-  target_mean.copy_(numbers.mean());
-  target_deviation.copy_(numbers.std(/*unbiased=*/false));
+PublishedNetwork::PublishedNetwork(std::shared_ptr<language::Network> model, const Shape& shape, std::uint64_t seed)
+    : Network(shape.has_units), model_(register_module("model", std::move(model))) {
+  model_->drop_head();
+  head_ = language::add_matrix(*this, "score", shape.outputs, model_->width());
+  language::draw_weights(*named_children()["score"], seed, [](const auto&) { return drawn_deviation; });
+}
+
+// A causal model does not look at what follows a token, so padding behind a text changes nothing.
+torch::Tensor PublishedNetwork::outputs(const torch::Tensor& tokens) {
+  const auto last = tokens.ge(0).sum(1) - 1;
+  const auto features = model_->features({.tokens = tokens.clamp_min(0)});
+  const auto place = last.view({-1, 1, 1}).expand({-1, 1, features.size(2)});
+  return at::linear(features.gather(1, place).squeeze(1), head_);
 }
 
 std::string python_source(const Shape& shape, const std::string& facts, const std::string& tokenizer) {
   const auto json = nlohmann::ordered_json::parse(facts);
   return c10::str(head, "TOKENS, LENGTH, WIDTH, LAYERS, HEADS, DROPOUT, OUTPUTS = ", shape.tokens, ", ", shape.length,
                   ", ", shape.width, ", ", shape.layers, ", ", shape.heads, ", ", shape.dropout, ", ", shape.outputs,
-                  "\nPADDING, BEGIN, FIRST_ID = ", padding, ", ", begin, ", ", first_id, "\nFACTS = json.loads(",
-                  literal(vernier::json_text(json, -1, true)), ")\n",
+                  "\nHAS_UNITS = ", shape.has_units ? "True" : "False",
+                  "\nPADDING, BEGIN, FIRST_ID = ", encoder_code.padding, ", ", encoder_code.before.front(), ", ",
+                  encoder_code.first_id, "\nFACTS = json.loads(", literal(vernier::json_text(json, -1, true)), ")\n",
                   tokenizer.empty() ? "" : "TOKENIZER = " + literal(tokenizer) + "\n", python_encoder_block, network,
                   tokenizer.empty() ? "" : texts, python_load);
 }

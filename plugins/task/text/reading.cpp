@@ -1,6 +1,5 @@
 #include "reading.h"
 
-#include <ATen/ops/full.h>
 #include <c10/util/StringUtil.h>
 #include <torch/types.h>
 #include <vernier/error.h>
@@ -8,6 +7,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <limits>
 #include <map>
 #include <memory>
 #include <utility>
@@ -25,26 +25,43 @@ void append(std::string& text, const std::string& part, bool is_first) {
   text += part;
 }
 
+// Numbers the values as they first come.
+template <class Value>
+class Numbering {
+ public:
+  std::int64_t of(const Value& value) { return numbers_.try_emplace(value, std::ssize(numbers_)).first->second; }
+
+ private:
+  std::map<Value, std::int64_t> numbers_;
+};
+
 Texts read_csv_texts(const std::string& path, const Form& form, bool with_target) {
   auto options = form.csv;
   options.columns = form.fields;
+  const bool with_group = with_target && !form.group.empty();
+  if (with_group && std::ranges::count(form.fields, form.group) == 0) options.columns.push_back(form.group);
   options.target = with_target ? form.target : "";
   options.classes = form.kind == "auto";
-  for (const auto& field : form.fields) options.types[field] = CsvType::category;
+  for (const auto& column : options.columns) options.types[column] = CsvType::category;
   if (with_target && form.kind == "classification") options.types[form.target] = CsvType::category;
-  if (with_target && form.kind == "regression") options.types[form.target] = CsvType::number;
+  if (with_target && (form.kind == "regression" || with_group)) options.types[form.target] = CsvType::number;
   if (!with_target) options.types.erase(form.target);
   const auto table = std::make_shared<const vernier::CsvTable>(vernier::read_csv(path, options));
   Texts all;
   const auto count = table->rows.numel();
   all.texts.resize(static_cast<std::size_t>(count));
   const auto codes = table->categories.index_select(0, table->rows);
+  const auto code_of = [&](std::int64_t row, std::size_t column) {
+    return codes.const_data_ptr<std::int64_t>()[row * codes.size(1) + static_cast<std::int64_t>(column)];
+  };
+  const auto group = static_cast<std::size_t>(std::ranges::find(options.columns, form.group) - options.columns.begin());
+  Numbering<std::int64_t> groups;
   for (std::int64_t i = 0; i < count; ++i) {
     for (std::size_t field = 0; field < form.fields.size(); ++field) {
-      const auto code = codes.const_data_ptr<std::int64_t>()[i * codes.size(1) + static_cast<std::int64_t>(field)];
       const auto& words = table->schema.columns.at(field).vocabulary;
-      append(all.texts[static_cast<std::size_t>(i)], words.at(static_cast<std::size_t>(code)), field == 0);
+      append(all.texts[static_cast<std::size_t>(i)], words.at(static_cast<std::size_t>(code_of(i, field))), field == 0);
     }
+    if (with_group) all.groups.push_back(groups.of(code_of(i, group)));
   }
   if (with_target) {
     all.target = {path + ":" + form.target, table->target.index_select(0, table->rows), {}, {}};
@@ -54,8 +71,9 @@ Texts read_csv_texts(const std::string& path, const Form& form, bool with_target
   return all;
 }
 
+// A text, or the bytes of a number.
 std::string word_of(const torch::Tensor& bytes) {
-  return {static_cast<const char*>(bytes.const_data_ptr()), static_cast<std::size_t>(bytes.numel())};
+  return {static_cast<const char*>(bytes.const_data_ptr()), bytes.nbytes()};
 }
 
 // The dtype of a field by the first line: a text (kUInt8), true and false (kBool), or numbers.
@@ -90,26 +108,33 @@ vernier::Source coded(const std::string& name, const std::vector<std::string>& w
 Texts read_json_texts(const std::string& path, const Form& form, bool with_target) {
   std::vector<vernier::JsonField> fields;
   for (const auto& field : form.fields) fields.push_back({field, torch::kUInt8});
-  if (with_target) fields.push_back({form.target, type_of(path, form.target)});
+  const auto target = fields.size(), group = target + 1;
+  const bool with_group = with_target && !form.group.empty();
+  if (with_target) fields.push_back({form.target, with_group ? torch::kFloat64 : type_of(path, form.target)});
+  if (with_group) fields.push_back({form.group, type_of(path, form.group)});
   const auto lines = vernier::json_lines_dataset(path, fields);
-  const auto type = fields.back().type;
-  const bool has_words = with_target && type != torch::kFloat64;
+  const bool has_words = with_target && fields[target].type != torch::kFloat64;
   Texts all;
   std::vector<std::string> words;
   std::vector<torch::Tensor> numbers;
+  Numbering<std::string> groups;
   vernier::Random random(0, 0, 0);
+  const auto bytes_of = [&](const vernier::Sample& sample, std::size_t field, std::int64_t line) {
+    if (fields[field].type != torch::kUInt8 && sample[field].dim() > 0) {
+      vernier::refuse(lines->where(line) + ": the field '" + fields[field].name + "' is an array");
+    }
+    return fields[field].type == torch::kBool ? sample[field].item<bool>() ? "true" : "false" : word_of(sample[field]);
+  };
   for (std::int64_t i = 0; i < lines->size(); ++i) {
     const auto sample = lines->get(i, random);
     std::string text;
-    for (std::size_t field = 0; field < form.fields.size(); ++field) append(text, word_of(sample[field]), field == 0);
+    for (std::size_t field = 0; field < target; ++field) append(text, word_of(sample[field]), field == 0);
     all.texts.push_back(std::move(text));
-    if (with_target && type != torch::kUInt8 && sample.back().dim() > 0) {
-      vernier::refuse(lines->where(i) + ": the field '" + form.target + "' is an array");
-    }
-    if (has_words) {
-      words.push_back(type == torch::kUInt8 ? word_of(sample.back()) : sample.back().item<bool>() ? "true" : "false");
-    }
-    if (with_target && !has_words) numbers.push_back(sample.back());
+    if (!with_target) continue;
+    auto value = bytes_of(sample, target, i);
+    if (has_words) words.push_back(std::move(value));
+    if (!has_words) numbers.push_back(sample[target]);
+    if (with_group) all.groups.push_back(groups.of(bytes_of(sample, group, i)));
   }
   const auto name = path + ":" + form.target;
   if (has_words) all.target = coded(name, words);
@@ -118,38 +143,86 @@ Texts read_json_texts(const std::string& path, const Form& form, bool with_targe
   return all;
 }
 
+// The part of rows of tokens up to the last one of the longest text, as int64.
+torch::Tensor without_padding(const torch::Tensor& rows, std::int64_t padding) {
+  const auto longest = rows.ne(padding).sum(-1).max().item<std::int64_t>();
+  return rows.narrow(-1, 0, longest).to(torch::kInt64);
+}
+
 class TextDataset final : public vernier::Dataset {
  public:
-  TextDataset(torch::Tensor tokens, torch::Tensor targets, std::function<std::string(std::int64_t)> where)
-      : tokens_(std::move(tokens)), targets_(std::move(targets)), where_(std::move(where)) {
-    fingerprint_ = vernier::fingerprint_of(tensors());
+  explicit TextDataset(Samples samples) : all_(std::move(samples)) {
+    fingerprint_ = vernier::fingerprint_of(all_.targets.defined() ? std::vector{all_.tokens, all_.targets}
+                                                                  : std::vector{all_.tokens});
   }
-  std::int64_t size() const override { return tokens_.size(0); }
+  std::int64_t size() const override { return all_.tokens.size(0); }
   vernier::Sample get(std::int64_t index, vernier::Random&) const override {
-    vernier::Sample sample{tokens_[index].to(torch::kInt64)};
-    if (targets_.defined()) sample.push_back(targets_[index]);
+    vernier::Sample sample{all_.tokens[index].to(torch::kInt64)};
+    if (all_.targets.defined()) sample.push_back(all_.targets[index]);
     return sample;
   }
   std::optional<vernier::Sample> get_batch(const torch::Tensor& indices) const override {
-    const auto rows = tokens_.index_select(0, indices);
-    const auto longest = rows.ne(padding).sum(1).max().item<std::int64_t>();
-    vernier::Sample batch{rows.narrow(1, 0, longest).to(torch::kInt64)};
-    if (targets_.defined()) batch.push_back(targets_.index_select(0, indices));
+    vernier::Sample batch{without_padding(all_.tokens.index_select(0, indices), all_.padding)};
+    if (all_.targets.defined()) batch.push_back(all_.targets.index_select(0, indices));
     return batch;
   }
-  std::string where(std::int64_t index) const override { return where_(index); }
+  std::string where(std::int64_t index) const override { return all_.where(index); }
   std::string fingerprint() const override { return c10::str(size(), " texts, ", fingerprint_); }
 
  private:
-  std::vector<torch::Tensor> tensors() const {
-    return targets_.defined() ? std::vector{tokens_, targets_} : std::vector{tokens_};
+  Samples all_;
+  std::string fingerprint_;
+};
+
+class GroupDataset final : public vernier::Dataset {
+ public:
+  GroupDataset(Samples samples, const std::vector<std::int64_t>& groups) : all_(std::move(samples)) {
+    const auto order = torch::tensor(groups).argsort(/*stable=*/true, 0, /*descending=*/false);
+    counts_ = torch::tensor(groups).bincount();
+    starts_ = counts_.cumsum(0) - counts_;
+    order_ = order;
+    fingerprint_ = vernier::fingerprint_of({all_.tokens, all_.targets, order_, counts_});
   }
-  torch::Tensor tokens_, targets_;
-  std::function<std::string(std::int64_t)> where_;
+  std::int64_t size() const override { return counts_.numel(); }
+  vernier::Sample get(std::int64_t index, vernier::Random&) const override {
+    const auto batch = groups_of(torch::tensor({index}), counts_.max().item<std::int64_t>());
+    return {batch[0][0].to(torch::kInt64), batch[1][0]};
+  }
+  std::optional<vernier::Sample> get_batch(const torch::Tensor& indices) const override {
+    auto batch = groups_of(indices, counts_.index_select(0, indices).max().item<std::int64_t>());
+    batch[0] = without_padding(batch[0], all_.padding);
+    return batch;
+  }
+  std::string where(std::int64_t index) const override {
+    return all_.where(order_[starts_[index]].item<std::int64_t>());
+  }
+  std::string fingerprint() const override { return c10::str(size(), " groups, ", fingerprint_); }
+
+ private:
+  // Groups with `width` texts each: those that a group has not are its first one again, with the target NaN.
+  vernier::Sample groups_of(const torch::Tensor& indices, std::int64_t width) const {
+    const auto place = torch::arange(width).unsqueeze(0);
+    const auto is_there = place < counts_.index_select(0, indices).unsqueeze(1);
+    const auto rows = starts_.index_select(0, indices).unsqueeze(1) + place * is_there;
+    const auto texts = order_.index_select(0, rows.flatten());
+    const auto targets = all_.targets.index_select(0, texts).view_as(rows);
+    return {all_.tokens.index_select(0, texts).view({rows.size(0), width, -1}),
+            targets.masked_fill(is_there.logical_not(), std::numeric_limits<double>::quiet_NaN())};
+  }
+
+  Samples all_;
+  torch::Tensor counts_, starts_, order_;  // of each group: its texts, and its first place in order_
   std::string fingerprint_;
 };
 
 }  // namespace
+
+std::vector<std::string> Texts::some(const torch::Tensor& rows) const {
+  std::vector<std::string> chosen;
+  const auto* row = rows.const_data_ptr<std::int64_t>();
+  for (std::int64_t i = 0; i < rows.numel(); ++i) chosen.push_back(texts.at(static_cast<std::size_t>(row[i])));
+  return chosen;
+}
 
 bool is_json_lines(const std::string& path) {
   return path.ends_with(".jsonl");
@@ -159,33 +232,12 @@ Texts read_texts(const std::string& path, const Form& form, bool with_target) {
   return is_json_lines(path) ? read_json_texts(path, form, with_target) : read_csv_texts(path, form, with_target);
 }
 
-Encoded encode(const vernier::Tokenizer& tokenizer, const std::vector<std::string>& texts, std::int64_t length,
-               bool fits) {
-  Encoded all;
-  std::vector<std::vector<vernier::TokenId>> ids;
-  ids.reserve(texts.size());
-  for (const auto& text : texts) {
-    ids.push_back(tokenizer.encode_plain(text));
-    const auto wanted = std::ssize(ids.back()) + 1;
-    if (wanted > length) {
-      ids.back().resize(static_cast<std::size_t>(length - 1));
-      ++all.shortened;
-    }
-    all.longest = std::max<std::int64_t>(all.longest, std::ssize(ids.back()) + 1);
-  }
-  const auto columns = fits ? all.longest : length;
-  all.tokens = at::full({std::ssize(texts), columns}, padding, torch::kInt32);
-  auto* row = all.tokens.mutable_data_ptr<std::int32_t>();
-  for (const auto& text : ids) {
-    row[0] = begin;
-    std::ranges::transform(text, row + 1, [](auto id) { return id + static_cast<std::int32_t>(first_id); });
-    row += columns;
-  }
-  return all;
+DatasetPtr text_dataset(Samples samples) {
+  return std::make_shared<TextDataset>(std::move(samples));
 }
 
-DatasetPtr text_dataset(torch::Tensor tokens, torch::Tensor targets, std::function<std::string(std::int64_t)> where) {
-  return std::make_shared<TextDataset>(std::move(tokens), std::move(targets), std::move(where));
+DatasetPtr group_dataset(Samples samples, const std::vector<std::int64_t>& groups) {
+  return std::make_shared<GroupDataset>(std::move(samples), groups);
 }
 
 }  // namespace text

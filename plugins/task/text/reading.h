@@ -4,7 +4,6 @@
 #include <vernier/csv.h>
 #include <vernier/data_source.h>
 #include <vernier/dataset.h>
-#include <vernier/tokenizer.h>
 
 #include <cstdint>
 #include <functional>
@@ -17,16 +16,20 @@ namespace text {
 struct Form {
   std::vector<std::string> fields;  // columns of CSV or fields of JSON Lines; several are joined by a line end
   std::string target;
-  std::string kind;  // "auto", "classification", "regression"
+  std::string kind;   // "auto", "classification", "regression", "ranking"
+  std::string group;  // of a ranking: texts with the same value are compared with each other
   vernier::CsvOptions csv;
 };
 
 struct Texts {
   std::vector<std::string> texts;
-  vernier::Source target;  // of each text; its tensor is undefined where the file is read without targets
+  vernier::Source target;            // of each text; its tensor is undefined where the file is read without targets
+  std::vector<std::int64_t> groups;  // of each text, numbered as they first come; empty: there are none
   std::function<std::string(std::int64_t text)> where;  // "'ads.csv' line 17"
 
-  std::int64_t size() const { return static_cast<std::int64_t>(texts.size()); }
+  std::vector<std::string> some(const torch::Tensor& rows) const;
+  // int64 [texts], or undefined.
+  torch::Tensor group_numbers() const { return groups.empty() ? torch::Tensor() : torch::tensor(groups); }
 };
 
 bool is_json_lines(const std::string& path);
@@ -34,22 +37,18 @@ bool is_json_lines(const std::string& path);
 // Throws Error, which names file and line, for a text or target that is missing or of another type.
 Texts read_texts(const std::string& path, const Form& form, bool with_target);
 
-// Tokens of texts as the network takes them: `begin`, then the tokenizer's ids, each plus `first_id`, then `padding`.
-constexpr std::int64_t begin = 0, padding = 1, first_id = 2;
-
-struct Encoded {
-  torch::Tensor tokens;        // int32 [texts, length]
-  std::int64_t longest = 0;    // tokens of the longest text, `begin` included
-  std::int64_t shortened = 0;  // texts of which the end is left out
+// Samples of texts: their tokens, int32 [texts, length], and their targets, which may be undefined.
+struct Samples {
+  torch::Tensor tokens, targets;
+  std::int64_t padding;  // the token
+  std::function<std::string(std::int64_t text)> where;
 };
 
-// length: the most tokens of a text; what is behind them is left out. Special tokens that are written in a text stay
-// ordinary text. fits: the tensor is as long as the longest text where that is shorter than `length`.
-Encoded encode(const vernier::Tokenizer& tokenizer, const std::vector<std::string>& texts, std::int64_t length,
-               bool fits);
-
 // Sample: {int64 tokens [length], target}. A batch ends with the last token of its longest text.
-vernier::DatasetPtr text_dataset(torch::Tensor tokens, torch::Tensor targets,
-                                 std::function<std::string(std::int64_t text)> where);
+vernier::DatasetPtr text_dataset(Samples samples);
+
+// Sample: the texts of a group, {int64 tokens [texts, length], float64 targets [texts]}. The batch is as wide as its
+// largest group; the targets of texts that a group has not are NaN, and their tokens those of its first text.
+vernier::DatasetPtr group_dataset(Samples samples, const std::vector<std::int64_t>& groups);
 
 }  // namespace text

@@ -1,52 +1,66 @@
-// text: trains a transformer encoder on texts of a CSV file or of JSON Lines, to predict a class or a number of each.
+// text: trains a network on texts of a CSV file or of JSON Lines, to predict a class or a number of each, or to rank
+// them. It is a transformer encoder, or a published model with a new head.
 //
 // data                  required: CSV file, or JSON Lines (.jsonl) with an object in each line
 // text = ["text"]       the columns or fields with the text; several are joined by a line end
 // target = "label"      the column or field that is predicted
-// kind = "auto"         classification | regression | auto: words and whole numbers of few kinds are classes
-// validation = ""       file with the same columns that is held out
-// validation_share = 0.1   of the texts that is held out, where `validation` is not given; 0: none
-// split = "auto"        how they are drawn: random; stratified, by class; last, those at the end; auto: stratified for
-//                       classes, else random
-// tokenizer = ""        folder of a tokenizer (docs/tokenizer.md); "": byte-level BPE is learned of the training texts
+// kind = "auto"         classification | regression | ranking | auto: words and whole numbers of few kinds are classes
+// group = ""            ranking: the column or field whose value is the same for texts that are compared, such as a
+// query validation = ""       file with the same columns that is held out validation_share = 0.1   of the texts that is
+// held out, where `validation` is not given; 0: none split = "auto"        how they are drawn: random; stratified, by
+// class; last, those at the end; auto: stratified for
+//                       classes, else random. Of a ranking whole groups are drawn
+// folder = ""           of a published model, as of task/gpt and task/llama, which reads the texts
+// tokenizer = ""        folder of a tokenizer (docs/tokenizer.md); "": that of `folder`, or byte-level BPE is learned
+// of
+//                       the training texts
 // vocabulary = 4000     tokens of a learned tokenizer, at most; a pair that occurs once is not merged
 // length = 128          tokens of a text that are read; the rest is left out
-// width = 64, layers = 2, heads = 4, dropout = 0.1  of the encoder
+// width = 64, layers = 2, heads = 4  of the encoder
+// dropout = 0.1         of the encoder; with `folder`: in place of those of config.json, if given
 // class_weights = "none"  classification: or "balanced": in the loss all classes weigh the same in sum
-// metrics = []          names; []: accuracy and f1, and auc for two classes; or mae, rmse and r2
+// metrics = []          names; []: accuracy and f1, and auc for two classes; mae, rmse and r2; or ndcg_10 and mrr
 // types = {}, missing = "refuse", separator = "", decimal = ".", thousands = "", encoding = "utf-8", header = true,
 // missing_words = ["NA", "N/A", "NaN", "nan", "NULL", "null", "#N/A", "n/a", "NaT", "?"]
 // skip_lines = 0        of CSV files, as of task/tabular; missing: "refuse" or "drop", whose rows are not used
 // batch_size = 32, order = "shuffled", drop_last = false, workers = 1, prefetch = 2, recompute = "none"
 //                       see docs/data.md; recompute computes each block again in backward
 //
-// The tokens of a text are a token for its beginning and those of the tokenizer. The mean of the encoder's outputs over
-// them is classified. All that is learned of data is learned of the training texts: the tokenizer, the longest text,
-// and mean and deviation of targets that are numbers. Checkpoints and exports have the tokenizer in them. The loss of a
-// regression is the mean squared error over the variance of the training targets, so 1 is as good as their mean.
+// The encoder reads a token for the beginning of a text and those of the tokenizer, and the mean of its outputs over
+// them is classified. A published model reads what its tokenizer makes of a text, and the output for the last token is
+// classified. A ranking gives each text a score, and a batch has `batch_size` groups. All that is learned of data is
+// learned of the training texts: the tokenizer, the longest text, and mean and deviation of targets that are numbers.
+// Checkpoints and exports have the tokenizer in them. The loss of a regression is the mean squared error over the
+// variance of the training targets, so 1 is as good as their mean.
+#include <ATen/ops/_unique.h>
 #include <ATen/ops/cross_entropy_loss.h>
 #include <ATen/ops/mse_loss.h>
 #include <c10/util/StringUtil.h>
 #include <torch/types.h>
-#include <vernier/bpe_trainer.h>
 #include <vernier/data_source.h>
 #include <vernier/json_text.h>
 #include <vernier/predictor.h>
+#include <vernier/published_model.h>
 #include <vernier/sdk.h>
 #include <vernier/split.h>
 #include <vernier/supervised_task.h>
 #include <vernier/tokenizer.h>
 
 #include <algorithm>
+#include <array>
 #include <filesystem>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <utility>
 
 #include "../language/model_files.h"
 #include "../predicted.h"
 #include "../units.h"
 #include "network.h"
+#include "published.h"
+#include "ranking.h"
 #include "reading.h"
+#include "tokens.h"
 
 namespace {
 
@@ -57,33 +71,23 @@ using vernier::Run;
 using vernier::SplitRows;
 using vernier::State;
 
-constexpr const char* tokenizer_file = "tokenizer.json";
+// The outcome that is predicted of the texts.
+enum class Kind : std::uint8_t { classification, regression, ranking };
 
-std::vector<std::string> chosen(const std::vector<std::string>& texts, const torch::Tensor& rows) {
-  std::vector<std::string> some;
-  const auto* row = rows.const_data_ptr<std::int64_t>();
-  for (std::int64_t i = 0; i < rows.numel(); ++i) some.push_back(texts.at(static_cast<std::size_t>(row[i])));
-  return some;
-}
+constexpr std::array names_of_kinds = {"classification", "regression", "ranking"};
 
-// Byte-level BPE of texts, as the files of a tokenizer's folder.
-State learned_tokenizer(const std::vector<std::string>& texts, std::int64_t vocabulary) {
-  vernier::PieceCounts counts;
-  for (const auto& text : texts) counts.add(text);
-  const language::ModelFolder folder({});
-  vernier::save_bpe(folder.path(),
-                    vernier::train_bpe(counts, {.vocabulary = vocabulary, .min_count = 2, .special = {}}), {});
-  const auto files = language::read_model_files(folder.path(), "");
-  return {{tokenizer_file, files.tensor(tokenizer_file)}};
+Kind kind_of(const std::string& name) {
+  return static_cast<Kind>(std::ranges::find(names_of_kinds, name) - names_of_kinds.begin());
 }
 
 // Samples of a file.
 struct Data {
-  DatasetPtr dataset;
-  torch::Tensor targets;  // codes of classes, or numbers
+  DatasetPtr dataset;     // of texts, or of a ranking's groups
+  torch::Tensor targets;  // of each text: codes of classes, or numbers
+  torch::Tensor groups;   // of each text, in a ranking
 };
 
-class Text final : public vernier::SupervisedTask, public vernier::Predictor {
+class Text : public vernier::SupervisedTask, public vernier::Predictor {
  public:
   explicit Text(Options& options)
       : SupervisedTask(options),
@@ -92,15 +96,20 @@ class Text final : public vernier::SupervisedTask, public vernier::Predictor {
         share_(options.get("validation_share", 0.1, "of the texts that is held out, without `validation`; 0: none",
                            between(0, 0.9))),
         split_(options.choose("split", "auto", {"auto", "random", "stratified", "last"}, "how texts are held out")),
-        folder_(options.get("tokenizer", "", "folder of a tokenizer; empty: it is learned of the training texts")),
+        folder_(options.get("folder", "", "of a published model that reads the texts, instead of an encoder")),
+        tokenizer_folder_(options.get("tokenizer", "",
+                                      "folder of a tokenizer; empty: that of `folder`, or it is learned of the texts")),
         vocabulary_(options.get("vocabulary", 4000, "tokens of a learned tokenizer, at most", between(256, 1e6))),
         length_(options.get("length", 128, "tokens of a text that are read", between(2, 65536))),
         class_weights_(options.choose("class_weights", "none", {"none", "balanced"}, "classification: in the loss")),
         metrics_(options.get("metrics", std::vector<std::string>{}, "names; []: those usual for the kind")) {
-    for (const char* key : {"data", "validation", "tokenizer"}) options.resumable(key);  // content counts, not path
+    for (const char* key : {"data", "validation", "folder", "tokenizer"})
+      options.resumable(key);  // content counts, not path
     form_.fields = options.get("text", std::vector<std::string>{"text"}, "columns or fields with the text");
     form_.target = options.get("target", "label", "the column or field that is predicted");
-    form_.kind = options.choose("kind", "auto", {"auto", "classification", "regression"}, "what is predicted");
+    form_.kind =
+        options.choose("kind", "auto", {"auto", "classification", "regression", "ranking"}, "what is predicted");
+    form_.group = options.get("group", "", "ranking: the column that is the same for texts that are compared");
     form_.csv = vernier::csv_options(options, {"refuse", "drop"});
     form_.csv.fill_remedy = R"(set missing = "drop")";
     read_shape(options);
@@ -116,15 +125,19 @@ class Text final : public vernier::SupervisedTask, public vernier::Predictor {
     } else if (reads_data()) {
       read_again(data, split, run.seed);
     }
-    if (!is_classification_ && class_weights_ != "none") {
+    if (kind_ != Kind::classification && class_weights_ != "none") {
       refuse("`class_weights` is for classes, and the target is a number");
     }
-    make_model(data, split.training);
+    shape_.outputs = kind_ == Kind::classification ? classes_.count : 1;
+    shape_.has_units = kind_ == Kind::regression;
+    network_ = make_network(run.seed);
+    if (!is_trained() && shape_.has_units) network_->standardise(data.targets.index_select(0, split.training));
+    set_model(network_);
     choose_loss();
-    for (auto& metric : metrics_of(metrics_, classes_.count)) add_metric(std::move(metric));
+    for (auto& metric : metrics_of(metrics_, predicts(), classes_.count)) add_metric(std::move(metric));
     if (!data.dataset) return;
     set_training(part_of(data, split.training));
-    if (!is_trained()) {
+    if (!is_trained() && kind_ != Kind::ranking) {
       learn_targets(vernier::target_facts(data.targets.index_select(0, split.training), classes_.count));
     }
     if (split.held_out.numel() > 0) {
@@ -136,30 +149,33 @@ class Text final : public vernier::SupervisedTask, public vernier::Predictor {
 
   DatasetPtr read_inputs(const std::string& path) override {
     const auto texts = text::read_texts(path, form_, false);
-    return text::text_dataset(tokens_of(path, texts.texts), {}, texts.where);
+    return text::text_dataset(samples_of(path, texts, {}));
   }
 
   std::vector<Column> predict(const vernier::Batch& batch) override {
     const auto output = forward(batch);
-    if (is_classification_) return class_columns(output, form_.target, vernier::names_of(classes_));
+    if (kind_ == Kind::classification) return class_columns(output, form_.target, vernier::names_of(classes_));
+    if (kind_ == Kind::ranking) return {{"score", output}};
     return {{form_.target, in_units(output, network_->target_mean, network_->target_deviation)}};
   }
 
   std::string description() const override {
     auto facts = this->facts();
     facts["input"] = {{"dtype", "int64"}, {"shape", {"samples", shape_.length}}};
-    facts["input"]["tokens"] = c10::str(text::begin, ", then the ids of the tokenizer, each plus ", text::first_id,
-                                        ", then ", text::padding, " up to the length");
-    facts["output"] = is_classification_ ? "logits of the classes" : "numbers, in the units of the target";
+    facts["input"]["tokens"] = c10::str(code_.before, ", then the ids of the tokenizer, each plus ", code_.first_id,
+                                        ", then ", code_.behind, ", then ", code_.padding, " up to the length");
+    facts["output"] = kind_ == Kind::classification ? "logits of the classes"
+                      : kind_ == Kind::ranking      ? "numbers, larger for texts that come first"
+                                                    : "numbers, in the units of the target";
     return vernier::json_text(facts, 2);
   }
 
   std::string python_model() const override {
     return python_source(shape_, vernier::json_text(facts(), -1),
-                         language::text_of(learned().part("given"), tokenizer_file));
+                         language::text_of(learned().part("given"), "tokenizer.json"));
   }
 
- private:
+ protected:
   [[noreturn]] void refuse(const std::string& reason) const { vernier::refuse("'" + data_ + "': " + reason); }
 
   void read_shape(Options& options) {
@@ -167,6 +183,7 @@ class Text final : public vernier::SupervisedTask, public vernier::Predictor {
     shape_.layers = options.get("layers", shape_.layers, "blocks of the encoder", between(1, 1000));
     shape_.heads = options.get("heads", shape_.heads, "attention heads of a block", between(1, 1000));
     shape_.dropout = options.get("dropout", 0.1, "after the embedding, and in each block", between(0, 0.9));
+    folder_dropout_ = options.given("dropout") ? shape_.dropout : -1;
     if (shape_.width % shape_.heads != 0) {
       options.refuse("heads", c10::str("does not divide a width of ", shape_.width));
     }
@@ -181,9 +198,19 @@ class Text final : public vernier::SupervisedTask, public vernier::Predictor {
     if (std::ranges::count(form_.fields, form_.target) > 0) {
       options.refuse("target", "is a column of `text` too; name another one");
     }
-    if (!folder_.empty() && options.given("vocabulary")) {
+    if (!tokenizer_folder_.empty() && options.given("vocabulary")) {
       options.refuse("vocabulary", "is for a tokenizer that is learned; leave it out");
     }
+    for (const char* key : {"width", "layers", "heads", "vocabulary"}) {
+      if (!folder_.empty() && options.given(key)) {
+        options.refuse(key, "is for an encoder of your own, and `folder` names a model; leave one of them out");
+      }
+    }
+    if (form_.group.empty() != (form_.kind != "ranking")) {
+      options.refuse("group", "and kind = \"ranking\" are given both or not at all");
+    }
+    if (form_.group == form_.target && !form_.group.empty())
+      options.refuse("group", "is the target; name another column");
     if (options.given("split") && !validation_.empty()) {
       options.refuse("split", "has no effect with `validation`; leave one of them out");
     }
@@ -199,11 +226,12 @@ class Text final : public vernier::SupervisedTask, public vernier::Predictor {
 
   // Returns what the model needs besides its weights and its tokenizer.
   nlohmann::ordered_json facts() const {
-    nlohmann::ordered_json facts = {{"task", "text"}, {"kind", is_classification_ ? "classification" : "regression"}};
+    nlohmann::ordered_json facts = {{"task", "text"}, {"kind", names_of_kinds.at(static_cast<std::size_t>(kind_))}};
     facts["text"] = form_.fields;
     facts["target"] = form_.target;
-    if (is_classification_) facts["classes"] = vernier::names_of(classes_);
-    if (is_classification_) facts["texts_of_classes"] = counts_;
+    if (kind_ == Kind::ranking) facts["group"] = form_.group;
+    if (kind_ == Kind::classification) facts["classes"] = vernier::names_of(classes_);
+    if (kind_ == Kind::classification) facts["texts_of_classes"] = counts_;
     facts["length"] = shape_.length;
     facts["tokens"] = shape_.tokens;
     facts["data"] = fingerprint_;
@@ -213,88 +241,105 @@ class Text final : public vernier::SupervisedTask, public vernier::Predictor {
   void recall() {
     const auto facts = nlohmann::ordered_json::parse(learned().text("texts"));
     const auto target = facts.at("target").get<std::string>(), kind = facts.at("kind").get<std::string>();
-    is_classification_ = kind == "classification";
     if (form_.target != target) {
       refuse("target = \"" + form_.target + "\", and the trained model predicts '" + target + "'");
     }
     if (form_.kind != "auto" && form_.kind != kind) {
       refuse("kind = \"" + form_.kind + "\", and the trained model is of the other kind");
     }
-    form_.kind = facts.at("kind");
-    if (is_classification_) {
+    form_.kind = kind;
+    kind_ = kind_of(kind);
+    if (kind_ == Kind::classification) {
       const auto names = facts.at("classes").get<std::vector<std::string>>();
       classes_ = {std::ssize(names), names};
       counts_ = facts.at("texts_of_classes").get<std::vector<std::int64_t>>();
     }
     shape_.length = facts.at("length"), shape_.tokens = facts.at("tokens");
     fingerprint_ = facts.at("data");
-    open_tokenizer(learned().part("given"));
+    files_ = learned().part("given");
+    const language::ModelFolder kept(files_);
+    open(kept.path(), kept.path());
   }
 
-  void open_tokenizer(const State& files) {
-    const language::ModelFolder folder(files);
-    tokenizer_ = vernier::open_tokenizer(folder.path());
+  // Opens the tokenizer, and the model if there is one; errors name the folders.
+  void open(const std::string& model, const std::string& tokenizer) {
+    tokenizer_ = vernier::open_tokenizer(tokenizer);
+    if (folder_.empty()) return;
+    published_.emplace(model);
+    code_ = text::published_code(*tokenizer_);
+  }
+
+  void open_given(const std::vector<std::string>& training) {
+    const auto tokenizer = tokenizer_folder_.empty() ? folder_ : tokenizer_folder_;
+    files_ = tokenizer.empty() ? text::learned_tokenizer(training, vocabulary_)
+                               : language::read_model_files(folder_.empty() ? tokenizer : folder_, tokenizer);
+    if (!tokenizer.empty()) return open(folder_, tokenizer);
+    const language::ModelFolder learned(files_);
+    open("", learned.path());
   }
 
   // Codes of the classes, or numbers; for the first file it decides which.
   torch::Tensor targets_of(const vernier::Source& source) {
     if (form_.kind == "auto") {
       guessed_classes_ = source.words.empty() && vernier::class_numbers(source.tensor).defined();
-      is_classification_ = !source.words.empty() || guessed_classes_;
+      kind_ = !source.words.empty() || guessed_classes_ ? Kind::classification : Kind::regression;
     } else {
-      is_classification_ = form_.kind == "classification";
+      kind_ = kind_of(form_.kind);
     }
-    if (is_classification_) return vernier::codes_of(source, classes_, "set kind = \"regression\"");
+    if (kind_ == Kind::classification) return vernier::codes_of(source, classes_, "set kind = \"regression\"");
     if (!source.words.empty()) vernier::refuse("'" + source.name + "' has words; set kind = \"classification\"");
     vernier::require_finite(source);
     return source.tensor.to(torch::kFloat64);
   }
 
-  SplitRows divide(const torch::Tensor& targets, std::uint64_t seed) const {
-    const auto count = targets.size(0);
+  vernier::Predicts predicts() const {
+    return kind_ == Kind::classification ? vernier::Predicts::classes
+           : kind_ == Kind::ranking      ? vernier::Predicts::ranks
+                                         : vernier::Predicts::numbers;
+  }
+
+  // The texts to train on and those held out.
+  SplitRows divide(const Data& data, std::uint64_t seed) const {
+    const auto count = data.targets.size(0);
     if (!validation_.empty() || share_ == 0) return {torch::arange(count), torch::empty({0}, torch::kInt64)};
-    if (split_ == "stratified" && !is_classification_) {
+    if (split_ == "stratified" && kind_ != Kind::classification) {
       refuse("split = \"stratified\" is for classes, and the target is a number");
     }
+    if (kind_ == Kind::ranking) return text::split_whole_groups(data.groups, share_, split_ == "last", seed);
     if (split_ == "last") return vernier::split_last(count, share_);
-    return is_classification_ && split_ != "random" ? vernier::split_classes(targets, share_, seed)
-                                                    : vernier::split_random(count, share_, seed);
+    return kind_ == Kind::classification && split_ != "random" ? vernier::split_classes(data.targets, share_, seed)
+                                                               : vernier::split_random(count, share_, seed);
   }
 
   // Reads the data to train on and learns of the training texts.
   void learn(Data& data, SplitRows& split, std::uint64_t seed) {
     const auto texts = text::read_texts(data_, form_, true);
     data.targets = targets_of(texts.target);
-    split = divide(data.targets, seed);
-    const auto targets = data.targets.index_select(0, split.training);
-    check_targets(targets, split);
-    const auto training = chosen(texts.texts, split.training);
-    const auto files =
-        folder_.empty() ? learned_tokenizer(training, vocabulary_) : language::read_model_files(folder_, "");
-    if (folder_.empty()) {
-      open_tokenizer(files);
-    } else {
-      tokenizer_ = vernier::open_tokenizer(folder_);  // whose errors name the folder
-    }
-    const auto found = text::encode(*tokenizer_, training, length_, true);
+    data.groups = texts.group_numbers();
+    split = divide(data, seed);
+    check_targets(data, split);
+    const auto training = texts.some(split.training);
+    open_given(training);
+    const auto found = text::encode(*tokenizer_, code_, training, length_, true);
     shape_.length = found.tokens.size(1);
-    shape_.tokens = tokenizer_->vocabulary() + text::first_id;
-    data.dataset = text::text_dataset(text::encode(*tokenizer_, texts.texts, shape_.length, false).tokens, data.targets,
-                                      texts.where);
+    shape_.tokens = tokenizer_->vocabulary() + code_.first_id;
+    data.dataset = dataset_of(data_, texts, data);
     fingerprint_ = data.dataset->fingerprint();
-    report(data.targets, found);
+    report(data, found);
     State learned;
     learned.put("texts", vernier::json_text(facts(), -1));
-    learned.put("given", files);
+    learned.put("given", files_);
     set_learned(std::move(learned));
   }
 
-  void check_targets(const torch::Tensor& training, const SplitRows& split) {
+  void check_targets(const Data& data, const SplitRows& split) {
+    const auto training = data.targets.index_select(0, split.training);
     if (training.numel() == 0) refuse("no text is left to train on");
     if (share_ > 0 && validation_.empty() && split.held_out.numel() == 0) {
       refuse("no text can be held out; set validation_share = 0 or `validation`");
     }
-    if (!is_classification_) {
+    if (kind_ == Kind::ranking) return check_groups(data);
+    if (kind_ == Kind::regression) {
       if (training.min().equal(training.max())) refuse("the target is always the same; there is nothing to learn");
       return;
     }
@@ -307,13 +352,28 @@ class Text final : public vernier::SupervisedTask, public vernier::Predictor {
     }
   }
 
-  void report(const torch::Tensor& targets, const text::Encoded& training) const {
-    info(is_classification_ ? "classification of " + vernier::counted(classes_, targets)
-                            : c10::str("regression of ", form_.target, " (", targets.min().item<double>(), " to ",
-                                       targets.max().item<double>(), ")"),
+  void check_groups(const Data& data) const {
+    const auto all = data.groups.max().item<std::int64_t>() + 1;
+    const auto flat = text::groups_without_order(data.targets, data.groups);
+    if (data.targets.min().item<double>() < 0) refuse("the target of a ranking is a relevance, and some are below 0");
+    if (flat == all) refuse("no group has texts with different targets, so there is no order to learn; see `group`");
+    if (flat == 0) return;
+    warn("'", data_, "': ", flat, " of ", all, " groups have the same target for all their texts and teach nothing");
+  }
+
+  void report(const Data& data, const text::Encoded& training) const {
+    const auto& targets = data.targets;
+    const auto range = c10::str(targets.min().item<double>(), " to ", targets.max().item<double>(), ")");
+    const auto vocabulary = !folder_.empty()            ? ", with a new head on the model of '" + folder_ + "'"
+                            : tokenizer_folder_.empty() ? ", learned of the training texts"
+                                                        : ", of '" + tokenizer_folder_ + "'";
+    info(kind_ == Kind::classification ? "classification of " + vernier::counted(classes_, targets)
+         : kind_ == Kind::ranking ? c10::str("ranking by ", form_.target, " (", range, " in ", data.dataset->size(),
+                                             " groups of ", form_.group)
+                                  : c10::str("regression of ", form_.target, " (", range),
          guessed_classes_ ? ", since the target has whole numbers; for a regression set kind = \"regression\"" : "",
          "; ", targets.size(0), " texts of up to ", training.longest, " tokens; a vocabulary of ",
-         tokenizer_->vocabulary(), folder_.empty() ? ", learned of the training texts" : ", of '" + folder_ + "'");
+         tokenizer_->vocabulary(), vocabulary);
     if (training.shortened == 0) return;
     warn("'", data_, "': ", training.shortened, " training texts have more than ", length_,
          " tokens, and the rest of them is left out; raise `length`");
@@ -328,42 +388,52 @@ class Text final : public vernier::SupervisedTask, public vernier::Predictor {
     }
     data = read(has_data ? data_ : validation_);
     const auto all = torch::arange(data.targets.size(0));
-    split = data.dataset->fingerprint() == fingerprint_ ? divide(data.targets, seed) : SplitRows{all, all};
+    split = data.dataset->fingerprint() == fingerprint_ ? divide(data, seed) : SplitRows{all, all};
   }
 
   // Another file than that to train on, with targets.
   Data read(const std::string& path) {
     const auto texts = text::read_texts(path, form_, true);
-    Data data;
-    data.targets = targets_of(texts.target);
-    data.dataset = text::text_dataset(tokens_of(path, texts.texts), data.targets, texts.where);
+    Data data{.dataset = {}, .targets = targets_of(texts.target), .groups = texts.group_numbers()};
+    data.dataset = dataset_of(path, texts, data);
     return data;
   }
 
-  torch::Tensor tokens_of(const std::string& path, const std::vector<std::string>& texts) const {
-    const auto encoded = text::encode(*tokenizer_, texts, shape_.length, false);
-    if (encoded.shortened > 0) {
+  DatasetPtr dataset_of(const std::string& path, const text::Texts& texts, const Data& data) const {
+    auto samples = samples_of(path, texts, data.targets);
+    return data.groups.defined() ? text::group_dataset(std::move(samples), texts.groups)
+                                 : text::text_dataset(std::move(samples));
+  }
+
+  text::Samples samples_of(const std::string& path, const text::Texts& texts, const torch::Tensor& targets) const {
+    const auto encoded = text::encode(*tokenizer_, code_, texts.texts, shape_.length, false);
+    if (encoded.empty >= 0)
+      vernier::refuse(texts.where(encoded.empty) + ": the text is empty, and the model needs a token");
+    if (encoded.shortened > 0 && path != data_) {
       info("'", path, "': of ", encoded.shortened, " texts no more than ", shape_.length, " tokens are read");
     }
-    return encoded.tokens;
+    return {encoded.tokens, targets, code_.padding, texts.where};
   }
 
   static DatasetPtr part_of(const Data& data, const torch::Tensor& rows) {
-    return rows.numel() == data.dataset->size() ? data.dataset : vernier::subset(data.dataset, rows);
+    if (rows.numel() == data.targets.size(0)) return data.dataset;
+    if (!data.groups.defined()) return vernier::subset(data.dataset, rows);
+    return vernier::subset(data.dataset, std::get<0>(at::_unique(data.groups.index_select(0, rows))));
   }
 
-  void make_model(const Data& data, const torch::Tensor& training) {
-    shape_.outputs = is_classification_ ? classes_.count : 1;
-    const auto network = std::make_shared<text::Network>(
-        shape_, [this](const auto& part, const auto& x) { return recomputed(part, x); });
-    if (!is_trained() && !is_classification_) network->standardise(data.targets.index_select(0, training));
-    set_model(network);
-    network_ = network.get();
+  std::shared_ptr<text::Network> make_network(std::uint64_t seed) {
+    const auto by_parts = [this](const auto& part, const auto& x) { return recomputed(part, x); };
+    if (!published_) return std::make_shared<text::Encoder>(shape_, by_parts);
+    const auto network = published_->make(shape_, folder_dropout_, seed, is_trained() ? "" : folder_);
+    network->model().run_blocks_by(by_parts);
+    return network;
   }
 
   void choose_loss() {
-    if (!is_classification_) {
-      set_loss([net = network_](const auto& output, const auto& numbers) {
+    if (kind_ == Kind::ranking) {
+      set_loss(text::pair_loss);
+    } else if (kind_ == Kind::regression) {
+      set_loss([net = network_.get()](const auto& output, const auto& numbers) {
         return at::mse_loss(output / net->target_deviation, numbers / net->target_deviation);
       });
     } else if (class_weights_ == "none") {
@@ -375,20 +445,52 @@ class Text final : public vernier::SupervisedTask, public vernier::Predictor {
 
   std::string data_, validation_;
   double share_;
-  std::string split_, folder_;
+  std::string split_, folder_, tokenizer_folder_;
   std::int64_t vocabulary_, length_;
   std::string class_weights_;
   std::vector<std::string> metrics_;
+  double folder_dropout_ = -1;  // below 0: that of the model's config.json
   text::Form form_;
   text::Shape shape_;
+  text::Code code_ = text::encoder_code;
+  State files_;  // of the tokenizer, and of the model of `folder`
   std::shared_ptr<const vernier::Tokenizer> tokenizer_;
-  bool is_classification_ = false, guessed_classes_ = false;
-  vernier::Classes classes_;          // count 0: a regression
+  std::optional<text::PublishedFolder> published_;
+  Kind kind_ = Kind::classification;
+  bool guessed_classes_ = false;
+  vernier::Classes classes_;          // count 0: the target is a number
   std::vector<std::int64_t> counts_;  // of each class: its training texts
   std::string fingerprint_;           // of the data, held-out texts included
-  text::Network* network_ = nullptr;  // of the model
+  std::shared_ptr<text::Network> network_;
 };
+
+// The task with `folder`.
+class PublishedText final : public Text, public vernier::PublishedModel {
+ public:
+  explicit PublishedText(Options& options) : Text(options) {
+    if (folder_.empty()) options.refuse("folder", "names no folder; leave it out for an encoder");
+  }
+  std::string published_name(const std::string& name) const override { return published_->published_name(name); }
+  std::string published_folder() const override { return folder_; }
+  std::string task_type() const override { return "SEQ_CLS"; }
+  void write_published(const std::string& folder) const override {
+    if (kind_ == Kind::regression) {
+      vernier::refuse(
+          "a head of transformers gives numbers without mean and deviation, and the targets have them; "
+          "export onnx or pt2, which have them inside");
+    }
+    published_->write(folder, files_, dynamic_cast<const text::PublishedNetwork&>(*network_),
+                      kind_ == Kind::classification ? vernier::names_of(classes_) : std::vector<std::string>());
+  }
+  std::string python_model() const override { return ""; }
+};
+
+vernier::Plugin* create(Options& options) {
+  if (options.given("folder")) return new PublishedText(options);
+  return new Text(options);
+}
 
 }  // namespace
 
-VERNIER_PLUGIN(Text, "text", "1.0.0")
+extern "C" VERNIER_API constinit const vernier::Descriptor vernier_plugin =
+    vernier::describe(vernier::Task::role, "text", "1.0.0", create);

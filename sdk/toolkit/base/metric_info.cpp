@@ -52,6 +52,9 @@ constexpr MetricInfo table[] = {
     judged("mae", "", "mean absolute error, in the unit of the target", by_task, lower, 0, HUGE_VAL),
     judged("rmse", "", "root of the mean squared error, in the unit of the target", by_task, lower, 0, HUGE_VAL),
     judged("r2", "", "share of the target's variance that is explained; 0 for its mean", by_task, higher, -HUGE_VAL, 1),
+    judged("ndcg_k", "ratio", "gain of the k first items of a group over that of the best order; ndcg_10", by_task,
+           higher, 0, 1),
+    judged("mrr", "ratio", "mean over the groups of 1 / place of the first relevant item", by_task, higher, 0, 1),
     judged("bits_per_byte", "", "validation loss in bits for each byte of text", "task/gpt", lower, 0, HUGE_VAL),
     {"micro_batches", "", "micro-batches in the update, where there are several", by_trainer},
     {"batch", "", "samples in the update, where it has several micro-batches", by_trainer},
@@ -111,11 +114,11 @@ std::span<const MetricInfo> metric_infos() {
 }
 
 const MetricInfo* metric_info(std::string_view name) {
-  auto kind = name.substr(0, name.find('/'));  // of "layer_grad_norm/h.0.mlp"
-  constexpr std::string_view top = "top_";
-  if (kind.starts_with(top) && kind.size() > top.size() &&
-      kind.find_first_not_of("0123456789", top.size()) == kind.npos) {
-    kind = "top_k";
+  auto kind = name.substr(0, name.find('/'));            // of "layer_grad_norm/h.0.mlp"
+  const auto end = kind.find_last_not_of("0123456789");  // of "top_5"
+  if (end != kind.npos && end + 1 < kind.size()) {
+    if (kind.substr(0, end + 1) == "top_") kind = "top_k";
+    if (kind.substr(0, end + 1) == "ndcg_") kind = "ndcg_k";
   }
   static const auto by_name = [] {
     std::unordered_map<std::string_view, const MetricInfo*> all;

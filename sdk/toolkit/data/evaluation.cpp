@@ -253,6 +253,57 @@ class OfErrors final : public Metric {
   torch::Tensor errors_, mean_, spread_;  // [outputs]
 };
 
+// Scores and relevances [groups, items], in float64, for a metric of rankings.
+struct Ranked {
+  Ranked(const std::string& name, const torch::Tensor& output, const torch::Tensor& target) {
+    if (output.dim() != 2 || output.sizes() != target.sizes()) {
+      refuse(c10::str(name, " needs scores and relevances [groups, items], and has ", output.sizes(), " and ",
+                      target.sizes()));
+    }
+    is_item = ~target.isnan();
+    relevance = at::where(is_item, target, at::zeros({}, target.options())).to(torch::kFloat64);
+    scores = output.to(torch::kFloat64);
+  }
+  torch::Tensor scores, relevance, is_item;
+};
+
+class Ndcg final : public Mean {
+ public:
+  Ndcg(std::string name, std::int64_t k) : Mean(std::move(name)), k_(k) {}
+  void update(const torch::Tensor& output, const torch::Tensor& target) override {
+    const Ranked all(name(), output, target);
+    const auto& gains = all.relevance;
+    const auto places = at::arange(1, gains.size(1) + 1, gains.options());
+    const auto discounts = at::where(places <= k_, 1 / at::log2(places + 1), at::zeros({}, gains.options()));
+    const auto best = (std::get<0>(gains.sort(1, /*descending=*/true)) * discounts).sum(1);
+    // An item's discount is the mean over the places that items of its score share. Each row below is an item's.
+    const auto both = all.is_item.unsqueeze(1) & all.is_item.unsqueeze(2);
+    const auto before = (both & (all.scores.unsqueeze(1) > all.scores.unsqueeze(2))).sum(2);
+    const auto same = (both & (all.scores.unsqueeze(1) == all.scores.unsqueeze(2))).sum(2).clamp_min(1);
+    const auto sums = at::cat({at::zeros({1}, discounts.options()), discounts.cumsum(0)});
+    const auto shared = (sums.index_select(0, (before + same).flatten()) - sums.index_select(0, before.flatten()));
+    const auto got = (gains * shared.view_as(gains) / same).sum(1);
+    const auto is_wrong = (all.scores.isnan() & all.is_item).any(1);
+    count(at::where(is_wrong, at::full({}, NAN, got.options()), got / best), best > 0);
+  }
+
+ private:
+  std::int64_t k_;
+};
+
+class ReciprocalRank final : public Mean {
+ public:
+  ReciprocalRank() : Mean("mrr") {}
+  void update(const torch::Tensor& output, const torch::Tensor& target) override {
+    const Ranked all(name(), output, target);
+    const auto is_relevant = all.relevance > 0;
+    const auto least = at::full({}, -HUGE_VAL, all.scores.options());
+    const auto best = std::get<0>(at::where(is_relevant, all.scores, least).max(1, /*keepdim=*/true));
+    const auto place = (all.is_item & ~is_relevant & ~(all.scores < best)).sum(1) + 1;
+    count(1 / place.to(torch::kFloat64), is_relevant.any(1));
+  }
+};
+
 }  // namespace
 
 Metric::~Metric() = default;
@@ -295,6 +346,14 @@ MetricPtr r_squared() {
   return std::make_unique<OfErrors>("r2", OfErrors::Kind::r2);
 }
 
+MetricPtr ndcg(std::int64_t k) {
+  if (k < 1) refuse(c10::str("ndcg_", k, " is not a metric: k must be at least 1"));
+  return std::make_unique<Ndcg>(c10::str("ndcg_", k), k);
+}
+MetricPtr mean_reciprocal_rank() {
+  return std::make_unique<ReciprocalRank>();
+}
+
 MetricPtr metric_by_name(const std::string& name, std::int64_t classes) {
   if (name == "accuracy") return accuracy();
   if (name == "f1") return f1(classes);
@@ -303,21 +362,24 @@ MetricPtr metric_by_name(const std::string& name, std::int64_t classes) {
   if (name == "mae") return mean_absolute_error();
   if (name == "rmse") return root_mean_squared_error();
   if (name == "r2") return r_squared();
-  if (name.starts_with("top_")) {
+  if (name == "mrr") return mean_reciprocal_rank();
+  for (const auto& [start, make] :
+       {std::pair<const char*, MetricPtr (*)(std::int64_t)>("top_", top_k), {"ndcg_", ndcg}}) {
+    if (!name.starts_with(start)) continue;
     std::int64_t k = 0;
     const auto* end = name.data() + name.size();
-    if (const auto [last, status] = std::from_chars(name.data() + 4, end, k); status == std::errc() && last == end) {
-      return top_k(k);
-    }
+    const auto [last, status] = std::from_chars(name.data() + std::string_view(start).size(), end, k);
+    if (status == std::errc() && last == end) return make(k);
   }
-  static const std::vector<std::string> all = {"accuracy", "top_5", "f1", "perplexity", "auc", "mae", "rmse", "r2"};
+  static const std::vector<std::string> all = {"accuracy", "top_5", "f1", "perplexity", "auc",
+                                               "mae",      "rmse",  "r2", "ndcg_10",    "mrr"};
   const auto near = nearest(name, all);
   std::string text = "there is no metric \"" + name + "\"";
   if (!near.empty()) text += "; did you mean " + near + "?";
   if (nearest(name, {"validation_loss"}) == "validation_loss") text += "; the validation loss is measured anyway";
   text += near.empty() ? "; there are " : " There are ";
   for (const auto& each : all) text += (&each == &all.front() ? "" : &each == &all.back() ? " and " : ", ") + each;
-  refuse(text + " (top_ with any number)");
+  refuse(text + " (top_ and ndcg_ with any number)");
 }
 
 }  // namespace vernier

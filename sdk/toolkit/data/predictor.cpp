@@ -6,6 +6,9 @@ namespace vernier {
 
 Predictor::~Predictor() = default;
 PublishedModel::~PublishedModel() = default;
+std::string PublishedModel::task_type() const {
+  return "CAUSAL_LM";
+}
 DatasetPtr Predictor::read_several(const std::vector<std::string>& paths) {
   if (paths.size() == 1) return read_inputs(paths[0]);
   refuse("the model takes one input, and --input is given " + std::to_string(paths.size()) + " times");

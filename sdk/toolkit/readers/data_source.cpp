@@ -329,6 +329,10 @@ void require_fitting_metric(const std::string& name, Predicts what, std::int64_t
   const auto unfit = [&](const std::string& reason) {
     refuse("`metrics` has \"" + name + "\", which is " + reason + "; leave it out");
   };
+  const bool is_of_ranks = name == "mrr" || name.starts_with("ndcg_");
+  if (is_of_ranks && what != Predicts::ranks) unfit("for a ranking, and the task ranks nothing");
+  if ((is_of_numbers || is_of_classes || name == "auc") && what == Predicts::ranks)
+    unfit("not for a ranking, which has ndcg_10 and mrr");
   if (is_of_numbers && what == Predicts::classes) unfit("for numbers, and the task predicts classes");
   if (is_of_classes && what != Predicts::classes) unfit("for classes, and the task predicts numbers");
   if (name == "auc" && what == Predicts::numbers) unfit("for two classes, and the task predicts numbers");

@@ -3,6 +3,7 @@
 #include <vernier/safetensors.h>
 #include <vernier/supervised_task.h>
 
+#include <cmath>
 #include <nlohmann/json.hpp>
 
 #include "python.h"
@@ -18,6 +19,7 @@ namespace {
 
 const std::string texts = VERNIER_SOURCE_DIR "/tests/plugins/task/texts/";
 const std::string small = "width = 16; layers = 2; heads = 2; dropout = 0.0; ";
+const std::string ranked = "target = 'clicks'; kind = 'ranking'; group = 'search'; text = ['query', 'title']; ";
 const std::string clicks = "target = 'clicks'; kind = 'regression'; text = ['query', 'title']; ";
 
 SupervisedTask& supervised(const LoadedTask& task) {
@@ -50,20 +52,22 @@ TEST_CASE("text prints what it understood of odd files, or refuses them in one l
   CHECK(check_cases("text", texts) >= 40);
 }
 
-TEST_CASE("text learns classes and numbers") {
+TEST_CASE("text learns classes, numbers and orders") {
   const struct {
     const char* file;
     std::string options;
     double rate, metric;
-  } cases[] = {{"adverts.csv", "metrics = ['accuracy']; ", 0.3, 0.95},
-               {"snippets.jsonl", "metrics = ['r2']; " + clicks, 0.03, 0.7}};
-  for (const auto& [file, options, rate, metric] : cases) {
+    const char* name;
+  } cases[] = {{"adverts.csv", "", 0.3, 0.95, "accuracy"},
+               {"snippets.jsonl", clicks, 0.03, 0.7, "r2"},
+               {"results.jsonl", ranked, 0.3, 0.97, "ndcg_10"}};
+  for (const auto& [file, options, rate, metric, name] : cases) {
     CAPTURE(file);
     LoadedTask task = made(file, options + small + "validation = '" + texts + file + "'");  // learned by heart
     const double before = task.validate();
     for (int step = 0; step < 300; ++step) task.descend(task->next(), rate);
     CHECK(task.validate() < before / 3);
-    CHECK(*task.run.metrics.value(options.find("r2") == std::string::npos ? "accuracy" : "r2") > metric);
+    CHECK(*task.run.metrics.value(name) > metric);
   }
 }
 
@@ -94,6 +98,34 @@ TEST_CASE("text computes what PyTorch's encoder does, whatever a batch is filled
     std::string out;
     CHECK_MESSAGE(python("'" + texts + "reference.py' 2 2", folder.path(), out) == 0, out);
   }
+}
+
+TEST_CASE("text: a batch of a ranking has whole groups, and its loss is that of their pairs") {
+  const TemporaryFolder folder;
+  // Groups of two, three and one text, apart from each other in the file.
+  const auto path = folder.write("a.csv", "text,label,search\na,2,x\nb,0,y\nc,1,x\nd,3,y\ne,3,y\nf,9,z\n");
+  const auto options = options_of(path, small + "kind = 'ranking'; group = 'search'; validation_share = 0; " +
+                                            "order = 'sequential'; batch_size = 3; length = 8");
+  const LoadedTask task("text", options);
+  task.run.model->eval();
+  const auto batch = task->next();
+  CHECK(batch.samples == 3);
+  REQUIRE(has_shape(batch.tensors.at(1), {3, 3}));
+  const double nan = std::nan("");
+  const auto expected = torch::tensor({{2., 1., nan}, {0., 3., 3.}, {9., nan, nan}}, torch::kFloat64);
+  CHECK(batch.tensors[1].allclose(expected, 0, 0, /*equal_nan=*/true));
+  CHECK(task->where(1) == "'" + path + "' line 3");
+  const torch::NoGradGuard no_grad;
+  const auto scores = supervised(task).forward(batch).to(torch::kFloat64);
+  const auto pair = [&](int group, int better, int worse) {
+    return std::log1p(std::exp((scores[group][worse] - scores[group][better]).item<double>()));
+  };
+  const double loss = (pair(0, 0, 1) + (pair(1, 1, 0) + pair(1, 2, 0)) / 2) / 3;
+  CHECK(task->loss(batch).item<double>() == doctest::Approx(loss).epsilon(1e-6));
+  // Whole groups are held out, and the training set has the others.
+  const LoadedTask split("text", options_of(path, small + "kind = 'ranking'; group = 'search'; split = 'last'; " +
+                                                      "validation_share = 0.3; batch_size = 9"));
+  CHECK(split->next().samples == 2);
 }
 
 TEST_CASE("text learns its tokenizer of the training texts alone") {

@@ -98,6 +98,24 @@ TEST_CASE("f1 takes an output of no class as a miss") {
   CHECK(value_of(*vernier::f1(3), logits, target, 4) == doctest::Approx(expected));
 }
 
+// Scores and relevances of groups of up to four items, and what scikit-learn 1.9 says: ndcg_score(y_true, y_score, k=2)
+// of each group, which shares the places of equal scores. The last group has no relevant item.
+TEST_CASE("metrics of rankings share the places of equal scores, and leave out places without one") {
+  const double nan = std::nan("");
+  const auto scores = torch::tensor({{0.9, 0.1, 0.5, 7.0}, {0.5, 0.5, 0.5, 0.5}, {1., 1., 0., 2.}, {1., 2., 3., 4.}});
+  const auto relevance = torch::tensor({{0., 2., 1., nan}, {3., 0., 0., 1.}, {0., 5., nan, 1.}, {0., 0., nan, nan}});
+  const double ndcg[] = {0.2398124665681314, 0.44917689524762666, 0.4577084951723926};
+  for (const std::int64_t batch : {1, 3, 4}) {
+    CHECK(value_of(*vernier::ndcg(2), scores, relevance, batch) ==
+          doctest::Approx((ndcg[0] + ndcg[1] + ndcg[2]) / 3).epsilon(1e-12));
+    // The first relevant item is second, third behind the two others of its score, and first.
+    CHECK(value_of(*vernier::mean_reciprocal_rank(), scores, relevance, batch) ==
+          doctest::Approx((1 / 2. + 1 / 3. + 1) / 3).epsilon(1e-12));
+  }
+  const auto broken = torch::tensor({{nan, 0.1, 0.5, 7.0}}, torch::kFloat64);
+  CHECK(std::isnan(value_of(*vernier::ndcg(2), broken, relevance.narrow(0, 0, 1), 1)));
+}
+
 TEST_CASE("auc counts pairs, equal scores half") {
   torch::manual_seed(5);
   const auto metric = vernier::auc();
@@ -200,7 +218,7 @@ TEST_CASE("f1 remembers three counts for each class, and adds those of another r
 }
 
 TEST_CASE("metrics have names, and wrong ones get a hint") {
-  for (const char* name : {"accuracy", "top_5", "f1", "perplexity", "auc", "mae", "rmse", "r2"}) {
+  for (const char* name : {"accuracy", "top_5", "f1", "perplexity", "auc", "mae", "rmse", "r2", "ndcg_10", "mrr"}) {
     const auto metric = vernier::metric_by_name(name, 3);
     CHECK(metric->name() == name);
     CHECK(std::isnan(metric->value().item<double>()));
@@ -216,8 +234,9 @@ TEST_CASE("metrics have names, and wrong ones get a hint") {
       {"val_loss", "; the validation loss is measured anyway; there are"},
       {"dice", "; there are"}};
   for (const auto& [name, hint] : wrong) {
-    const auto text = std::string("there is no metric \"") + name + "\"" + hint +
-                      " accuracy, top_5, f1, perplexity, auc, mae, rmse and r2 (top_ with any number)";
+    const auto text =
+        std::string("there is no metric \"") + name + "\"" + hint +
+        " accuracy, top_5, f1, perplexity, auc, mae, rmse, r2, ndcg_10 and mrr (top_ and ndcg_ with any number)";
     CHECK_THROWS_WITH_AS(vernier::metric_by_name(name, 3), text.c_str(), Error);
   }
   CHECK_THROWS_AS(value_of(*vernier::auc(), torch::rand({3}), torch::tensor({0, 1, 2}), 3), Error);

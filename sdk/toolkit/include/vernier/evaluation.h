@@ -48,8 +48,17 @@ VERNIER_API MetricPtr mean_absolute_error();      // "mae"
 VERNIER_API MetricPtr root_mean_squared_error();  // "rmse"
 VERNIER_API MetricPtr r_squared();                // "r2"
 
-// By the name that TOML files use: accuracy, top_5 (any k), f1, perplexity, auc, mae, rmse, r2. Throws Error for any
-// other. classes: for f1.
+// For rankings. output: scores [groups, items], target: the relevance of each item, 0 or more, of the same shape; NaN
+// where a group has no more items. Items with the same score share their places evenly. Groups without a relevant item
+// are left out.
+// "ndcg_10": discounted cumulative gain of the k first items over that of the best order, mean over the groups. The
+// gain of an item is its relevance / log2(place + 1), as in scikit-learn: Järvelin and Kekäläinen 2002.
+VERNIER_API MetricPtr ndcg(std::int64_t k);
+// "mrr": 1 / place of the first item with a relevance above 0, mean over the groups. It is behind items of its score.
+VERNIER_API MetricPtr mean_reciprocal_rank();
+
+// By the name that TOML files use: accuracy, top_5 (any k), f1, perplexity, auc, mae, rmse, r2, ndcg_10 (any k), mrr.
+// Throws Error for any other. classes: for f1.
 VERNIER_API MetricPtr metric_by_name(const std::string& name, std::int64_t classes);
 
 }  // namespace vernier

@@ -16,6 +16,7 @@ class VERNIER_API PublishedModel {
   // "h.0.attn.c_attn". Names that are not the model's own get the form that they would have.
   virtual std::string published_name(const std::string& name) const = 0;
   virtual std::string published_folder() const = 0;  // that it was read from
+  virtual std::string task_type() const;             // in the words of PEFT; by default "CAUSAL_LM"
   // Writes the model as it is now. The folder does not exist yet.
   virtual void write_published(const std::string& folder) const = 0;
 };
