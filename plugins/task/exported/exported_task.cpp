@@ -126,7 +126,7 @@ DatasetPtr ExportedTask::read_several(const std::vector<std::string>& paths) {
     refuse("loss = \"output\": the model returns its loss, so there is nothing to predict; export the model instead");
   }
   const auto names = sources_of(paths);
-  if (has_images_) return pixels(vernier::image_files(names[0], 3).dataset, size_);
+  if (has_images_) return pixels(vernier::image_files(names[0], {}).dataset, size_);
   auto tensors = read_tensors(names);
   require_rows(tensors, names);
   const auto fingerprint = vernier::fingerprint_of(tensors);

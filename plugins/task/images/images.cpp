@@ -1,8 +1,12 @@
 // images: trains a classifier of images, which is a small convolutional network or a ResNet (He et al., "Deep Residual
-// Learning for Image Recognition", 2016, https://arxiv.org/abs/1512.03385).
+// Learning for Image Recognition", 2016, https://arxiv.org/abs/1512.03385). With `frames` it classifies clips by a
+// network of convolutions over time and space (Tran et al., "Learning Spatiotemporal Features with 3D Convolutional
+// Networks", 2015, https://arxiv.org/abs/1412.0767).
 //
 // images                required: a folder that has a folder of PNG, JPEG and WebP files for each class; a CSV file
 //                       with the columns `file` and `label`, names relative to its folder; or an IDX file
+// frames = 0            taken from each clip, evenly spread over it, where a class has clips and not images: folders of
+//                       frames, or .npy files, uint8 [frames, height, width] or [frames, height, width, 1 or 3]
 // labels = ""           IDX file of the labels, if `images` is an IDX file
 // validation_images = "", validation_labels = ""  the held-out ones, in the same form
 // validation_share = 0.1  share of each class held out, drawn from [run] seed, without validation_images; 0: none
@@ -11,7 +15,8 @@
 // size = 0              pixels of a side: the shorter side is resized to it, and the middle is taken; 0: as they are
 // augment = "none"      "flip": left to right with probability 0.5; "crop_flip": also moved by up to an eighth
 // mean = [], std = []   of the pixels from 0 to 1, for each channel; none: of the first, every n-th, … of 1024 images
-// model = "cnn"         two convolutions; or "resnet18", "resnet34", or "resnet": with `blocks` and `channels`
+// model = "cnn"         two convolutions, of clips over time too; or "resnet18", "resnet34", or "resnet": with `blocks`
+//                       and `channels`
 // channels = 16         of the first convolution of "cnn", whose second has twice as many, and of "resnet"
 // blocks = [1, 1, 1]    of each stage of "resnet"; each has twice the channels of the one before at half the size
 // stem = "auto"         of a ResNet: "7x7" with pooling, as for ImageNet, or "3x3"; auto: 3x3 below 64 pixels
@@ -101,6 +106,8 @@ class Images final : public vernier::SupervisedTask, public vernier::Predictor {
     plan_.channels = options.get("channels", 16, "of the first convolution of cnn and resnet", between(1, 65536));
     plan_.blocks =
         options.get("blocks", std::vector<std::int64_t>{1, 1, 1}, "of each stage of resnet", between(1, 1000));
+    plan_.frames = options.get("frames", 0, "frames taken from each clip, evenly spread over it; 0: images, not clips",
+                               between(0, 65536));
     plan_.stem = options.choose("stem", "auto", {"auto", "7x7", "3x3"},
                                 "first convolution of a ResNet; auto: 3x3 for images below 64 pixels");
     check_options(options);
@@ -127,14 +134,15 @@ class Images final : public vernier::SupervisedTask, public vernier::Predictor {
     constexpr double seconds = 10;
     const auto read = require_readable(*training_, seconds, &run);
     if (read < training_->size() && !run.is_stopping()) {
-      info("read ", read, " of ", training_->size(), " training images; the others are read when they are drawn");
+      info("read ", read, " of ", training_->size(), " training ", what(),
+           "s; the others are read when they are drawn");
     }
   }
 
-  // An image, a folder of images, or an IDX file.
+  // An image, a folder of images, a clip, a folder of clips, or an IDX file.
   DatasetPtr read_inputs(const std::string& path) override {
     if (!files_.is_idx()) {
-      auto files = vernier::image_files(path, grey_ ? 1 : 3);
+      auto files = vernier::image_files(path, {.channels = grey_ ? 1 : 3, .frames = plan_.frames});
       names_of_files_ = files.names;
       if (!files.left_out.empty()) warn(files.left_out);
       require_readable(*files.dataset, std::numeric_limits<double>::infinity(), nullptr);
@@ -151,7 +159,7 @@ class Images final : public vernier::SupervisedTask, public vernier::Predictor {
   std::vector<Column> predict(const Batch& batch) override {
     const auto chances = forward(batch).to(torch::kFloat32).softmax(1);
     std::vector<Column> columns = {{"class", chances.argmax(1), names_}, {"probability", chances, {}, names_}};
-    if (!names_of_files_.empty()) columns.insert(columns.begin(), {"image", batch.tensors.at(1), names_of_files_});
+    if (!names_of_files_.empty()) columns.insert(columns.begin(), {what(), batch.tensors.at(1), names_of_files_});
     return columns;
   }
 
@@ -159,6 +167,10 @@ class Images final : public vernier::SupervisedTask, public vernier::Predictor {
     nlohmann::ordered_json all = {{"task", "images"}};
     auto& input = all["input"];
     input = {{"dtype", "uint8"}, {"shape", {"samples", plan_.colours, plan_.height, plan_.width}}};
+    if (plan_.frames > 0) {
+      input["shape"] = {"samples", plan_.frames, plan_.colours, plan_.height, plan_.width};
+      input["frames"] = c10::str("the middle one of each of ", plan_.frames, " equal parts of the clip");
+    }
     input["channels"] = plan_.colours == 3 ? "red, green, blue" : "grey";
     if (size_ > 0) input["resized"] = c10::str("the shorter side to ", size_, " pixels, then the middle square");
     input["normalized"] = "by the model, by mean and std of pixels from 0 to 1";
@@ -176,6 +188,14 @@ class Images final : public vernier::SupervisedTask, public vernier::Predictor {
     if (given_.mean.size() != given_.std.size()) {
       options.refuse("mean", "and `std` have a number for each channel, or none");
     }
+    if (plan_.frames > 0 && plan_.model != "cnn") {
+      options.refuse("model", c10::str("= \"", plan_.model,
+                                       "\" is for images, and there are `frames`; set model = "
+                                       "\"cnn\", or frames = 0 for a folder of images"));
+    }
+    if (plan_.frames > 0 && files_.is_idx()) {
+      options.refuse("frames", "is for folders of clips, and an IDX file has images; leave it out");
+    }
     if (files_.images.empty()) return;  // the options are only described
     if (held_out_files_.images.empty() && !held_out_files_.labels.empty()) {
       options.refuse("validation_images", "and `validation_labels` are given both or not at all");
@@ -192,7 +212,8 @@ class Images final : public vernier::SupervisedTask, public vernier::Predictor {
   }
 
   Pictures read(const PictureFiles& files) {
-    auto all = read_pictures(files, {plan_.classes > 0 ? plan_.classes : classes_, names_, grey_, max_bytes_});
+    auto all =
+        read_pictures(files, {plan_.classes > 0 ? plan_.classes : classes_, names_, grey_, max_bytes_, plan_.frames});
     if (!all.left_out.empty()) warn(all.left_out);
     return all;
   }
@@ -219,9 +240,10 @@ class Images final : public vernier::SupervisedTask, public vernier::Predictor {
     set_training(with_moments(learning, measured_));
     learn_targets(vernier::target_facts(training.labels, plan_.classes));
     counts_ = training.labels.bincount({}, plan_.classes);
-    info(plan_.model, " for images of ", plan_.height, " x ", plan_.width, " with ", plan_.colours,
-         plan_.colours == 1 ? " channel" : " channels", " in ", vernier::counted({plan_.classes, names_}, all.labels));
-    if (const auto odd = scarce_classes(all, training); !odd.empty()) warn(odd);
+    info(plan_.model, " for ", what(), "s of ", plan_.frames > 0 ? c10::str(plan_.frames, " frames of ") : "",
+         plan_.height, " x ", plan_.width, " with ", plan_.colours, plan_.colours == 1 ? " channel" : " channels",
+         " in ", vernier::counted({plan_.classes, names_}, all.labels));
+    if (const auto odd = scarce_classes(all, training, what()); !odd.empty()) warn(odd);
   }
 
   // All images of data that the model was not trained on; of the others those that were held out.
@@ -255,12 +277,18 @@ class Images final : public vernier::SupervisedTask, public vernier::Predictor {
     contents_ = learned.text("contents");
     names_ = vernier::words_of(learned, "names");
     counts_ = learned.tensor("counts");
+    const auto frames = learned.has("frames") ? learned.integer("frames") : 0;
+    if (frames != plan_.frames) {
+      refuse(c10::str("frames = ", plan_.frames, ", and the model was trained with frames = ", frames));
+    }
     shape_ = {plan_.colours, plan_.height, plan_.width};
+    if (frames > 0) shape_.insert(shape_.begin(), frames);
     if (files_.is_idx()) shape_ = {plan_.height, plan_.width};
   }
 
   State facts() const {
     State facts;
+    facts.put("frames", plan_.frames);
     facts.put("height", plan_.height);
     facts.put("width", plan_.width);
     facts.put("channels", plan_.colours);
@@ -273,6 +301,8 @@ class Images final : public vernier::SupervisedTask, public vernier::Predictor {
     return facts;
   }
 
+  std::string what() const { return plan_.frames > 0 ? "clip" : "image"; }
+
   DatasetPtr fitted(const DatasetPtr& images) const {
     return files_.is_idx() && size_ == 0 ? images : vernier::of_one_size(images, size_);
   }
@@ -281,9 +311,9 @@ class Images final : public vernier::SupervisedTask, public vernier::Predictor {
     const auto image = pixels_of(images, 0);
     shape_ = image.sizes().vec();
     plan_.height = image.size(-2), plan_.width = image.size(-1);
-    plan_.colours = image.dim() == 3 ? image.size(0) : 1;
+    plan_.colours = image.dim() > 2 ? image.size(-3) : 1;
     if (plan_.model == "cnn" && (plan_.height < 4 || plan_.width < 4)) {
-      refuse(c10::str("'", files_.images, "' has images of ", plan_.height, " x ", plan_.width,
+      refuse(c10::str("'", files_.images, "' has ", what(), "s of ", plan_.height, " x ", plan_.width,
                       "; two poolings need 4 x 4 at least"));
     }
   }
@@ -291,7 +321,7 @@ class Images final : public vernier::SupervisedTask, public vernier::Predictor {
   void require_shape(const std::string& name, const vernier::Dataset& images) const {
     const auto image = pixels_of(images, 0);
     if (image.sizes() == shape_) return;
-    refuse(c10::str("'", name, "' has images of ", image.sizes(), ", those to train on are ",
+    refuse(c10::str("'", name, "' has ", what(), "s of ", image.sizes(), ", those to train on are ",
                     torch::IntArrayRef(shape_), "; set `size`"));
   }
 
@@ -300,7 +330,7 @@ class Images final : public vernier::SupervisedTask, public vernier::Predictor {
     const auto& moments = given_.mean.empty() ? measured_ : given_;
     plan_.mean = moments.mean, plan_.std = moments.std;
     if (std::ssize(plan_.mean) != plan_.colours) {
-      refuse(c10::str("mean and std have ", plan_.mean.size(), " numbers, and the images have ", plan_.colours,
+      refuse(c10::str("mean and std have ", plan_.mean.size(), " numbers, and the ", what(), "s have ", plan_.colours,
                       " channels"));
     }
   }

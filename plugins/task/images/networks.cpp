@@ -3,8 +3,11 @@
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/ops/adaptive_avg_pool2d.h>
 #include <ATen/ops/batch_norm.h>
+#include <ATen/ops/constant_pad_nd.h>
+#include <ATen/ops/conv3d.h>
 #include <ATen/ops/linear.h>
 #include <ATen/ops/max_pool2d.h>
+#include <ATen/ops/max_pool3d.h>
 #include <ATen/ops/relu.h>
 #include <ATen/ops/tensor.h>
 #include <c10/util/StringUtil.h>
@@ -18,16 +21,24 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 #include <sstream>
+#include <type_traits>
 #include <utility>
 
 #include "../python_load.h"
 
 namespace {
 
+// Layers over the two dimensions of an image, or over time as well.
+template <std::size_t dimensions>
+using Conv = std::conditional_t<dimensions == 3, torch::nn::Conv3d, torch::nn::Conv2d>;
+template <std::size_t dimensions>
+using Norm = std::conditional_t<dimensions == 3, torch::nn::BatchNorm3d, torch::nn::BatchNorm2d>;
+
 // Without a bias, which the normalization would take away again.
-torch::nn::Conv2d convolution(std::int64_t inputs, std::int64_t outputs, std::int64_t size, std::int64_t stride = 1) {
-  return torch::nn::Conv2d(
-      torch::nn::Conv2dOptions(inputs, outputs, size).stride(stride).padding(size / 2).bias(false));
+template <std::size_t dimensions = 2>
+Conv<dimensions> convolution(std::int64_t inputs, std::int64_t outputs, std::int64_t size, std::int64_t stride = 1) {
+  return Conv<dimensions>(
+      torch::nn::ConvOptions<dimensions>(inputs, outputs, size).stride(stride).padding(size / 2).bias(false));
 }
 
 at::Generator generator_of(std::uint64_t seed) {
@@ -35,31 +46,61 @@ at::Generator generator_of(std::uint64_t seed) {
 }
 
 // Batch normalization. is_again: it leaves the running statistics alone.
-torch::Tensor normalized(torch::nn::BatchNorm2dImpl& norm, const torch::Tensor& x, bool is_again) {
+template <class Layer>
+torch::Tensor normalized(Layer& norm, const torch::Tensor& x, bool is_again) {
   if (!is_again || !norm.is_training()) return norm.forward(x);
   return at::batch_norm(x, norm.weight, norm.bias, {}, {}, /*training=*/true, 0, norm.options.eps(),
                         at::globalContext().userEnabledCuDNN());
 }
 
+torch::Tensor convolved(torch::nn::Conv2dImpl& conv, const torch::Tensor& x, bool is_training) {
+  return conv.forward(x);
+}
+
+// oneDNN, as of LibTorch 2.11, computes gradients of a weight in bfloat16 from memory beyond two padded frames. So two
+// frames get their padding first.
+torch::Tensor convolved(torch::nn::Conv3dImpl& conv, const torch::Tensor& x, bool is_training) {
+  if (!is_training || x.size(2) != 2) return conv.forward(x);
+  return at::conv3d(at::constant_pad_nd(x, {0, 0, 0, 0, 1, 1}), conv.weight, {}, 1, {0, 1, 1});
+}
+
+// The frames that a pooling over time leaves. A single one stays.
+std::int64_t halved(std::int64_t frames) {
+  return std::max<std::int64_t>(frames / 2, 1);
+}
+
+// Max pooling by two, of [samples, channels, height, width] or [samples, channels, frames, height, width].
+torch::Tensor pooled(const torch::Tensor& x) {
+  if (x.dim() == 4) return at::max_pool2d(x, 2);
+  return at::max_pool3d(x, {std::min<std::int64_t>(x.size(2), 2), 2, 2});
+}
+
+// The numbers that two poolings leave of each image or clip.
+std::int64_t features_of(const Plan& plan) {
+  return 2 * plan.channels * halved(halved(plan.frames)) * (plan.height / 4) * (plan.width / 4);
+}
+
+// dimensions: 2 of images, 3 of clips.
+template <std::size_t dimensions>
 class Cnn final : public ImageNetwork {
  public:
   Cnn(const Plan& plan, std::uint64_t seed, Recomputed recomputed)
       : ImageNetwork(plan, std::move(recomputed)),
-        conv_1_(register_module("conv_1", convolution(plan.colours, plan.channels, 3))),
-        norm_1_(register_module("norm_1", torch::nn::BatchNorm2d(plan.channels))),
-        conv_2_(register_module("conv_2", convolution(plan.channels, 2 * plan.channels, 3))),
-        norm_2_(register_module("norm_2", torch::nn::BatchNorm2d(2 * plan.channels))),
-        classify_(register_module(
-            "classify", torch::nn::Linear(2 * plan.channels * (plan.height / 4) * (plan.width / 4), plan.classes))) {
+        conv_1_(register_module("conv_1", convolution<dimensions>(plan.colours, plan.channels, 3))),
+        norm_1_(register_module("norm_1", Norm<dimensions>(plan.channels))),
+        conv_2_(register_module("conv_2", convolution<dimensions>(plan.channels, 2 * plan.channels, 3))),
+        norm_2_(register_module("norm_2", Norm<dimensions>(2 * plan.channels))),
+        classify_(register_module("classify", torch::nn::Linear(features_of(plan), plan.classes))) {
     initialise(seed);
   }
 
  private:
   torch::Tensor logits(torch::Tensor x) override {
+    if (x.dim() == 5) x = x.transpose(1, 2);  // channels before frames
     for (auto [conv, norm] : {std::pair(&conv_1_, &norm_1_), std::pair(&conv_2_, &norm_2_)}) {
       x = part(
           [conv = *conv, norm = *norm](const torch::Tensor& y, bool is_again) mutable {
-            return at::max_pool2d(at::relu(normalized(*norm, conv->forward(y), is_again)), 2);
+            return pooled(at::relu(normalized(*norm, convolved(*conv, y, norm->is_training()), is_again)));
           },
           x);
     }
@@ -77,10 +118,10 @@ class Cnn final : public ImageNetwork {
     classify_->bias.zero_();
   }
 
-  torch::nn::Conv2d conv_1_;
-  torch::nn::BatchNorm2d norm_1_;
-  torch::nn::Conv2d conv_2_;
-  torch::nn::BatchNorm2d norm_2_;
+  Conv<dimensions> conv_1_;
+  Norm<dimensions> norm_1_;
+  Conv<dimensions> conv_2_;
+  Norm<dimensions> norm_2_;
   torch::nn::Linear classify_;
 };
 
@@ -206,7 +247,8 @@ std::string python_texts(const std::vector<std::string>& texts) {
 constexpr const char* python_head = R"("""The network of a run of task/images in PyTorch.
 
     model = load_model(".")   # the folder of this file, or a safetensors file
-    logits = model(images)    # [batch, classes] of uint8 images [batch, channels, height, width]
+    logits = model(images)    # [batch, classes] of uint8 images [batch, channels, height, width], or of clips
+                              # [batch, frames, channels, height, width]
     names = predict(model, images)
 """
 
@@ -226,12 +268,12 @@ class Model(nn.Module):
             nn.Conv2d(CHANNELS, 2 * CHANNELS, 3, padding=1, bias=False),
             nn.BatchNorm2d(2 * CHANNELS),
         )
-        self.classify = nn.Linear(2 * CHANNELS * (HEIGHT // 4) * (WIDTH // 4), CLASSES)
+        self.classify = nn.Linear(FEATURES, CLASSES)
 
     def forward(self, images):
         x = normalized(images).to(self.classify.weight.dtype)
-        x = F.max_pool2d(F.relu(self.norm_1(self.conv_1(x))), 2)
-        x = F.max_pool2d(F.relu(self.norm_2(self.conv_2(x))), 2)
+        x = F.max_pool2d(F.relu(self.norm_1(self.conv_1(x))), POOL_1)
+        x = F.max_pool2d(F.relu(self.norm_2(self.conv_2(x))), POOL_2)
         return self.classify(x.flatten(1))
 )";
 
@@ -287,7 +329,8 @@ def normalized(images):
     if images.dim() == 3:
         images = images.unsqueeze(1)
     mean, std = (torch.tensor(x, device=images.device).view(-1, 1, 1) for x in (MEAN, STD))
-    return (images / 255 - mean) / std
+    x = (images / 255 - mean) / std
+    return x.transpose(1, 2) if x.dim() == 5 else x  # channels before frames
 
 
 def predict(model, images):
@@ -302,6 +345,19 @@ def load_model(path=None):
     model.classes = NAMES
     return model
 )";
+
+// The network "cnn" in Python. That for clips has the same layers over time as well.
+std::string python_cnn_of(const Plan& plan) {
+  const auto pool = [&](std::int64_t frames) {
+    return plan.frames > 0 ? c10::str("(", std::min<std::int64_t>(frames, 2), ", 2, 2)") : "2";
+  };
+  std::string layers = python_cnn;
+  for (auto at = layers.find("2d"); plan.frames > 0 && at != std::string::npos; at = layers.find("2d"))
+    layers[at] = '3';
+  return c10::str("CHANNELS, FEATURES = ", plan.channels, ", ", features_of(plan),
+                  "\nPOOL_1, POOL_2 = ", pool(plan.frames), ", ", pool(halved(plan.frames)), "\n", python_normalized,
+                  layers);
+}
 
 }  // namespace
 
@@ -328,7 +384,8 @@ torch::Tensor ImageNetwork::part(const std::function<torch::Tensor(const torch::
 
 std::shared_ptr<ImageNetwork> make_network(const Plan& plan, std::uint64_t seed, Recomputed recomputed) {
   if (plan.model != "cnn") return std::make_shared<ResNet>(plan, seed, std::move(recomputed));
-  return std::make_shared<Cnn>(plan, seed, std::move(recomputed));
+  if (plan.frames > 0) return std::make_shared<Cnn<3>>(plan, seed, std::move(recomputed));
+  return std::make_shared<Cnn<2>>(plan, seed, std::move(recomputed));
 }
 
 std::string python_source(const Plan& plan, const std::vector<std::string>& classes) {
@@ -338,7 +395,7 @@ std::string python_source(const Plan& plan, const std::vector<std::string>& clas
   source += "NAMES = " + python_texts(classes) + "\n";
   source += "MEAN, STD = " + python_list(plan.mean) + ", " + python_list(plan.std) + "\n";
   if (plan.model == "cnn") {
-    source += c10::str("CHANNELS = ", plan.channels, "\n", python_normalized, python_cnn);
+    source += python_cnn_of(plan);
   } else {
     const auto stages = stages_of(plan);
     source += c10::str("CHANNELS, BLOCKS = ", stages.channels, ", ", python_list(stages.blocks), "\n");

@@ -14,6 +14,7 @@ struct Plan {
   std::int64_t channels = 16;
   std::vector<std::int64_t> blocks;  // of "resnet"
   std::string stem = "auto";         // "auto", "7x7", "3x3"
+  std::int64_t frames = 0;           // of a clip; 0: images
   std::int64_t colours = 1, height = 0, width = 0, classes = 0;
   std::vector<double> mean, std;  // of each channel, of pixels from 0 to 1
 };
@@ -25,7 +26,8 @@ using Recomputed = std::function<torch::Tensor(const Part& part, const torch::Te
 class ImageNetwork : public torch::nn::Module {
  public:
   ImageNetwork(const Plan& plan, Recomputed recomputed);
-  // Logits [samples, classes] of uint8 images [samples, channels, height, width] or [samples, height, width].
+  // Logits [samples, classes] of uint8 images [samples, channels, height, width] or [samples, height, width], or of
+  // clips [samples, frames, channels, height, width].
   torch::Tensor forward(const torch::Tensor& images);
 
  protected:
@@ -39,7 +41,7 @@ class ImageNetwork : public torch::nn::Module {
   torch::Tensor factor_, shift_;  // no buffers: init_from takes files of other programs, which lack them
 };
 
-// Its weights depend on the plan and the seed alone. "cnn" needs 4 x 4 pixels at least.
+// Its weights depend on the plan and the seed alone. "cnn" needs 4 x 4 pixels at least, and is the one for clips.
 std::shared_ptr<ImageNetwork> make_network(const Plan& plan, std::uint64_t seed, Recomputed recomputed);
 
 // The same in PyTorch, with the same names.

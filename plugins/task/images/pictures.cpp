@@ -73,7 +73,8 @@ Pictures read_pictures(const PictureFiles& files, const PictureOptions& options)
   if (files.is_idx()) {
     all = read_idx_files(files, options);
   } else {
-    const vernier::ImageOptions of_folder = {.channels = options.is_grey ? 1 : 3, .classes = options.names};
+    const vernier::ImageOptions of_folder = {
+        .channels = options.is_grey ? 1 : 3, .classes = options.names, .frames = options.frames};
     auto folder = vernier::is_image_list(files.images) ? vernier::image_list(files.images, of_folder)
                                                        : vernier::image_folder(files.images, of_folder);
     all = {folder.dataset, folder.classes, std::ssize(folder.classes), folder.labels, folder.left_out, folder.contents};
@@ -90,7 +91,7 @@ std::pair<Pictures, Pictures> split_pictures(const Pictures& all, double share, 
   return {part_of(all, parts.training), part_of(all, parts.held_out)};
 }
 
-std::string scarce_classes(const Pictures& all, const Pictures& training) {
+std::string scarce_classes(const Pictures& all, const Pictures& training, const std::string& what) {
   const auto counts = counts_of(all), to_train = counts_of(training);
   std::vector<std::string> absent, single;
   for (std::int64_t i = 0; i < all.classes; ++i) {
@@ -98,9 +99,9 @@ std::string scarce_classes(const Pictures& all, const Pictures& training) {
     if (counts[i].item<std::int64_t>() == 1) single.push_back(vernier::printable(name_of(all, i)));
   }
   std::string text;
-  if (!absent.empty()) text = "classes without an image to train on: " + vernier::some_of(absent);
+  if (!absent.empty()) text = "classes that have no " + what + " to train on: " + vernier::some_of(absent);
   if (!single.empty()) {
-    text += (text.empty() ? "" : "; ") + ("classes with a single image: " + vernier::some_of(single));
+    text += (text.empty() ? "" : "; ") + ("classes with a single " + what + ": " + vernier::some_of(single));
   }
   return text;
 }

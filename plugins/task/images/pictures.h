@@ -1,4 +1,4 @@
-// The data of task/images: folders and lists of images, and IDX files.
+// The data of task/images: folders and lists of images or clips, and IDX files.
 #pragma once
 
 #include <vernier/dataset.h>
@@ -21,10 +21,13 @@ struct PictureOptions {
   std::vector<std::string> names;  // of the classes, if they are known
   bool is_grey = false;
   std::int64_t max_bytes = 0;  // of an IDX file
+  std::int64_t frames = 0;     // of a clip; 0: images
 };
 
 struct Pictures {
-  vernier::DatasetPtr dataset;     // sample: {uint8 [channels, height, width] or [height, width], int64 label}
+  // Sample: {uint8 [height, width], of colour [channels, height, width], or of clips [frames, channels, height, width],
+  // int64 label}.
+  vernier::DatasetPtr dataset;
   std::vector<std::string> names;  // of the classes; none: they are numbers from 0
   std::int64_t classes = 0;
   torch::Tensor labels;  // int64 [samples]
@@ -38,5 +41,6 @@ Pictures read_pictures(const PictureFiles& files, const PictureOptions& options)
 // Returns the images to train on and those held out: the same share of each class, but no class's only image.
 std::pair<Pictures, Pictures> split_pictures(const Pictures& all, double share, std::uint64_t seed);
 
-// Returns a warning about classes without an image to train on, or with a single one of `all`; "": there are none.
-std::string scarce_classes(const Pictures& all, const Pictures& training);
+// Returns a warning about classes that have none to train on, or a single one of `all`; "": there are none. what:
+// "image", "clip".
+std::string scarce_classes(const Pictures& all, const Pictures& training, const std::string& what);

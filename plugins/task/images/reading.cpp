@@ -87,10 +87,9 @@ std::int64_t require_readable(const vernier::Dataset& images, double seconds, co
   });
   if (refused.empty()) return read;
   const auto others = std::ssize(refused) - 1;
-  vernier::refuse(refused.begin()->second +
-                  (others > 0
-                       ? c10::str("; ", others, others == 1 ? " other image is" : " other images are", " refused too")
-                       : ""));
+  vernier::refuse(
+      refused.begin()->second +
+      (others > 0 ? c10::str("; ", others, others == 1 ? " other is" : " others are", " refused too") : ""));
 }
 
 Moments moments_of(const vernier::Dataset& images, std::int64_t channels) {
@@ -102,7 +101,9 @@ Moments moments_of(const vernier::Dataset& images, std::int64_t channels) {
   std::int64_t pixels = 0;
   std::mutex mutex;
   const auto refused = on_threads(chosen, [&](std::int64_t index) {
-    const auto image = pixels_of(images, index).to(torch::kInt64).reshape({channels, -1});
+    auto image = pixels_of(images, index).to(torch::kInt64);
+    if (image.dim() == 4) image = image.transpose(0, 1);  // the channels of a clip
+    image = image.reshape({channels, -1});
     const auto sum = image.sum(1), squares = image.square().sum(1);
     const std::scoped_lock lock(mutex);
     sums[0] += sum;

@@ -1,4 +1,4 @@
-// Reads images before they are needed: whether they can be read, and the mean of their pixels.
+// Reads images and clips before they are needed: whether they can be read, and the mean of their pixels.
 #pragma once
 
 #include <vernier/dataset.h>
@@ -15,7 +15,7 @@ std::int64_t require_readable(const vernier::Dataset& images, double seconds, co
 struct Moments {
   std::vector<double> mean, std;  // of each channel, of pixels from 0 to 1
 };
-// Measures the first, every n-th, … of 1024 images. Sums of whole numbers are exact, whatever their order.
+// Measures the first, every n-th, … of 1024 images or clips. Sums of whole numbers are exact, whatever their order.
 Moments moments_of(const vernier::Dataset& images, std::int64_t channels);
 
 // Returns the pixels of an image. Throws Error with the place of one that cannot be read.

@@ -18,7 +18,7 @@ namespace {
 constexpr std::int64_t max_pixels = 89'478'485;  // of a resized image; ImageOptions::max_pixels has the same
 
 void check_image(const torch::Tensor& image) {
-  if (image.dim() != 2 && image.dim() != 3) {
+  if (image.dim() < 2 || image.dim() > 4) {
     refuse(c10::str("an image has the shape [channels, height, width] or [height, width], not ", image.sizes()));
   }
 }
@@ -51,9 +51,11 @@ torch::Tensor resized(const torch::Tensor& image, std::int64_t height, std::int6
   check_image(image);
   if (image.numel() == 0) refuse("an image without pixels cannot be resized");
   if (height_of(image) == height && width_of(image) == width) return image;
-  const auto batch = image.dim() == 3 ? image.unsqueeze(0) : image.unsqueeze(0).unsqueeze(0);
-  const auto result = at::_upsample_bilinear2d_aa(batch.contiguous(), {height, width}, /*align_corners=*/false);
-  return result.view(image.dim() == 3 ? std::vector{image.size(0), height, width} : std::vector{height, width});
+  auto sizes = image.sizes().vec();
+  sizes[sizes.size() - 2] = height, sizes.back() = width;
+  auto batch = image;
+  while (batch.dim() < 4) batch = batch.unsqueeze(0);
+  return at::_upsample_bilinear2d_aa(batch.contiguous(), {height, width}, /*align_corners=*/false).view(sizes);
 }
 
 // As torchvision's RandomResizedCrop.get_params.
@@ -179,7 +181,7 @@ Transform normalize(std::vector<double> mean, std::vector<double> std) {
   return [mean = as_tensor(mean), std = as_tensor(std)](const torch::Tensor& image, Random&) {
     check_image(image);
     if (!image.is_floating_point()) refuse("normalize needs a floating-point image; put to_float() before it");
-    const auto channels = image.dim() == 3 ? image.size(0) : 1;
+    const auto channels = image.dim() == 2 ? 1 : image.size(-3);
     if (mean.size(0) != 1 && mean.size(0) != channels) {
       refuse(c10::str("normalize has ", mean.size(0), " means, and the image has ", channels, " channels"));
     }

@@ -356,8 +356,8 @@ DatasetPtr of_one_size(const DatasetPtr& images, std::int64_t size) {
   const auto first = images->get(0, none).at(0).sizes().vec();
   return transform(images, {[first](const torch::Tensor& image, Random&) {
                      if (image.sizes() == first) return image;
-                     refuse(c10::str("the image has the shape ", image.sizes(), ", and the first one ",
-                                     c10::IntArrayRef(first), "; set `size`"));
+                     refuse(c10::str(first.size() == 4 ? "the clip" : "the image", " has the shape ", image.sizes(),
+                                     ", and the first one ", c10::IntArrayRef(first), "; set `size`"));
                    }});
 }
 

@@ -178,7 +178,8 @@ std::vector<Case> cases_of_folders() {
       {"a folder around the classes", [](F f) { plain(f, "d/images"); },
        "'/d' has a single folder, and the classes are in it; name it by images = \"/d/images\""},
       {"a folder in a class", beside("d/ant/old/1.png", picture(0)),
-       "'/d/ant/old' is a folder within a class; move its images to the class, or the folder elsewhere"},
+       "'/d/ant/old' is a folder within a class; move its images to the class, or the folder elsewhere; if it is a "
+       "clip, set `frames` of task/images"},
       {"classes of one image",
        [](F f) {
          plain(f);
@@ -207,7 +208,7 @@ std::vector<Case> cases_of_images() {
            f.write(name, picture(1).substr(0, 60));
          }
        },
-       "'/d/ant/8.png' is a damaged PNG: it is cut short; 2 other images are refused too",
+       "'/d/ant/8.png' is a damaged PNG: it is cut short; 2 others are refused too",
        "d",
        {{"validation_share", value(0.0)}}},
       {"a damaged image among those held out",
@@ -362,7 +363,7 @@ TEST_CASE("images: predict says what it leaves out, and refuses damaged images")
   CHECK(said("n/3.gif") == "'/n/3.gif' is neither PNG, JPEG nor WebP (GIF); convert it");
   folder.write("n/4.png", picture(1).substr(0, 60));
   folder.write("n/5.png", picture(1).substr(0, 60));
-  CHECK(said("n") == "'/n/4.png' is a damaged PNG: it is cut short; 1 other image is refused too");
+  CHECK(said("n") == "'/n/4.png' is a damaged PNG: it is cut short; 1 other is refused too");
 }
 
 }  // namespace images_odd_test

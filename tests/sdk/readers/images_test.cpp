@@ -236,7 +236,7 @@ TEST_CASE("images: folders that are no classes with images are refused") {
   copied(folder, "cat/old/c.png", "rgb.png");
   CHECK(refusal() == "'" + root +
                          "/cat/old' is a folder within a class; move its images to the class, or the "
-                         "folder elsewhere");
+                         "folder elsewhere; if it is a clip, set `frames` of task/images");
   std::filesystem::remove_all(folder / "cat/old");
   std::filesystem::remove(folder / "dog/2.PNG");
   CHECK(refusal() == "the class '" + root +

@@ -87,16 +87,18 @@ VERNIER_API DatasetPtr dataset_of(std::vector<torch::Tensor> tensors, std::strin
                                   std::function<std::string(std::int64_t index)> where = {});
 
 // Images without classes: one file, or the PNG, JPEG and WebP files of a folder by name, without those whose names
-// begin with a dot. Sample: {uint8 [channels, height, width], int64 number of the file in `names`}.
+// begin with a dot. Sample: {uint8 [channels, height, width], int64 number of the file in `names`}. With options.frames
+// clips as of image_folder(): a .npy file, a folder of frames, or a folder of both.
+struct ImageOptions;
 struct ImageFiles {
   DatasetPtr dataset;
   std::vector<std::string> names;
   std::string left_out;  // as of ImageFolder
 };
-VERNIER_API ImageFiles image_files(const std::string& path, std::int64_t channels);
+VERNIER_API ImageFiles image_files(const std::string& path, const ImageOptions& options);
 
-// The middle square of each image as size x size pixels; 0: images stay, and one of another size than the first is
-// refused.
+// The middle square of each image or frame as size x size pixels; 0: images stay, and one of another size than the
+// first is refused.
 VERNIER_API DatasetPtr of_one_size(const DatasetPtr& images, std::int64_t size);
 
 }  // namespace vernier

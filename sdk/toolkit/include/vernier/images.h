@@ -1,4 +1,5 @@
-// Images in PNG, JPEG and WebP files, one or a folder of classes.
+// Images in PNG, JPEG and WebP files, one or a folder of classes; and clips, which are folders of such frames or NumPy
+// files.
 //
 //   const auto training = vernier::image_folder("train");
 //   vernier::ImageOptions options;
@@ -21,7 +22,9 @@ struct ImageOptions {
   std::int64_t channels = 3;  // red, green and blue; or 1: grey
   // An image of more pixels is refused before it is decoded: a small file can claim any size. The default is Pillow's.
   std::int64_t max_pixels = 89'478'485;
-  std::vector<std::string> classes;  // of image_folder(): the names of the folders; none: all that are there, sorted
+  // The names of the folders, for image_folder(); none: all that are there, sorted.
+  std::vector<std::string> classes = {};
+  std::int64_t frames = 0;  // of folders and lists: how many are taken from each clip; 0: they have images, not clips
 };
 
 // Any thread may call the functions, several at the same time. They throw Error with the path of the image.
@@ -38,10 +41,11 @@ VERNIER_API torch::Tensor decode_image(const std::string& bytes, const std::stri
                                        const ImageOptions& options = {});
 
 struct ImageFolder {
-  DatasetPtr dataset;                // sample: {uint8 [channels, height, width], int64 label}
+  // Sample: {uint8 [channels, height, width], int64 label}; of clips {uint8 [frames, channels, height, width], …}.
+  DatasetPtr dataset;
   std::vector<std::string> classes;  // the label i stands for classes[i]
   torch::Tensor labels;              // int64 [samples]
-  std::string left_out;              // a sentence about files that are left out, with an example; "": there are none
+  std::string left_out;              // a sentence about files that are left out and short clips; "": there are none
   std::string contents;              // a checksum of names, labels and sizes; the dataset's fingerprint has no sizes
 };
 
@@ -52,6 +56,11 @@ struct ImageFolder {
 //
 // An image whose size or time of change differs from when the folder was listed is refused by get(). The fingerprint
 // has the names of all files, but not their bytes, since reading them would take as long as an epoch.
+//
+// With options.frames a class has clips. A clip is a folder of images, in the order of their names with numbers by
+// their value, or a .npy file: uint8 [frames, height, width] or [frames, height, width, 1 or 3]. It is cut into
+// options.frames equal parts, and the middle frame of each is taken; a shorter clip repeats frames. Throws Error for
+// frames that differ in size, and for an array of another form.
 VERNIER_API ImageFolder image_folder(const std::string& root, const ImageOptions& options = {});
 
 // The same of a CSV file with the columns `file` and `label`. Names are relative to the folder of the CSV file. Throws

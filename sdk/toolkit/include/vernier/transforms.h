@@ -4,7 +4,8 @@
 //                                               vernier::to_float(), vernier::normalize({0.485, 0.456, 0.406},
 //                                                                                       {0.229, 0.224, 0.225})});
 //
-// An image is [channels, height, width] or [height, width] on the CPU, uint8 or floating-point. Names and results are
+// An image is [channels, height, width] or [height, width] on the CPU, uint8 or floating-point. All frames of a clip,
+// [frames, channels, height, width], change in the same way. Names and results are
 // those of torchvision.transforms.v2 where it has the same; its random numbers are others.
 #pragma once
 

@@ -29,6 +29,9 @@ DecodedImage decode_webp(const std::string& bytes, std::int64_t channels, std::i
 torch::Tensor pixels_of(std::int64_t height, std::int64_t width, std::int64_t channels, std::int64_t max_pixels,
                         const RefuseImage& refuse);
 
+// Returns pixels [..., 3] in grey, [..., 1], as libpng and libjpeg do it: 0.299 red + 0.587 green + 0.114 blue.
+torch::Tensor grey_of(const torch::Tensor& pixels);
+
 // Returns the orientation that EXIF data name, from their TIFF header on; 1 if they name none.
 int exif_orientation(const unsigned char* bytes, std::size_t count);
 

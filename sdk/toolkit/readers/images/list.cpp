@@ -73,15 +73,15 @@ ImageFolder image_list(const std::string& path, const ImageOptions& options) {
     }
     const auto image = fs::path(path).parent_path() / name;
     std::error_code none;
-    if (!fs::is_regular_file(image, none)) {
+    if (!fs::is_regular_file(image, none) && (options.frames == 0 || !fs::is_directory(image, none))) {
       refuse(table.where(row) + ": '" + shortened(image.string()) +
              (fs::exists(image, none) ? "' is not a file" : "' does not exist") +
              "; file names are relative to the folder of the list");
     }
-    if (!is_taken(image, false, others)) refuse(table.where(row) + ": " + why_not(image));
-    images.push_back(listed_image(image, name, label));
+    if (options.frames == 0 && !is_taken(image, false, others)) refuse(table.where(row) + ": " + why_not(image));
+    images.push_back(listed_image(image, name, label, options, others));
   }
-  return folder_of_images(all, std::move(images), {});
+  return folder_of_images(all, std::move(images), others);
 }
 
 }  // namespace vernier

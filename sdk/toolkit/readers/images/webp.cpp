@@ -43,12 +43,7 @@ DecodedImage decode_webp(const std::string& bytes, std::int64_t channels, std::i
                         static_cast<int>(pixels.stride(0))) == nullptr) {
     refuse("is a damaged WebP, or cut short");
   }
-  if (channels == 1) {  // 0.299 red + 0.587 green + 0.114 blue, as of the other formats
-    const auto parts = pixels.to(torch::kInt32).unbind(2);
-    pixels = ((parts[0] * 299 + parts[1] * 587 + parts[2] * 114 + 500).div(1000, "floor")).to(torch::kUInt8);
-    pixels = pixels.unsqueeze(2);
-  }
-  return {pixels, webp_orientation(bytes)};
+  return {channels == 1 ? grey_of(pixels) : pixels, webp_orientation(bytes)};
 }
 
 }  // namespace vernier
