@@ -8,25 +8,21 @@
 #include <filesystem>
 #include <fstream>
 
-#include "../language/config.h"
 #include "compare.h"
-#include "model.h"
+#include "families.h"
 #include "plain_loop.h"
 
 namespace {
 
 constexpr std::int64_t batch = 8, time = 128;
 
-std::shared_ptr<llama::Network> network() {
+std::shared_ptr<language::Network> network() {
   const std::string folder = VERNIER_BINARY_DIR "/llama_step";
   std::filesystem::create_directories(folder);
-  std::ofstream(folder + "/config.json") << R"({"model_type": "llama"})";
-  const language::Config config(folder);
-  llama::Shape shape;
-  shape.vocabulary = 1024, shape.width = 256, shape.inner = 688, shape.layers = 4;
-  shape.heads = 8, shape.key_heads = 4, shape.head_width = 32;
-  shape.activation = language::activation_of(config, "hidden_act", "silu");
-  return std::make_shared<llama::Network>(shape, llama::Rope(config, shape.head_width, 2048), 1);
+  std::ofstream(folder + "/config.json")
+      << R"({"model_type": "llama", "vocab_size": 1024, "hidden_size": 256, "intermediate_size": 688,
+             "num_hidden_layers": 4, "num_attention_heads": 8, "num_key_value_heads": 4})";
+  return llama::family().make(language::Config(folder), /*dropout=*/-1, /*seed=*/1);
 }
 
 PlainLoop plain_loop(torch::ScalarType weights, bool casts) {

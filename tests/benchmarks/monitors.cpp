@@ -26,7 +26,7 @@ class Monitored {
     run.output = folder / std::to_string(monitors.size()) + (monitors.empty() ? "" : "-" + monitors.front());
     run.quiet = true;  // the terminal's time is not ours
     std::filesystem::create_directories(run.output);
-    loop_.bus().emit(Event::RunBegin, run);
+    vernier::HostApi::emit(loop_.bus(), Event::RunBegin, run);
   }
   void step() { loop_.step(); }
 

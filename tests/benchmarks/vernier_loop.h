@@ -42,7 +42,7 @@ class VernierLoop {
     run_.notices.clear();
     run_.step += 1;
   }
-  vernier::Run& run() { return run_; }
+  vernier::TrainerRun& run() { return run_; }
   vernier::Bus& bus() { return wiring_->bus; }
   std::int64_t optimizer_bytes() const {
     std::int64_t bytes = 0;

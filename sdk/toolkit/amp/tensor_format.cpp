@@ -76,8 +76,8 @@ class Scales {
     fraction_bits_ = element.kind == NumberFormat::Kind::floating ? element.mantissa : element.bits - 2;
     is_power_ = format.has_block_scale && format.scale.kind == NumberFormat::Kind::power_of_two;
     of_tensor_ = largest_of_tensor;
+    if (format.has_block_scale) most_ = format.scale.largest();
     if (!format.tensor_scale) return;
-    most_ = format.scale.largest();
     tensor_scale_ = static_cast<float>(largest_of_tensor / (most_ * largest_));
   }
 
@@ -89,8 +89,8 @@ class Scales {
       const auto scale = static_cast<float>(amax / largest_);
       return std::isfinite(scale) && scale > 0 ? scale : 1;
     }
-    if (!format_.tensor_scale) return static_cast<float>(format_.scale.round(amax / largest_));
-    const double scale = format_.scale.round(amax * most_ / of_tensor_);
+    if (!format_.tensor_scale) return static_cast<float>(nearest(amax / largest_));
+    const double scale = nearest(amax * most_ / of_tensor_);
     return static_cast<float>(scale * static_cast<double>(tensor_scale_));
   }
 
@@ -116,6 +116,16 @@ class Scales {
     }
     if (std::isinf(amax)) exponent = 128 - element_exponent_;
     return static_cast<float>(std::ldexp(1.0, std::clamp(exponent, -127, 127)));
+  }
+
+  // The number of the scale's format that is nearest to one above 0, ties to even, as NumberFormat::round() has it.
+  // That function takes longer than the block's numbers.
+  double nearest(double x) const {
+    const auto& format = format_.scale;
+    if (!format.subnormals || !(x < most_)) return format.round(x);
+    const int exponent = std::max(exponent_of(std::bit_cast<std::uint64_t>(x)), 1 - format.bias);
+    const double step = std::bit_cast<double>(static_cast<std::uint64_t>(exponent - format.mantissa + 1023) << 52);
+    return std::nearbyint(x / step) * step;
   }
 
   const TensorFormat& format_;
