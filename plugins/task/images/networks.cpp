@@ -3,8 +3,6 @@
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/ops/adaptive_avg_pool2d.h>
 #include <ATen/ops/batch_norm.h>
-#include <ATen/ops/constant_pad_nd.h>
-#include <ATen/ops/conv3d.h>
 #include <ATen/ops/linear.h>
 #include <ATen/ops/max_pool2d.h>
 #include <ATen/ops/max_pool3d.h>
@@ -53,17 +51,6 @@ torch::Tensor normalized(Layer& norm, const torch::Tensor& x, bool is_again) {
                         at::globalContext().userEnabledCuDNN());
 }
 
-torch::Tensor convolved(torch::nn::Conv2dImpl& conv, const torch::Tensor& x, bool is_training) {
-  return conv.forward(x);
-}
-
-// oneDNN, as of LibTorch 2.11, computes gradients of a weight in bfloat16 from memory beyond two padded frames. So two
-// frames get their padding first.
-torch::Tensor convolved(torch::nn::Conv3dImpl& conv, const torch::Tensor& x, bool is_training) {
-  if (!is_training || x.size(2) != 2) return conv.forward(x);
-  return at::conv3d(at::constant_pad_nd(x, {0, 0, 0, 0, 1, 1}), conv.weight, {}, 1, {0, 1, 1});
-}
-
 // The frames that a pooling over time leaves. A single one stays.
 std::int64_t halved(std::int64_t frames) {
   return std::max<std::int64_t>(frames / 2, 1);
@@ -100,7 +87,7 @@ class Cnn final : public ImageNetwork {
     for (auto [conv, norm] : {std::pair(&conv_1_, &norm_1_), std::pair(&conv_2_, &norm_2_)}) {
       x = part(
           [conv = *conv, norm = *norm](const torch::Tensor& y, bool is_again) mutable {
-            return pooled(at::relu(normalized(*norm, convolved(*conv, y, norm->is_training()), is_again)));
+            return pooled(at::relu(normalized(*norm, conv->forward(y), is_again)));
           },
           x);
     }

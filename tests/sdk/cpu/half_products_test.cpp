@@ -202,6 +202,28 @@ TEST_CASE("half products: convolutions, forward and backward") {
   check_all(convolutions());
 }
 
+TEST_CASE("half products: filters in bfloat16 that reach beyond both ends of the depth have the gradients of float32") {
+  const Fused fused;
+  for (const std::int64_t depth : {1, 2, 3, 4}) {
+    for (const std::int64_t size : {3, 5}) {
+      CAPTURE(depth);
+      CAPTURE(size);
+      const auto x = torch::randn({2, 8, depth, 5, 6}).to(torch::kBFloat16);
+      const auto weight = torch::randn({16, 8, size, size, size}).to(torch::kBFloat16);
+      const auto gradients = [&, pad = size / 2](torch::ScalarType dtype) {
+        const auto input = x.to(dtype).requires_grad_(), filter = weight.to(dtype).requires_grad_();
+        const auto y = at::conv3d(input, filter, {}, 1, pad);
+        return torch::autograd::grad({y}, {input, filter}, {torch::ones_like(y)});
+      };
+      const auto lowered = gradients(torch::kBFloat16), exact = gradients(torch::kFloat32);
+      for (const std::size_t i : {0, 1}) {
+        const auto apart = (lowered[i].to(torch::kFloat32) - exact[i]).abs().max() / exact[i].abs().max();
+        CHECK(apart.item<double>() < 0.02);
+      }
+    }
+  }
+}
+
 TEST_CASE("half products: the same bits on any number of threads") {
   check_threads(products());
   check_threads(convolutions());
