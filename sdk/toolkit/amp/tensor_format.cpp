@@ -1,5 +1,6 @@
 #include <ATen/ATen.h>
 #include <torch/types.h>
+#include <vernier/emulated_matmul.h>
 #include <vernier/error.h>
 #include <vernier/options.h>
 #include <vernier/tensor_format.h>
@@ -89,12 +90,22 @@ class Scales {
       const auto scale = static_cast<float>(amax / largest_);
       return std::isfinite(scale) && scale > 0 ? scale : 1;
     }
-    if (!format_.tensor_scale) return static_cast<float>(nearest(amax / largest_));
-    const double scale = nearest(amax * most_ / of_tensor_);
-    return static_cast<float>(scale * static_cast<double>(tensor_scale_));
+    return static_cast<float>(in_format(amax) * static_cast<double>(tensor_scale_));
   }
 
+  // The part of the scale that a matrix unit has inside, and the factor that the whole tensor shares.
+  float in_unit(float amax) const {
+    if (amax == 0 || std::isnan(amax) || !format_.has_block_scale) return 1;
+    return is_power_ ? power(amax) : static_cast<float>(in_format(amax));
+  }
+  float outside() const { return format_.has_block_scale ? tensor_scale_ : (*this)(static_cast<float>(of_tensor_)); }
+
  private:
+  // The scale of a block as a number of a format with a mantissa.
+  double in_format(float amax) const {
+    return nearest(format_.tensor_scale ? amax * most_ / of_tensor_ : amax / largest_);
+  }
+
   float power(float amax) const {
     const auto bits = std::bit_cast<std::uint64_t>(static_cast<double>(amax));
     constexpr std::uint64_t fraction = (1ULL << 52) - 1;
@@ -136,6 +147,14 @@ class Scales {
   float tensor_scale_ = 1;
 };
 
+// The least exponent of codes, which hardware does not normalise, times a scale.
+std::int16_t least_exponent(const NumberFormat& format, float scale) {
+  int least = 1 - format.bias;
+  if (format.kind == NumberFormat::Kind::posit) least = -2000;
+  if (format.kind == NumberFormat::Kind::fixed) least = format.largest_exponent();
+  return static_cast<std::int16_t>(least + (std::isfinite(scale) && scale > 0 ? std::ilogb(scale) : 0));
+}
+
 // The rounding of one tensor. Formats that the kernel does not have are rounded number by number.
 class Rounder {
  public:
@@ -146,6 +165,17 @@ class Rounder {
         rule_(is_in_kernel_ ? format : number_format("e4m3")),
         draws_{CountedNoise(draw.seed, 0), draw.bits} {
     draws_.noise.set_step(0);
+  }
+
+  // For a matrix unit: y[i] without the part of the scale that stays outside, and the least exponent of its code.
+  void row(const float* x, const float* scale, const float* in_unit, float* y, std::int16_t* least, std::int64_t count,
+           std::int64_t place) const {
+    for (std::int64_t i = 0; i < count; ++i) y[i] = x[i] / scale[i];
+    row(y, nullptr, y, count, place);
+    for (std::int64_t i = 0; i < count; ++i) {
+      y[i] *= in_unit[i];
+      least[i] = least_exponent(format_, in_unit[i]);
+    }
   }
 
   void row(const float* x, const float* scale, float* y, std::int64_t count, std::int64_t place) const {
@@ -190,6 +220,7 @@ void round_flat(const Rounder& rounder, const float* x, const float* scale, floa
 struct Matrices {
   const float* x;
   float* y;
+  std::int16_t* least;  // nullptr, or y is for a matrix unit
   std::int64_t count, rows, columns;
 };
 
@@ -200,7 +231,7 @@ void round_bands(const Rounder& rounder, const Scales& scales, const Matrices& o
   const auto bands_a_task = std::max<std::int64_t>(1, elements_a_task / std::max<std::int64_t>(1, height * of.columns));
   const auto all = of.count * bands, tasks = (all + bands_a_task - 1) / bands_a_task;
   for_each_chunk(static_cast<std::size_t>(tasks), /*chunks_a_thread=*/2, [&](std::size_t task) {
-    std::vector<float> scale(static_cast<std::size_t>(of.columns));
+    std::vector<float> scale(static_cast<std::size_t>(of.columns)), in_unit(scale);
     const auto first = static_cast<std::int64_t>(task) * bands_a_task;
     for (auto band = first; band < std::min(all, first + bands_a_task); ++band) {
       const auto matrix = band / bands, row = band % bands * height;
@@ -219,10 +250,15 @@ void round_bands(const Rounder& rounder, const Scales& scales, const Matrices& o
         const float one = scales(amax);
         has_zero = has_zero || one == 0;
         std::fill(begin, end, one);
+        if (of.least != nullptr) std::fill_n(in_unit.begin() + from, end - begin, scales.in_unit(amax));
       }
       for (std::int64_t i = 0; i < rows; ++i) {
         const auto at = start + i * of.columns;
-        rounder.row(of.x + at, scale.data(), of.y + at, of.columns, at);
+        if (of.least == nullptr) {
+          rounder.row(of.x + at, scale.data(), of.y + at, of.columns, at);
+        } else {
+          rounder.row(of.x + at, scale.data(), in_unit.data(), of.y + at, of.least + at, of.columns, at);
+        }
         if (!has_zero) continue;  // a scale that the scale's format rounds to zero
         for (std::int64_t column = 0; column < of.columns; ++column) {
           if (scale[static_cast<std::size_t>(column)] == 0) of.y[at + column] = 0;
@@ -287,37 +323,93 @@ TensorFormat tensor_format(const std::string& name) {
   }
 }
 
-torch::Tensor round_to(const torch::Tensor& given, const TensorFormat& format, ScaleBlock block, const Draw& draw) {
+namespace {
+
+at::Tensor turned(const at::Tensor& x) {
+  return x.dim() == 2 ? x.t() : x;
+}
+
+UnitOperand to_device(const UnitOperand& x, at::Device device) {
+  const auto to = [&](const at::Tensor& tensor) { return tensor.defined() ? tensor.to(device) : tensor; };
+  return {to(x.numbers), to(x.least_exponents), to(x.scale)};
+}
+
+// The scale of all numbers, or none. One number is the least exponent of all.
+UnitOperand of_tensor(const Rounder& rounder, const TensorFormat& format, const at::Tensor& x, float largest) {
+  auto y = at::empty_like(x);
+  auto* const to = y.mutable_data_ptr<float>();
+  UnitOperand operand{y, at::empty({}, at::kShort)};
+  float in_unit = 1;
+  if (format.block == 0) {
+    round_flat(rounder, x.const_data_ptr<float>(), nullptr, to, x.numel());
+  } else {
+    const Scales scales(format, largest);
+    const float scale = scales(largest);
+    in_unit = scales.in_unit(largest);
+    at::div_out(y, x, at::scalar_tensor(scale));
+    round_flat(rounder, to, nullptr, to, x.numel());
+    if (in_unit != 1) y.mul_(in_unit);
+    operand.scale = at::scalar_tensor(scales.outside());
+  }
+  *operand.least_exponents.mutable_data_ptr<std::int16_t>() = least_exponent(format.element, in_unit);
+  return operand;
+}
+
+// round_to and unit_operand, of which the first takes the numbers alone.
+UnitOperand rounded(const at::Tensor& given, const TensorFormat& format, ScaleBlock block, const Draw& draw,
+                    bool is_for_unit) {
   const torch::NoGradGuard no_grad;
   require(given, format, draw);
-  if (!given.is_cpu()) return round_to(given.cpu(), format, block, draw).to(given.device());
+  if (!given.is_cpu()) return to_device(rounded(given.cpu(), format, block, draw, is_for_unit), given.device());
   // The copy of a transposed matrix would be dearer than the other block.
   const bool is_turned = given.dim() == 2 && !given.is_contiguous() && given.t().is_contiguous();
   if (is_turned && draw.rounding != Rounding::stochastic) {
-    return round_to(given.t(), format, {block.columns, block.rows}, draw).t();
+    const auto turn = rounded(given.t(), format, {block.columns, block.rows}, draw, is_for_unit);
+    return {turned(turn.numbers), is_for_unit ? turned(turn.least_exponents) : at::Tensor(), turn.scale};
   }
   const auto x = given.to(torch::kFloat32).contiguous();
-  auto y = at::empty_like(x);
-  if (x.numel() == 0) return y;
+  const bool is_of_all = block == per_tensor || format.block < 0;
   const Rounder rounder(format.element, draw);
+  const bool has_largest = format.block != 0 && (is_of_all || format.tensor_scale);
+  const float largest = has_largest ? largest_magnitude(x) : 0;
+  if (is_for_unit && (format.block == 0 || is_of_all || x.numel() == 0)) return of_tensor(rounder, format, x, largest);
+  auto y = at::empty_like(x);
+  if (x.numel() == 0) return {y};
   const auto* const from = x.const_data_ptr<float>();
   auto* const to = y.mutable_data_ptr<float>();
-  if (format.block == 0) {
-    round_flat(rounder, from, nullptr, to, x.numel());
-    return y;
-  }
-  const bool is_of_all = block == per_tensor || format.block < 0;
-  const float largest = is_of_all || format.tensor_scale ? largest_magnitude(x) : 0;
   const Scales scales(format, largest);
-  if (is_of_all) {
-    const float scale = scales(largest);
-    round_flat(rounder, from, &scale, to, x.numel());
-    return y;
+  if (format.block == 0 || is_of_all) {
+    const float scale = format.block == 0 ? 1 : scales(largest);
+    round_flat(rounder, from, format.block == 0 ? nullptr : &scale, to, x.numel());
+    return {y};
   }
-  const Matrices matrices{from, to, x.numel() / (x.size(-2) * x.size(-1)), x.size(-2), x.size(-1)};
+  UnitOperand operand{y};
+  std::int16_t* least = nullptr;
+  if (is_for_unit) {
+    operand.least_exponents = at::empty(x.sizes(), at::kShort);
+    operand.scale = at::scalar_tensor(scales.outside());
+    least = operand.least_exponents.mutable_data_ptr<std::int16_t>();
+  }
+  const Matrices matrices{from, to, least, x.numel() / (x.size(-2) * x.size(-1)), x.size(-2), x.size(-1)};
   round_bands(rounder, scales, matrices, block.rows == 0 ? matrices.rows : block.rows,
               block.columns == 0 ? matrices.columns : block.columns);
-  return y;
+  return operand;
+}
+
+}  // namespace
+
+torch::Tensor round_to(const torch::Tensor& x, const TensorFormat& format, ScaleBlock block, const Draw& draw) {
+  return rounded(x, format, block, draw, /*is_for_unit=*/false).numbers;
+}
+
+UnitOperand unit_operand(const torch::Tensor& x, const TensorFormat& format, ScaleBlock block, const Draw& draw) {
+  const bool is_of_all = block == per_tensor || format.block < 0;
+  if (format.block > 0 && !is_of_all && !format.has_block_scale) {
+    throw Error("no matrix unit multiplies by the float32 scales of the blocks of " + format.name +
+                    "; take scale = \"e8m0\", or one scale for the tensor",
+                Error::Kind::configuration);
+  }
+  return rounded(x, format, block, draw, /*is_for_unit=*/true);
 }
 
 }  // namespace vernier

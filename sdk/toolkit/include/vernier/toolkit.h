@@ -18,7 +18,8 @@
 #include <vernier/fused_kernels.h>
 #include <vernier/matmul.h>
 
-// fp8: quantization, and linear layers that compute in it; any other number format.
+// fp8: quantization, and linear layers that compute in it; any other number format, and products with short sums.
+#include <vernier/emulated_matmul.h>
 #include <vernier/float8.h>
 #include <vernier/float8_linear.h>
 #include <vernier/number_format.h>
