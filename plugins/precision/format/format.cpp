@@ -1,22 +1,29 @@
 // format: rounds the operands of all matrix products and convolutions to number formats, in forward and in backward,
-// and computes with them in float32. So it tries formats that this machine does not have: the numbers are those of the
-// format, the speed is not. docs/formats.md has the formats and recipes; configs/precision/formats has presets.
+// and adds up the products in float32, or as a matrix unit with a shorter accumulator does. So it tries formats and
+// units that this machine does not have: the numbers are theirs, the speed is not. docs/formats.md has the formats and
+// recipes; configs/precision/formats has presets.
 //
 //   forward = "e4m3"             format of x and w in y = x w: a name of `vernier formats`, or of a
-//   [[precision.format]];
-//                                fp32: they are not rounded
+//                                [[precision.format]]; fp32: they are not rounded
 //   backward = "auto"            format of g, the gradient of y, in dx = g wᵀ; auto: as `forward`
 //   weight_gradient = "auto"     format of both operands in dw = xᵀ g; auto: x in `forward`, g in `backward`
 //   scaling = "auto"             of formats without blocks. tensor: a tensor has one float32 scale, from its largest
 //                                magnitude; none; auto: tensor for formats of at most 8 bits, else none
-//   scale_rule = "auto"          of block scales that are powers of two: floor | ceil | even | rceil; auto: the
-//   format's rounding = "nearest"         of x and w: nearest | away | zero | stochastic backward_rounding = "auto" of
-//   g; auto: as `rounding` random_bits = 23             of stochastic rounding, for each number hadamard = 0 the
-//   operands of dw are rotated in pieces of so many numbers, a power of two; 0: not square_weights = false       blocks
-//   of weights are square, so that w and wᵀ have the same codes weights = "fp32"             format to which each
-//   update rounds the weights themselves; fp32: they stay exact otherwise = "fp32"           dtype of everything else:
-//   fp32 | bf16 measure_every = 0            steps between measurements of what rounding does, by layer and operand; 0:
-//   none format = []                  [[precision.format]] tables, your own formats:
+//   scale_rule = "auto"          of block scales that are powers of two: floor | ceil | even | rceil; auto: that of
+//                                the format
+//   rounding = "nearest"         of x and w: nearest | away | zero | stochastic
+//   backward_rounding = "auto"   of g; auto: as `rounding`
+//   random_bits = 23             of stochastic rounding, for each number
+//   hadamard = 0                 the operands of dw are rotated in pieces of so many numbers, a power of two; 0: not
+//   square_weights = false       blocks of weights are square, so that w and wᵀ have the same codes
+//   accumulate = {}              emulated sums of products, as {mantissa = 13, promote_every = 128}; none: float32
+//     accumulate.mantissa          required: fraction bits of the accumulator, up to 23
+//     accumulate.promote_every = 0 products after which it is added to a float32 sum, a multiple of chunk; 0: never
+//     accumulate.chunk = 32        products that one step of the unit adds
+//   weights = "fp32"             format to which each update rounds the weights themselves; fp32: they stay exact
+//   otherwise = "fp32"           dtype of everything else: fp32 | bf16
+//   measure_every = 0            steps between measurements of what rounding does, by layer and operand; 0: none
+//   format = []                  [[precision.format]] tables, your own formats:
 //     format.name                  required: for the options above
 //     format.element = ""          a number format by name; empty: of the seven options that follow
 //     format.exponent = 4          bits
@@ -45,7 +52,7 @@
 #include <fstream>
 #include <set>
 
-#include "products.h"
+#include "accumulate.h"
 
 namespace {
 
@@ -203,6 +210,7 @@ class Format final : public vernier::MixedPrecision {
     const Names names(options);
     read_formats(options, names);
     read_rounding(options);
+    recipe_.accumulator = read_accumulate(options, recipe_);
     measure_every_ =
         options.get("measure_every", 0, "steps between measurements of the rounding; 0: none", vernier::at_least(0));
     options.resumable("measure_every");
@@ -210,7 +218,9 @@ class Format final : public vernier::MixedPrecision {
 
   bool is_mixed() const override { return true; }
   std::string describe() const override {
-    return "products of operands in " + title_ + ", emulated: the numbers are the format's, the speed is not";
+    std::string sums;
+    if (const auto& a = recipe_.accumulator) sums = ", sums with " + std::to_string(a->mantissa) + " fraction bits";
+    return "products of operands in " + title_ + sums + ", emulated: the numbers are the format's, the speed is not";
   }
   std::string emulated() const override { return title_; }
   bool changes(std::string_view) const override { return true; }

@@ -7,6 +7,8 @@
 #include <torch/types.h>
 #include <vernier/error.h>
 
+#include "unfolded.h"
+
 namespace formats {
 
 using torch::Tensor;
@@ -15,6 +17,7 @@ using torch::autograd::variable_list;
 using vernier::Draw;
 using vernier::Rounding;
 using vernier::ScaleBlock;
+using vernier::UnitOperand;
 
 namespace {
 
@@ -47,6 +50,30 @@ Tensor by_channels(const Tensor& x) {
 Tensor by_samples(const Tensor& x) {
   return x.reshape({x.size(0), -1});
 }
+UnitOperand as(UnitOperand x, at::IntArrayRef sizes) {
+  return mapped(x, [&](const Tensor& tensor) { return tensor.view(sizes); });
+}
+
+// The numbers with their scale, for a product in float32.
+Tensor value(const UnitOperand& x) {
+  return x.scale.defined() ? x.numbers * x.scale : x.numbers;
+}
+
+Tensor multiplied(const Recipe& recipe, bool is_emulated, const UnitOperand& a, const UnitOperand& b) {
+  return is_emulated ? vernier::emulated_matmul(a, b, *recipe.accumulator) : at::matmul(value(a), value(b));
+}
+
+UnitOperand transposed(const UnitOperand& x) {
+  return mapped(x, [](const Tensor& tensor) { return tensor.transpose(-2, -1); });
+}
+
+// Two operands as six tensors of autograd, some of which are undefined.
+void save(AutogradContext* context, const UnitOperand& a, const UnitOperand& b) {
+  context->save_for_backward({a.numbers, a.least_exponents, a.scale, b.numbers, b.least_exponents, b.scale});
+}
+UnitOperand saved(const variable_list& list, std::size_t first) {
+  return {list[first], list[first + 1], list[first + 2]};
+}
 
 }  // namespace
 
@@ -66,9 +93,9 @@ void Products::note(const std::string& name, const Tensor& x, const Tensor& y, c
   loss.saturated += beyond.sum().item<double>();
 }
 
-Tensor Products::rounded(const Tensor& x, const std::string& layer, Operand operand, const OptionalFormat& format,
-                         int summed, bool is_weight) {
-  if (!format) return x.to(torch::kFloat32);
+UnitOperand Products::rounded(const Tensor& x, const std::string& layer, Operand operand, const OptionalFormat& format,
+                              int summed, bool is_weight) {
+  if (!format) return {x.to(torch::kFloat32)};
   ScaleBlock block = vernier::per_tensor;
   if (format->block > 0) {
     const bool is_square = is_weight && recipe_.square_weights;
@@ -77,9 +104,10 @@ Tensor Products::rounded(const Tensor& x, const std::string& layer, Operand oper
                            : ScaleBlock{format->block, 1};
   }
   const auto draw = drawn(operand == Operand::g ? recipe_.backward : recipe_.forward);
-  const auto y = vernier::round_to(x, *format, block, draw);
+  auto y = recipe_.accumulator ? vernier::unit_operand(x, *format, block, draw)
+                               : UnitOperand{vernier::round_to(x, *format, block, draw)};
   static constexpr const char* names[] = {"/x", "/w", "/g"};
-  if (measures_) note(layer + names[static_cast<int>(operand)], x, y, *format, block);
+  if (measures_) note(layer + names[static_cast<int>(operand)], x, value(y), *format, block);
   return y;
 }
 
@@ -122,10 +150,10 @@ struct MatmulFunction final : torch::autograd::Function<MatmulFunction> {
     const auto& recipe = p.recipe();
     const auto x = p.rounded(a, layer, Operand::x, recipe.x, -1);
     const auto w = p.rounded(b, layer, Operand::w, recipe.w, -2, is_weight);
-    const auto y = at::matmul(x, w);
+    const auto y = multiplied(recipe, recipe.is_emulated(recipe.x, recipe.w), x, w);
     if (is_recorded) {
       // All copies are rounded from the exact tensors, not from rounded ones.
-      Tensor for_dx, for_dw;
+      UnitOperand for_dx, for_dw;
       if (a.requires_grad()) {
         for_dx = !recipe.g || p.reuses(recipe.w, recipe.w, is_weight)
                      ? w
@@ -135,7 +163,7 @@ struct MatmulFunction final : torch::autograd::Function<MatmulFunction> {
         for_dw =
             p.takes_x_again() ? x : p.rounded(p.rotates() ? p.rotated(a) : a, layer, Operand::x, recipe.x_for_dw, -2);
       }
-      context->save_for_backward({for_dx, for_dw});
+      save(context, for_dx, for_dw);
       context->saved_data["held"] = c10::IValue::make_capsule(c10::make_intrusive<Held>(products, layer));
       context->saved_data["a"] = a.sizes().vec();
       context->saved_data["b"] = b.sizes().vec();
@@ -148,18 +176,23 @@ struct MatmulFunction final : torch::autograd::Function<MatmulFunction> {
     const auto held = held_in(context);
     auto& p = *held->products;
     const auto& recipe = p.recipe();
-    const auto saved = context->get_saved_variables();
+    const auto list = context->get_saved_variables();
     const auto& g = gradients[0];
-    Tensor da, db, g_for_dx;
+    Tensor da, db;
+    UnitOperand g_for_dx;
     if (context->needs_input_grad(0)) {
       g_for_dx = p.rounded(g, held->layer, Operand::g, recipe.g, -1);
-      da = at::sum_to(at::matmul(g_for_dx, saved[0].transpose(-2, -1)), context->saved_data["a"].toIntVector());
+      const bool is_emulated = recipe.is_emulated(recipe.g, recipe.w);
+      da = at::sum_to(multiplied(recipe, is_emulated, g_for_dx, transposed(saved(list, 0))),
+                      context->saved_data["a"].toIntVector());
     }
     if (context->needs_input_grad(1)) {
-      const bool reuses = g_for_dx.defined() && !p.rotates() && p.reuses(recipe.g, recipe.g_for_dw, false);
+      const bool reuses = g_for_dx.numbers.defined() && !p.rotates() && p.reuses(recipe.g, recipe.g_for_dw, false);
       const auto g_for_dw =
           reuses ? g_for_dx : p.rounded(p.rotates() ? p.rotated(g) : g, held->layer, Operand::g, recipe.g_for_dw, -2);
-      db = at::sum_to(at::matmul(saved[1].transpose(-2, -1), g_for_dw), context->saved_data["b"].toIntVector());
+      const bool is_emulated = recipe.is_emulated(recipe.x_for_dw, recipe.g_for_dw);
+      db = at::sum_to(multiplied(recipe, is_emulated, transposed(saved(list, 3)), g_for_dw),
+                      context->saved_data["b"].toIntVector());
     }
     return {da, db, {}, {}, {}, {}};
   }
@@ -173,24 +206,26 @@ struct ConvolutionFunction final : torch::autograd::Function<ConvolutionFunction
     using Operand = Products::Operand;
     auto& p = *products;
     const auto& recipe = p.recipe();
-    const auto x = p.rounded(by_channels(input), layer, Operand::x, recipe.x, -2).view(input.sizes());
-    const auto w = p.rounded(by_channels(weight), layer, Operand::w, recipe.w, -2).view(weight.sizes());
-    const auto y = at::convolution(x, w, {}, shape.stride, shape.padding, shape.dilation, false,
-                                   std::vector<std::int64_t>(shape.stride.size(), 0), shape.groups);
+    const auto x = as(p.rounded(by_channels(input), layer, Operand::x, recipe.x, -2), input.sizes());
+    const auto w = as(p.rounded(by_channels(weight), layer, Operand::w, recipe.w, -2), weight.sizes());
+    const auto y = recipe.is_emulated(recipe.x, recipe.w)
+                       ? unfolded_convolution(x, w, shape, *recipe.accumulator)
+                       : at::convolution(value(x), value(w), {}, shape.stride, shape.padding, shape.dilation, false,
+                                         std::vector<std::int64_t>(shape.stride.size(), 0), shape.groups);
     if (is_recorded) {
-      Tensor for_dx, for_dw;
+      UnitOperand for_dx, for_dw;
       if (input.requires_grad()) {
         for_dx = !recipe.g || p.reuses(recipe.w, recipe.w, false)
                      ? w
-                     : p.rounded(by_samples(weight), layer, Operand::w, recipe.w, -2).view(weight.sizes());
+                     : as(p.rounded(by_samples(weight), layer, Operand::w, recipe.w, -2), weight.sizes());
       }
       if (weight.requires_grad()) {
         for_dw = p.takes_x_again()
                      ? x
-                     : p.rounded(by_samples(input), layer, Operand::x, recipe.x_for_dw, -2).view(input.sizes());
+                     : as(p.rounded(by_samples(input), layer, Operand::x, recipe.x_for_dw, -2), input.sizes());
       }
       // Only shapes count where no gradient is asked for, and these tensors are there anyway.
-      context->save_for_backward({for_dx.defined() ? for_dx : w, for_dw.defined() ? for_dw : x});
+      save(context, for_dx.numbers.defined() ? for_dx : w, for_dw.numbers.defined() ? for_dw : x);
       auto& data = context->saved_data;
       data["held"] = c10::IValue::make_capsule(c10::make_intrusive<Held>(products, layer));
       data["stride"] = shape.stride;
@@ -206,26 +241,33 @@ struct ConvolutionFunction final : torch::autograd::Function<ConvolutionFunction
     const auto held = held_in(context);
     auto& p = *held->products;
     const auto& recipe = p.recipe();
-    const auto saved = context->get_saved_variables();
+    const auto list = context->get_saved_variables();
+    const auto w = saved(list, 0), x = saved(list, 3);
     const auto& g = gradients[0];
     auto& data = context->saved_data;
-    const auto stride = data["stride"].toIntVector(), padding = data["padding"].toIntVector(),
-               dilation = data["dilation"].toIntVector();
-    const std::vector<std::int64_t> none(stride.size(), 0);
-    const auto gradient = [&](const Tensor& of, bool of_input) {
-      return at::convolution_backward(of, saved[1], saved[0], at::OptionalIntArrayRef(), stride, padding, dilation,
-                                      false, none, data["groups"].toInt(), {of_input, !of_input, false});
+    const Products::Convolution shape{data["stride"].toIntVector(), data["padding"].toIntVector(),
+                                      data["dilation"].toIntVector(), data["groups"].toInt()};
+    const std::vector<std::int64_t> none(shape.stride.size(), 0);
+    const auto gradient = [&](const UnitOperand& of, bool of_input) {
+      return at::convolution_backward(value(of), value(x), value(w), at::OptionalIntArrayRef(), shape.stride,
+                                      shape.padding, shape.dilation, false, none, shape.groups,
+                                      {of_input, !of_input, false});
     };
-    Tensor dx, dw, g_for_dx;
+    Tensor dx, dw;
+    UnitOperand g_for_dx;
     if (context->needs_input_grad(0)) {
-      g_for_dx = p.rounded(by_channels(g), held->layer, Operand::g, recipe.g, -2).view(g.sizes());
-      dx = std::get<0>(gradient(g_for_dx, true));
+      g_for_dx = as(p.rounded(by_channels(g), held->layer, Operand::g, recipe.g, -2), g.sizes());
+      dx = recipe.is_emulated(recipe.g, recipe.w)
+               ? unfolded_input_gradient(g_for_dx, w, x.numbers.sizes(), shape, *recipe.accumulator)
+               : std::get<0>(gradient(g_for_dx, true));
     }
     if (context->needs_input_grad(1)) {
-      const bool reuses = g_for_dx.defined() && p.reuses(recipe.g, recipe.g_for_dw, false);
+      const bool reuses = g_for_dx.numbers.defined() && p.reuses(recipe.g, recipe.g_for_dw, false);
       const auto g_for_dw =
-          reuses ? g_for_dx : p.rounded(by_samples(g), held->layer, Operand::g, recipe.g_for_dw, -2).view(g.sizes());
-      dw = std::get<1>(gradient(g_for_dw, false));
+          reuses ? g_for_dx : as(p.rounded(by_samples(g), held->layer, Operand::g, recipe.g_for_dw, -2), g.sizes());
+      dw = recipe.is_emulated(recipe.x_for_dw, recipe.g_for_dw)
+               ? unfolded_weight_gradient(x, g_for_dw, w.numbers.sizes(), shape, *recipe.accumulator)
+               : std::get<1>(gradient(g_for_dw, false));
     }
     return {dx, dw, {}, {}, {}, {}};
   }

@@ -1,7 +1,7 @@
 // Matrix products and convolutions whose operands are rounded to formats, in forward and in backward.
 #pragma once
 
-#include <vernier/tensor_format.h>
+#include <vernier/emulated_matmul.h>
 
 #include <map>
 #include <memory>
@@ -22,6 +22,10 @@ struct Recipe {
   bool square_weights = false;      // blocks of w are square, so that w and wᵀ have the same codes
   std::int64_t hadamard = 0;        // both operands of dw are rotated along the summed dimension; 0: no
   torch::Tensor rotation;           // [hadamard, hadamard], orthogonal
+  std::optional<vernier::ProductAccumulator> accumulator;  // of products of two rounded operands; nothing: float32
+
+  // Returns whether the accumulator adds up a product of operands in these formats.
+  bool is_emulated(const OptionalFormat& a, const OptionalFormat& b) const { return accumulator && a && b; }
 };
 
 // The sums of what rounding did to one operand of a layer in a step.
@@ -43,7 +47,8 @@ class Products {
     std::int64_t groups = 1;
   };
   // Returns the convolution of input [N, C, ...] and weight [O, C / groups, ...] in float32, without a bias. Blocks lie
-  // along the channels, and for the gradient of the weight along the samples.
+  // along the channels, and for the gradient of the weight along the samples. An emulated accumulator adds channel by
+  // channel for each position of the kernel, and for the gradient of the weight position by position for each sample.
   static torch::Tensor convolution(const std::shared_ptr<Products>& products, const std::string& layer,
                                    const torch::Tensor& input, const torch::Tensor& weight, const Convolution& shape);
 
@@ -55,9 +60,10 @@ class Products {
   friend struct MatmulFunction;
   friend struct ConvolutionFunction;
   enum class Operand { x, w, g };
-  // Rounds matrices [..., rows, columns]. summed: the dimension that the product sums over, -1 or -2.
-  torch::Tensor rounded(const torch::Tensor& x, const std::string& layer, Operand operand, const OptionalFormat& format,
-                        int summed, bool is_weight = false);
+  // Rounds matrices [..., rows, columns]. summed: the dimension that the product sums over, -1 or -2. Without an
+  // accumulator the result is its numbers alone.
+  vernier::UnitOperand rounded(const torch::Tensor& x, const std::string& layer, Operand operand,
+                               const OptionalFormat& format, int summed, bool is_weight = false);
   torch::Tensor rotated(const torch::Tensor& x) const;
   bool rotates() const;
   bool takes_x_again() const;

@@ -1,0 +1,34 @@
+// Convolutions and their gradients as matrix products with an emulated accumulator, on any number of dimensions.
+#pragma once
+
+#include <vernier/emulated_matmul.h>
+
+#include "products.h"
+
+namespace formats {
+
+// Returns the operand with `change` of its numbers, and of its least exponents if each number has one.
+template <class Change>
+vernier::UnitOperand mapped(const vernier::UnitOperand& x, const Change& change) {
+  const auto& least = x.least_exponents;
+  const bool has_each = least.defined() && least.dim() != 0;
+  return {change(x.numbers), has_each ? change(least) : least, x.scale};
+}
+
+// Returns y [N, O, ...] of x [N, C, ...] and w [O, C / groups, ...]. The sums go over the positions of the kernel, the
+// last dimension fastest, and at each over the channels of the group.
+torch::Tensor unfolded_convolution(const vernier::UnitOperand& x, const vernier::UnitOperand& w,
+                                   const Products::Convolution& shape, const vernier::ProductAccumulator& accumulator);
+
+// Returns dx of the given sizes. The sums are those of a convolution of g with the mirrored kernel; a stride puts zeros
+// between the positions of g.
+torch::Tensor unfolded_input_gradient(const vernier::UnitOperand& g, const vernier::UnitOperand& w,
+                                      at::IntArrayRef sizes, const Products::Convolution& shape,
+                                      const vernier::ProductAccumulator& accumulator);
+
+// Returns dw of the given sizes. The sums go over the samples, and for each over the positions of g.
+torch::Tensor unfolded_weight_gradient(const vernier::UnitOperand& x, const vernier::UnitOperand& g,
+                                       at::IntArrayRef sizes, const Products::Convolution& shape,
+                                       const vernier::ProductAccumulator& accumulator);
+
+}  // namespace formats

@@ -1,0 +1,318 @@
+// precision/format with `accumulate`: y, dx and dw are products of the rounded operands with an emulated accumulator.
+#include <ATen/ATen.h>
+#include <doctest/doctest.h>
+#include <torch/types.h>
+#include <vernier/activation_checkpoint.h>
+#include <vernier/emulated_matmul.h>
+#include <vernier/error.h>
+#include <vernier/host.h>
+
+#include "oracle.h"
+#include "plugin_library.h"
+#include "small_run.h"
+#include "thrown.h"
+
+namespace accumulate_test {
+
+using torch::Tensor;
+using vernier::emulated_matmul;
+using vernier::Precision;
+using vernier::ProductAccumulator;
+using vernier::ScaleBlock;
+using vernier::unit_operand;
+using vernier::UnitOperand;
+
+namespace {
+
+constexpr ProductAccumulator hopper{.mantissa = 13, .chunk = 32, .promote_every = 64};
+constexpr const char* of_hopper = "\naccumulate = {mantissa = 13, promote_every = 64}";
+
+struct Layers final : torch::nn::Module {
+  Layers() : weight(register_parameter("weight", torch::randn({48, 200}).div_(8))) {}
+  Tensor weight;
+};
+
+struct Policy {
+  explicit Policy(const std::string& options) {
+    const auto config = from_toml({"[precision]\n" + options});
+    plugin = make_plugin<Precision>("precision/format", std::get<vernier::Table>(config.at("precision").data));
+    torch::manual_seed(3);
+    model = std::make_shared<Layers>();
+    run.model = model;
+    vernier::set_log_sink([](vernier::Level, const std::string&, const std::string&) {});
+    plugin->prepare(run);
+  }
+  ~Policy() { vernier::set_log_sink(nullptr); }
+  template <class Body>
+  Tensor operator()(const Body& body) {
+    return plugin->forward(body);
+  }
+  vernier::TrainerRun run;
+  std::shared_ptr<Layers> model;
+  std::unique_ptr<Precision> plugin;
+};
+
+// summed: the dimension of matrices along which blocks lie, -1 or -2.
+UnitOperand operand(const Tensor& x, const std::string& name, int summed) {
+  auto format = vernier::tensor_format(name);
+  if (format.block == 0 && format.element.bits <= 8) format.block = -1;
+  if (format.block <= 0) return unit_operand(x.detach(), format);
+  return unit_operand(x.detach(), format, summed == -1 ? ScaleBlock{1, format.block} : ScaleBlock{format.block, 1});
+}
+
+UnitOperand turned(const UnitOperand& x) {
+  const auto& least = x.least_exponents;
+  return {x.numbers.transpose(-2, -1), least.dim() == 0 ? least : least.transpose(-2, -1), x.scale};
+}
+
+struct Products {
+  Tensor y, dx, dw;
+};
+
+Products linear(Policy& policy, const Tensor& x, const Tensor& g) {
+  const auto input = x.detach().clone().requires_grad_();
+  policy.model->weight.mutable_grad() = Tensor();
+  const auto y = policy([&] { return at::linear(input, policy.model->weight); });
+  y.backward(g);
+  return {y.detach(), input.grad(), policy.model->weight.grad()};
+}
+
+}  // namespace
+
+TEST_CASE("accumulate: a linear layer adds y, dx and dw with the accumulator, each of its own rounded operands") {
+  struct Row {
+    const char *forward, *backward;
+  };
+  for (const auto& row :
+       {Row{"e4m3", "e5m2"}, {"bf16", "bf16"}, {"nvfp4", "nvfp4"}, {"mxfp8", "fp16"}, {"int8", "e4m3"}}) {
+    const std::string forward = row.forward, backward = row.backward;
+    CAPTURE(forward);
+    Policy policy("forward = '" + forward + "'\nbackward = '" + backward + "'" + of_hopper);
+    const auto x = torch::randn({5, 37, 200}), g = torch::randn({5, 37, 48}).mul_(1e-3);
+    const auto found = linear(policy, x, g);
+    const auto a = x.view({-1, 200}), e = g.view({-1, 48}), w = policy.model->weight.detach();
+    const auto y = emulated_matmul(operand(a, forward, -1), turned(operand(w, forward, -1)), hopper);
+    CHECK(same_bits(found.y.reshape({-1, 48}), y));
+    const auto dx = emulated_matmul(operand(e, backward, -1), operand(w, forward, -2), hopper);
+    CHECK(same_bits(found.dx.reshape({-1, 200}), dx));
+    const auto dw = emulated_matmul(turned(operand(a, forward, -2)), operand(e, backward, -2), hopper);
+    CHECK(same_bits(found.dw, dw.t()));
+    Policy plain("forward = '" + forward + "'\nbackward = '" + backward + "'");
+    const auto exact = linear(plain, x, g);
+    CHECK_FALSE(torch::equal(found.y, exact.y));
+    CHECK((found.y - exact.y).abs().max().item<double>() < 2e-2);
+  }
+}
+
+TEST_CASE("accumulate: products in batches and with broadcasting, and their gradients") {
+  Policy policy(std::string("forward = 'e4m3'") + of_hopper);
+  const auto a = torch::randn({3, 2, 7, 130}).requires_grad_(), b = torch::randn({2, 130, 9}).requires_grad_();
+  const auto y = policy([&] { return at::matmul(a, b); });
+  CHECK(same_bits(y.detach(), emulated_matmul(operand(a, "e4m3", -1), operand(b, "e4m3", -2), hopper)));
+  const auto g = torch::randn_like(y);
+  y.backward(g);
+  CHECK(same_bits(a.grad(), emulated_matmul(operand(g, "e4m3", -1), turned(operand(b, "e4m3", -1)), hopper)));
+  const auto each = emulated_matmul(turned(operand(a, "e4m3", -2)), operand(g, "e4m3", -2), hopper);
+  CHECK(same_bits(b.grad(), each.sum(0)));
+}
+
+namespace {
+
+constexpr std::int64_t groups = 2;
+constexpr std::int64_t stride[] = {2, 1}, padding[] = {1, 2}, dilation[] = {1, 2};
+
+// The numbers that one sum multiplies, in its order.
+struct Sum {
+  std::vector<float> a, b;
+  void add(const Tensor& x, const Tensor& y) {
+    a.push_back(x.item<float>());
+    b.push_back(y.item<float>());
+  }
+  void add_zero() {
+    a.push_back(0);
+    b.push_back(0);
+  }
+  float value() const {
+    return emulated_matmul(torch::tensor(a).unsqueeze(0), torch::tensor(b).unsqueeze(1), {.mantissa = 8, .chunk = 4})
+        .item<float>();
+  }
+};
+
+// One element after another; the order of the sums is that of docs/formats.md.
+Tensor output_by_loop(const Tensor& x, const Tensor& w, const Tensor& like) {
+  auto y = torch::zeros_like(like);
+  const auto channels = w.size(1), outputs = w.size(0) / groups;
+  for (std::int64_t n = 0; n < y.size(0); ++n) {
+    for (std::int64_t o = 0; o < y.size(1); ++o) {
+      for (std::int64_t p = 0; p < y.size(2) * y.size(3); ++p) {
+        Sum sum;
+        const auto row = p / y.size(3), column = p % y.size(3);
+        for (std::int64_t k = 0; k < w.size(2) * w.size(3); ++k) {
+          const auto i = k / w.size(3), j = k % w.size(3);
+          const auto r = row * stride[0] + i * dilation[0] - padding[0],
+                     c = column * stride[1] + j * dilation[1] - padding[1];
+          for (std::int64_t channel = 0; channel < channels; ++channel) {
+            const bool is_inside = r >= 0 && r < x.size(2) && c >= 0 && c < x.size(3);
+            is_inside ? sum.add(x[n][o / outputs * channels + channel][r][c], w[o][channel][i][j]) : sum.add_zero();
+          }
+        }
+        y[n][o][row][column] = sum.value();
+      }
+    }
+  }
+  return y;
+}
+
+Tensor input_gradient_by_loop(const Tensor& g, const Tensor& w, const Tensor& like) {
+  auto dx = torch::zeros_like(like);
+  const auto channels = w.size(1), outputs = w.size(0) / groups;
+  for (std::int64_t n = 0; n < dx.size(0); ++n) {
+    for (std::int64_t c = 0; c < dx.size(1); ++c) {
+      for (std::int64_t p = 0; p < dx.size(2) * dx.size(3); ++p) {
+        Sum sum;
+        for (std::int64_t k = w.size(2) * w.size(3) - 1; k >= 0; --k) {  // the mirrored kernel
+          const auto i = k / w.size(3), j = k % w.size(3);
+          const auto r = p / dx.size(3) + padding[0] - i * dilation[0],
+                     q = p % dx.size(3) + padding[1] - j * dilation[1];
+          const bool is_between = r < 0 || q < 0 || r % stride[0] != 0 || q % stride[1] != 0 ||
+                                  r / stride[0] >= g.size(2) || q / stride[1] >= g.size(3);
+          for (std::int64_t output = 0; output < outputs; ++output) {
+            const auto o = c / channels * outputs + output;
+            is_between ? sum.add_zero() : sum.add(g[n][o][r / stride[0]][q / stride[1]], w[o][c % channels][i][j]);
+          }
+        }
+        dx[n][c][p / dx.size(3)][p % dx.size(3)] = sum.value();
+      }
+    }
+  }
+  return dx;
+}
+
+Tensor weight_gradient_by_loop(const Tensor& x, const Tensor& g, const Tensor& like) {
+  auto dw = torch::zeros_like(like);
+  const auto channels = dw.size(1), outputs = dw.size(0) / groups;
+  for (std::int64_t o = 0; o < dw.size(0); ++o) {
+    for (std::int64_t c = 0; c < channels; ++c) {
+      for (std::int64_t k = 0; k < dw.size(2) * dw.size(3); ++k) {
+        Sum sum;
+        for (std::int64_t n = 0; n < g.size(0); ++n) {
+          for (std::int64_t p = 0; p < g.size(2) * g.size(3); ++p) {
+            const auto r = p / g.size(3) * stride[0] + k / dw.size(3) * dilation[0] - padding[0];
+            const auto q = p % g.size(3) * stride[1] + k % dw.size(3) * dilation[1] - padding[1];
+            const bool is_inside = r >= 0 && r < x.size(2) && q >= 0 && q < x.size(3);
+            is_inside ? sum.add(g[n][o][p / g.size(3)][p % g.size(3)], x[n][o / outputs * channels + c][r][q])
+                      : sum.add_zero();
+          }
+        }
+        dw[o][c][k / dw.size(3)][k % dw.size(3)] = sum.value();
+      }
+    }
+  }
+  return dw;
+}
+
+}  // namespace
+
+TEST_CASE("accumulate: a convolution with stride, padding, dilation and groups has the sums of a plain loop") {
+  Policy policy("forward = 'bf16'\naccumulate = {mantissa = 8, chunk = 4}");
+  const auto x = torch::randn({2, 6, 5, 6}).requires_grad_(), w = torch::randn({4, 3, 3, 2}).requires_grad_();
+  const auto y = policy([&] { return at::conv2d(x, w, {}, stride, padding, dilation, groups); });
+  const auto bf16 = [](const Tensor& t) { return t.detach().to(torch::kBFloat16).to(torch::kFloat32); };
+  CHECK(torch::equal(y, output_by_loop(bf16(x), bf16(w), y.detach())));
+  const auto g = torch::randn_like(y);
+  y.backward(g);
+  CHECK(torch::equal(x.grad(), input_gradient_by_loop(bf16(g), bf16(w), x.detach())));
+  CHECK(torch::equal(w.grad(), weight_gradient_by_loop(bf16(x), bf16(g), w.detach())));
+}
+
+TEST_CASE("accumulate: with 23 bits, convolutions of one to three dimensions are near those with float32 sums") {
+  for (const char* format : {"mxfp8", "e4m3", "bf16"}) {
+    CAPTURE(format);
+    Policy emulated(std::string("forward = '") + format + "'\naccumulate = {mantissa = 23, promote_every = 32}");
+    Policy plain(std::string("forward = '") + format + "'");
+    for (const std::size_t dimensions : {1, 2, 3}) {
+      std::vector<std::int64_t> of_x = {3, 8, 7, 6, 5}, of_w = {6, 4, 3, 2, 3};
+      of_x.resize(2 + dimensions);
+      of_w.resize(2 + dimensions);
+      const auto x = torch::randn(of_x), w = torch::randn(of_w);
+      Products found[2];
+      for (int i = 0; i < 2; ++i) {
+        auto input = x.clone().requires_grad_(), kernel = w.clone().requires_grad_();
+        const std::vector<std::int64_t> two(dimensions, 2), one(two.size(), 1);
+        auto& policy = i == 0 ? emulated : plain;
+        const auto y = policy([&] {
+          return dimensions == 1   ? at::conv1d(input, kernel, {}, two, one, one, 2)
+                 : dimensions == 2 ? at::conv2d(input, kernel, {}, two, one, one, 2)
+                                   : at::conv3d(input, kernel, {}, two, one, one, 2);
+        });
+        y.backward(torch::ones_like(y).mul_(0.3));
+        found[i] = {y.detach(), input.grad(), kernel.grad()};
+      }
+      CHECK(torch::allclose(found[0].y, found[1].y, 1e-4, 1e-4));
+      CHECK(torch::allclose(found[0].dx, found[1].dx, 1e-4, 1e-4));
+      CHECK(torch::allclose(found[0].dw, found[1].dw, 1e-4, 1e-4));
+    }
+  }
+}
+
+TEST_CASE("accumulate: an operand in fp32 and a layer in float32 keep float32 sums; recomputation repeats the bits") {
+  const auto x = torch::randn({40, 200}), g = torch::randn({40, 48});
+  Policy part(std::string("forward = 'e4m3'\nbackward = 'fp32'") + of_hopper),
+      plain("forward = 'e4m3'\nbackward = 'fp32'");
+  const auto found = linear(part, x, g), expected = linear(plain, x, g);
+  CHECK_FALSE(torch::equal(found.y, expected.y));
+  CHECK(torch::equal(found.dx, expected.dx));
+  CHECK(torch::equal(found.dw, expected.dw));
+  Policy ruled(std::string("forward = 'e4m3'") + of_hopper + "\n[[precision.rule]]\nmatch = ''\nuse = 'fp32'\n");
+  CHECK(torch::equal(linear(ruled, x, g).y, at::linear(x, ruled.model->weight)));
+  Policy again(std::string("forward = 'e4m3'") + of_hopper);
+  Products once[2];
+  for (const bool recomputes : {false, true}) {
+    const auto input = x.clone().requires_grad_();
+    auto& weight = again.model->weight;
+    weight.mutable_grad() = Tensor();
+    const auto y = again([&] {
+      const auto body = [&](const Tensor& in) { return at::linear(in, weight).relu(); };
+      return recomputes ? vernier::checkpoint(body, input) : body(input);
+    });
+    y.backward(g);
+    once[recomputes ? 1 : 0] = {y.detach(), input.grad(), weight.grad()};
+  }
+  CHECK(torch::equal(once[0].y, once[1].y));
+  CHECK(torch::equal(once[0].dx, once[1].dx));
+  CHECK(torch::equal(once[0].dw, once[1].dw));
+}
+
+TEST_CASE("accumulate: bad options end in one line with the TOML to write") {
+  struct Row {
+    const char *options, *text;
+  };
+  const Row rows[] = {
+      {"forward = 'e4m3'\naccumulate = {mantissa = 13, promote_evry = 128}", "did you mean `promote_every`?"},
+      {"forward = 'e4m3'\naccumulate = {bits = 13}", "write accumulate = {mantissa = 13, promote_every = 128}"},
+      {"forward = 'e4m3'\naccumulate = {promote_every = 128}", "needs `mantissa`"},
+      {"forward = 'e4m3'\naccumulate = {}", "needs `mantissa`"},
+      {"forward = 'e4m3'\naccumulate = {mantissa = 24}", "mantissa = 24; from 1 to 23 are possible"},
+      {"forward = 'e4m3'\naccumulate = {mantissa = 13.5}", "`mantissa` that is not an integer; write accumulate = {"},
+      {"forward = 'e4m3'\naccumulate = {mantissa = 13, chunk = 0}", "from 1 to 1024"},
+      {"forward = 'e4m3'\naccumulate = {mantissa = 13, promote_every = 100}", "write promote_every = 128"},
+      {"forward = 'e4m3'\naccumulate = {mantissa = 2}", "mantissa = 2, shorter than the 3 bits of \"e4m3\""},
+      {"forward = 'e4m3'\nbackward = 'bf16'\naccumulate = {mantissa = 6}", "7 bits of \"bf16\"; write mantissa = 7"},
+      {"forward = 'nvfp4'\naccumulate = {mantissa = 3}", "the 4 bits of \"nvfp4\""},
+      {"forward = 'fp32'\nweights = 'bf16'\naccumulate = {mantissa = 13}", "write forward = \"e4m3\""},
+      {"forward = 'fp32'\nbackward = 'e5m2'\naccumulate = {mantissa = 13}", "write forward = \"e4m3\""},
+      {"forward = 'e4m3'\naccumulate = 13", "accumulate"},
+      {"forward = 'mine'\naccumulate = {mantissa = 13}\n[[precision.format]]\nname = 'mine'\nblock = 128\nscale = "
+       "'fp32'",
+       "write scale = \"e8m0\""},
+  };
+  for (const auto& row : rows) {
+    CAPTURE(row.options);
+    const auto refusal = thrown_by([&] { Policy policy(row.options); });
+    CHECK(refusal.kind == 2);
+    CHECK_MESSAGE(says(refusal.text, row.text), refusal);
+    CHECK_MESSAGE(says(refusal.text, "accumulate"), refusal);
+  }
+}
+
+}  // namespace accumulate_test
