@@ -253,21 +253,29 @@ TEST_CASE("emulated_matmul: the units of Hopper and Ada as MMA-Sim has them, and
 
 TEST_CASE("emulated_matmul: Hopper loses the digits that are published for 4096 products") {
   torch::manual_seed(14);
-  const auto e4m3 = tensor_format("e4m3");
+  auto e4m3 = tensor_format("e4m3");
+  e4m3.block = -1;  // one scale for a tensor
   const ProductAccumulator never, promoted{.promote_every = 128};
   const auto errors = [&](const Tensor& x, const Tensor& w, const ProductAccumulator& of) {
-    const auto a = vernier::round_to(x, e4m3), b = vernier::round_to(w, e4m3);
-    const auto exact = at::matmul(a.to(torch::kFloat64), b.to(torch::kFloat64));
-    return ((emulated_matmul(a, b, of) - exact) / exact).abs().diagonal().contiguous();
+    const auto a = unit_operand(x, e4m3), b = unit_operand(w, e4m3);
+    const auto exact = at::matmul(a.numbers.to(torch::kFloat64), b.numbers.to(torch::kFloat64));
+    const auto found = emulated_matmul(a.numbers, b.numbers, of);
+    return ((found - exact) / exact).abs();
   };
-  // Medians: 7.5 % and 0.055 % of uniform numbers, 0.16 % and 0.017 % of Gaussian ones.
   const auto median = [](const Tensor& x) { return x.median().item<double>(); };
+  // MMA-Sim with 40 products of uniform numbers has 7.5 % and 0.055 %.
   const auto uniform = torch::rand({400, 4096}), other = torch::rand({4096, 400});
-  CHECK(median(errors(uniform, other, never)) == doctest::Approx(0.075).epsilon(0.15));
-  CHECK(median(errors(uniform, other, promoted)) == doctest::Approx(0.00055).epsilon(0.3));
+  CHECK(median(errors(uniform, other, never)) == doctest::Approx(0.075).epsilon(0.02));
+  CHECK(median(errors(uniform, other, promoted)) == doctest::Approx(0.00055).epsilon(0.03));
+  // With 40 of Gaussian numbers it has 0.16 % and 0.017 %, whose largest are 7.4 % and 1.9 %; a median of so few varies
+  // by a quarter. DeepSeek-V3 found nearly 2 % as the largest.
   const auto normal = torch::randn({400, 4096}), another = torch::randn({4096, 400});
-  CHECK(median(errors(normal, another, never)) == doctest::Approx(0.0016).epsilon(0.5));
-  CHECK(median(errors(normal, another, promoted)) == doctest::Approx(0.00017).epsilon(0.5));
+  const auto plain = errors(normal, another, never), split = errors(normal, another, promoted);
+  CHECK(median(plain) == doctest::Approx(0.0012).epsilon(0.4));
+  CHECK(median(split) == doctest::Approx(0.00014).epsilon(0.4));
+  const auto largest_of_40 = median(std::get<0>(plain.reshape({-1, 40}).max(1)));
+  CHECK(largest_of_40 > 0.01);
+  CHECK(largest_of_40 < 0.08);
 }
 
 TEST_CASE("unit_operand: the numbers times the scale are those of round_to") {
