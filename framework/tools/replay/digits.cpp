@@ -1,0 +1,116 @@
+// `vernier digits`: how many digits of a step's loss, gradients and updates are significant.
+#include <vernier/error.h>
+
+#include <charconv>
+#include <cstdint>
+#include <iostream>
+
+#include "cli/command.h"
+#include "cli/program.h"
+#include "output/log.h"
+#include "step_digits.h"
+#include "tools/common/scratch_folder.h"
+#include "travel.h"
+
+namespace vernier {
+
+using namespace cli;
+
+namespace {
+
+constexpr const char* usage = R"(usage: vernier digits FILE… [--step N] [--samples N] [--set KEY=VALUE]…
+       vernier digits RUN --step N [--samples N]
+
+Runs a step several times, each time with random last bits in the results of all operators, and prints how many decimal
+digits of the loss and of each layer's output, gradient and update stay the same, and where digits are lost first. Of
+TOML files it trains the steps before it; of a run it loads the newest checkpoint before it. Nothing is written.
+
+  --step N               the step, counted from 1 (1)
+  --samples N            how often the step is run, at least 3 (10)
+  --json                 prints JSON, with all operators of the forward pass
+  The options of `vernier train` that change a configuration; see vernier train --help.
+)";
+
+struct Wanted {
+  std::int64_t step, samples;
+};
+
+std::int64_t number_of(const po::variables_map& given, const char* option, const char* fallback, std::int64_t least,
+                       std::int64_t most, const char* why) {
+  const auto text = word_or(given, option, fallback);
+  std::int64_t number = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  if (error == std::errc() && end == text.data() + text.size() && number >= least && number <= most) return number;
+  refuse("--" + std::string(option) + " " + text + ": give an integer from " + std::to_string(least) +
+         (most < INT64_MAX ? " to " + std::to_string(most) : " up") + "; " + why);
+}
+
+// Reduces a configuration to the run's steps. Its callbacks stay, because their listeners are a part of its steps.
+void keep_steps(Table& config) {
+  for (const std::string role : {Monitor::role, Checkpoint::role}) leave_out(config, role);
+  config.insert_or_assign(Checkpoint::role, Value{Table{{"use", {std::string("none"), ""}}}, ""});
+  const auto run = config.find("run");
+  auto* table = run == config.end() ? nullptr : std::get_if<Table>(&run->second.data);
+  if (table == nullptr) return;
+  for (const char* key : {"time_limit", "requeue", "resume"}) table->erase(key);
+}
+
+void refuse_what_cannot_be_sampled(const Run& run, std::int64_t step) {
+  if (!run.device.is_cpu()) refuse("digits are computed on the CPU: give --set run.device=cpu");
+  if (run.control->ranks() > 1) refuse("digits are those of a single process");
+  if (step <= run.steps) return;
+  refuse(c10::str("--step ", step, ": the run has ", steps_text(run.steps), ", so there is no step ", step));
+}
+
+StepDigits digits_of_files(const po::variables_map& given, const Wanted& wanted) {
+  if (wants_to_resume(given)) {
+    refuse("digits trains the steps of a new run; name the folder of a run instead of --resume");
+  }
+  const ScratchFolder scratch;
+  const auto prepared = prepare(given, keep_steps);
+  auto& run = prepared->run;
+  refuse_what_cannot_be_sampled(run, wanted.step);
+  run.output = scratch.path();
+  run.quiet = true;
+  while (run.step < wanted.step - 1) {
+    const bool is_trained = prepared->trainer.train_step(run);
+    if (stop_signal() != 0) throw Error("stopped by a signal");
+    if (!is_trained) throw Error(c10::str("the run ends after ", steps_text(run.step), ", before step ", wanted.step));
+  }
+  return digits_of_step(*prepared, wanted.samples, stop_signal());
+}
+
+StepDigits digits_of_run(const po::variables_map& given, const std::string& path, const Wanted& wanted) {
+  if (given.count("set") != 0) refuse("--set changes a TOML file, and " + path + " is a run; name its config.toml");
+  Travel travel(path, make_host(given), stop_signal());
+  travel.refuse_later_than(wanted.step);
+  travel.start_before(wanted.step, [](std::int64_t) { return Look::digests; });
+  refuse_what_cannot_be_sampled(travel.prepared().run, wanted.step);
+  travel.go_to(wanted.step - 1);
+  return digits_of_step(travel.prepared(), wanted.samples, stop_signal());
+}
+
+int call(const po::variables_map& given) {
+  constexpr std::int64_t least = 3, most = 1000;
+  const Wanted wanted{
+      number_of(given, "step", "1", 1, INT64_MAX, "the first step is 1"),
+      number_of(given, "samples", "10", least, most, "fewer than 3 samples say nothing about their spread")};
+  listen_for_signals();
+  set_log_level(static_cast<int>(Level::error));  // `vernier check` has the rest
+  const auto paths = words_of(given);
+  const bool has_run = paths.size() == 1 && is_run(paths.front());
+  const auto digits = has_run ? digits_of_run(given, paths.front(), wanted) : digits_of_files(given, wanted);
+  std::cout << (given.count("json") != 0 ? json_of(digits) : text_of(digits));
+  return 0;
+}
+
+}  // namespace
+
+}  // namespace vernier
+
+int main(int argc, char** argv) {
+  namespace po = boost::program_options;
+  auto options = vernier::configuration_options();
+  options.add_options()("step", po::value<std::string>())("samples", po::value<std::string>())("json", "");
+  return vernier::call_run_verb({"digits", vernier::usage, options, vernier::call}, argc, argv);
+}
