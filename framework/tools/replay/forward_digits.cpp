@@ -58,7 +58,7 @@ void ForwardDigits::called(const RoundedCall& call) {
     for (const auto& made : call.outputs) made_by_.erase(storage_of(made));
     return;
   }
-  Seen seen{std::string(call.name), layer_, after_, output->scalar_type(), {}, {}, {}, 0, 0};
+  Seen seen{std::string(call.name), layer_, after_, output->scalar_type(), call.is_rounded, {}, {}, {}, 0, 0};
   for (const auto& input : call.inputs) {
     if (!has_digits(input)) continue;
     const auto found = made_by_.find(storage_of(input));
@@ -104,6 +104,7 @@ std::vector<OperatorDigits> ForwardDigits::operators() const {
                              : all[static_cast<std::size_t>(maker)].output;
       digits.input = std::min(digits.input, input);
     }
+    if (!seen.is_rounded) digits.input = digits.output;
     all.push_back(std::move(digits));
   }
   return all;

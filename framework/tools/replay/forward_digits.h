@@ -42,7 +42,8 @@ class ForwardDigits final : public RoundingListener, public Interceptor {
  private:
   struct Seen {
     std::string name, layer, after;
-    torch::ScalarType dtype = torch::kFloat32;
+    torch::ScalarType dtype = torch::ScalarType::Float;
+    bool is_rounded = false;  // false: it is exact, so it loses nothing
     std::vector<int> inputs;  // operators, -1 for what is given
     std::vector<torch::ScalarType> given;
     torch::Tensor last;

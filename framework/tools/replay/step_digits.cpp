@@ -214,8 +214,9 @@ StepDigits digits_of_step(Prepared& prepared, std::int64_t samples, const std::a
   digits.precision = wiring.precision->id();
   const auto snapshot = copy_of(run.control->snapshot());
   Sampler sampler(run, !wiring.optimizer->steps_in_backward());
-  HostApi::attach(wiring.bus, sampler, false);
   prepared.trainer.parts().transaction.take_no_copies();
+  sample_step(prepared, snapshot);  // without noise: plugins keep from step to step what they do not save
+  HostApi::attach(wiring.bus, sampler, false);
   for (std::int64_t sample = 0; sample < samples; ++sample) {
     sampler.begin_sample(sample);
     sample_step(prepared, snapshot);

@@ -31,23 +31,17 @@ constexpr auto below_rounding = c10::DispatchKeySet(c10::DispatchKeySet::FULL_AF
 
 thread_local RandomRounding* guard_now = nullptr;
 
-// Operators that fill a tensor with constants, and operators that are exact, which take no time in float64 this way.
-const std::unordered_set<std::string_view>& left_alone() {
-  static const std::unordered_set<std::string_view> names = {"fill",
-                                                             "fill_",
-                                                             "zero_",
-                                                             "full_like",
-                                                             "new_full",
-                                                             "zeros_like",
-                                                             "ones_like",
-                                                             "empty_like",
-                                                             "new_empty",
-                                                             "new_zeros",
-                                                             "new_ones",
-                                                             "new_empty_strided",
-                                                             "resize_",
-                                                             "set_",
-                                                             "clone",
+// Operators that make a tensor of constants, or one that is not written yet.
+const std::unordered_set<std::string_view>& creating() {
+  static const std::unordered_set<std::string_view> names = {
+      "fill",       "fill_",     "zero_",     "full_like", "new_full",          "zeros_like", "ones_like",
+      "empty_like", "new_empty", "new_zeros", "new_ones",  "new_empty_strided", "resize_",    "set_"};
+  return names;
+}
+
+// Operators that are exact, and take no time in float64 this way.
+const std::unordered_set<std::string_view>& exact() {
+  static const std::unordered_set<std::string_view> names = {"clone",
                                                              "contiguous",
                                                              "lift",
                                                              "lift_fresh",
@@ -100,6 +94,7 @@ const std::unordered_set<std::string_view>& left_alone() {
 struct Traits {
   std::string name;  // without "aten::"
   bool is_left = false;
+  bool reads = true;                 // false: its results do not depend on the numbers of its arguments
   std::vector<std::size_t> written;  // arguments that it changes
   std::vector<std::size_t> dtypes;   // arguments that say a dtype
   std::vector<bool> is_new;          // for each returned value: it is neither an argument nor a view of one
@@ -128,8 +123,9 @@ Traits traits_from(const c10::OperatorHandle& op) {
     has_outputs |= may_be_tensors(result.type());
   }
   traits.is_left |= !has_outputs && traits.written.empty();
-  traits.is_left |= op.hasTag(at::Tag::nondeterministic_seeded) && !has_dropout;
-  traits.is_left |= left_alone().count(traits.name) != 0;
+  const bool is_random = op.hasTag(at::Tag::nondeterministic_seeded);
+  traits.reads = creating().count(traits.name) == 0 && !(is_random && traits.name.ends_with('_'));
+  traits.is_left |= (is_random && !has_dropout) || !traits.reads || exact().count(traits.name) != 0;
   return traits;
 }
 
@@ -283,7 +279,8 @@ void RandomRoundingKernel::call(const c10::OperatorHandle& op, c10::DispatchKeyS
     ++guard_now->rounded_;
   }
   if (guard_now->listener_ == nullptr) return;
-  guard_now->listener_->called({traits.name, tensors_of(arguments), outputs, is_rounded});
+  const auto inputs = traits.reads ? tensors_of(arguments) : std::vector<at::Tensor>();
+  guard_now->listener_->called({traits.name, inputs, outputs, is_rounded});
 }
 
 namespace {

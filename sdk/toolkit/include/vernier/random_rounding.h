@@ -20,7 +20,7 @@ namespace vernier {
 // One call of an operator while a RandomRounding lives. Valid within RoundingListener::called.
 struct RoundedCall {
   std::string_view name;                     // "addmm"
-  const std::vector<torch::Tensor>& inputs;  // all tensors among the arguments
+  const std::vector<torch::Tensor>& inputs;  // the tensors that it reads
   // All that it returned or wrote, without views of its inputs and undefined tensors.
   const std::vector<torch::Tensor>& outputs;
   bool is_rounded;  // false: it was left alone, because it copies, compares or draws
@@ -75,7 +75,8 @@ VERNIER_API double digits_of(torch::ScalarType dtype);
 // Returns the significant decimal digits of a number from its samples: -log10(s / |m|) with mean m and standard
 // deviation s (of n - 1 degrees of freedom), at least 0 and at most digits_of(dtype). Without spread it returns the
 // latter, and 0 if a sample is not finite. Throws Error for fewer than 2 samples.
-VERNIER_API double significant_digits(const std::vector<double>& samples, torch::ScalarType dtype = torch::kFloat32);
+VERNIER_API double significant_digits(const std::vector<double>& samples,
+                                      torch::ScalarType dtype = torch::ScalarType::Float);
 
 // The same from a mean square and a variance, as of all numbers of a tensor.
 VERNIER_API double significant_digits(double mean_square, double variance, torch::ScalarType dtype);
