@@ -45,6 +45,7 @@
 #include <vernier/layers.h>
 #include <vernier/linear_call.h>
 #include <vernier/non_finite_tracer.h>
+#include <vernier/random_rounding.h>
 #include <vernier/tensor_range.h>
 
 // Data: datasets, changes of images, batches, the order of the samples, metrics of a model's outputs. The readers of
