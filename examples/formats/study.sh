@@ -1,10 +1,11 @@
 #!/bin/sh
 # study.sh FOLDER [SEEDS]: trains a small GPT and a small Llama in number formats, and compares their losses with
-# float32's. FOLDER gets the data and the tables, pages and runs of `vernier compare`. VERNIER: the program.
+# float32's. FOLDER gets the data and the tables, pages and runs of `vernier compare`. VERNIER: the program,
+# by default that of this tree.
 set -eu
 here=$(cd "$(dirname "$0")" && pwd)
 tree=$(cd "$here/../.." && pwd)
-vernier=${VERNIER:-vernier}
+vernier=${VERNIER:-$tree/vernier}
 folder=${1:?name a folder to work in} seeds=${2:-5}
 presets=$tree/configs/precision
 mkdir -p "$folder"

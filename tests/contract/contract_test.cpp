@@ -658,6 +658,12 @@ TEST_CASE("every base run in configs is ready to train") {
     for (std::string line; std::getline(lines, line);) sets += " --set \"task." + line + '"';
     if (!sets.empty()) sets += " --set task.validation_images= --set task.validation_labels=";
     if (entry.path().stem() == "tabular") sets = " --set task.target=y --set task.data=" + (folder / "table.csv");
+    if (entry.path().stem() == "clips") {
+      int made = 0;
+      output_of("python3 '" VERNIER_SOURCE_DIR "/examples/data/clips.py' " + (folder / "clips"), made);
+      sets = " --set task.images=" + (folder / "clips/train") +
+             " --set task.validation_images=" + (folder / "clips/validation");
+    }
     if (entry.path().stem() == "text") sets = " --set run.epochs=9 --set task.data=" + adverts;
     if (entry.path().stem() == "sequence") sets = " --set task.context=8 --set task.data=" + write_series(folder);
     if (entry.path().stem() == "script" || entry.path().stem() == "graph") {

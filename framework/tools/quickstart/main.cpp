@@ -84,7 +84,10 @@ class Quickstart {
     for (const auto& entry : fs::directory_iterator(run + "/checkpoints")) {
       if (entry.path().filename().string().starts_with("step-")) saved.push_back(entry.path().string());
     }
-    if (saved.empty()) throw Refused(run + " has no checkpoint; let [checkpoint] of " + file_ + " save one");
+    if (saved.size() < 2) {
+      throw Refused(run + " has no checkpoint before its end, so nothing can be resumed; let [checkpoint] of " + file_ +
+                    " save two by a smaller `every`, as in --mode checkpoint of configs/quickstart.toml");
+    }
     const auto weights = digest_of(run);
     if (const int status = train("checkpoint", {"--resume=" + *std::ranges::min_element(saved)}); status != 0)
       return status;

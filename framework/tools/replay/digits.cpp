@@ -7,6 +7,7 @@
 
 #include "cli/command.h"
 #include "cli/program.h"
+#include "cli/shorthands.h"
 #include "output/log.h"
 #include "step_digits.h"
 #include "tools/common/scratch_folder.h"
@@ -56,7 +57,7 @@ void keep_steps(Table& config) {
 }
 
 void refuse_what_cannot_be_sampled(const Run& run, std::int64_t step) {
-  if (!run.device.is_cpu()) refuse("digits are computed on the CPU: give --set run.device=cpu");
+  if (!run.device.is_cpu()) refuse("digits are computed on the CPU: name a TOML file, with --set run.device=cpu");
   if (run.control->ranks() > 1) refuse("digits are those of a single process");
   if (step <= run.steps) return;
   refuse(c10::str("--step ", step, ": the run has ", steps_text(run.steps), ", so there is no step ", step));
@@ -81,7 +82,13 @@ StepDigits digits_of_files(const po::variables_map& given, const Wanted& wanted)
 }
 
 StepDigits digits_of_run(const po::variables_map& given, const std::string& path, const Wanted& wanted) {
-  if (given.count("set") != 0) refuse("--set changes a TOML file, and " + path + " is a run; name its config.toml");
+  auto changes = shorthands_given(given, {});
+  for (const char* option : {"set", "resume", "allow-inexact", "low-memory"}) {
+    if (given.count(option) != 0 && !given[option].defaulted()) changes.push_back(std::string("--") + option);
+  }
+  if (!changes.empty()) {
+    refuse(changes.front() + " changes a TOML file, and " + path + " is a run; name its config.toml");
+  }
   Travel travel(path, make_host(given), stop_signal());
   travel.refuse_later_than(wanted.step);
   travel.start_before(wanted.step, [](std::int64_t) { return Look::digests; });

@@ -5,9 +5,8 @@
 //   dropout = 0.0           of the input of A, in training
 //   targets = []            layers by name, * for any text: ["*.q_proj", "*.mlp.*"]; none: as in PEFT *.q_proj and
 //                           *.v_proj, *.qkv_proj or *.c_attn
-//   modules_to_save = []    layers by name that are trained whole beside the adapters, such as a new head; none:
-//   "score",
-//                           the new head of task/text, if the model has one
+//   modules_to_save = []    layers by name that are trained whole beside the adapters, such as a new head; none: score,
+//                           the new head of task/text, if the model has one and it gets no adapter
 //   fan_in_fan_out = false  true for a model that stores its weights as [inputs, outputs], such as task/gpt
 //   rslora = false          scale = alpha / sqrt(rank) (Kalajdzievski 2023, arXiv:2312.03732)
 //   base = "model"          the chosen layers' own weights: as the model has them, or in 8 bits, "int8" or "fp8", with
@@ -205,6 +204,9 @@ class Lora final : public vernier::Callback, public vernier::Interceptor, public
     for (const auto& entry : model_->named_parameters()) {
       if (is_whole(entry.key())) tensors["base_model.model." + name_of(entry.key())] = entry.value().detach();
     }
+    for (const auto& entry : model_->named_buffers()) {
+      if (is_whole(entry.key())) tensors["base_model.model." + name_of(entry.key())] = entry.value().detach();
+    }
     const nlohmann::ordered_json config = {
         {"peft_type", "LORA"},
         {"task_type", published ? nlohmann::json(published->task_type()) : nlohmann::json()},
@@ -292,7 +294,8 @@ class Lora final : public vernier::Callback, public vernier::Interceptor, public
     for (const auto& entry : model_->named_modules("", /*include_self=*/false)) {
       if (!entry.value()->parameters().empty()) names.push_back(entry.key());
     }
-    if (whole_.empty() && std::ranges::count(names, "score") > 0) whole_ = {"score"};
+    const bool is_target = std::ranges::count(targets_, "score", &Target::layer) > 0;
+    if (whole_.empty() && !is_target && std::ranges::count(names, "score") > 0) whole_ = {"score"};
     for (const auto& pattern : whole_) vernier::matching(names, pattern, options_, "modules_to_save", "layer");
     std::erase_if(names, [&](const auto& name) { return !vernier::matches_any(whole_, name); });
     whole_ = names;

@@ -42,6 +42,7 @@
 //
 // Stochastic rounding draws from LibTorch's generator, as dropout does.
 #include <torch/nn/module.h>
+#include <vernier/control.h>
 #include <vernier/error.h>
 #include <vernier/linear_call.h>
 #include <vernier/mixed_precision.h>
@@ -53,6 +54,8 @@
 #include <set>
 
 #include "accumulate.h"
+#include "directions.h"
+#include "names.h"
 
 namespace {
 
@@ -64,7 +67,7 @@ using vernier::Run;
 using vernier::TensorFormat;
 using vernier::Values;
 
-constexpr const char *unrounded = "fp32", *automatic = "auto";
+constexpr const char* automatic = "auto";
 
 // Operators that multiply, and that this policy does not round.
 const std::set<std::string_view> uncovered = {"addbmm",
@@ -86,105 +89,6 @@ const std::set<std::string_view> uncovered = {"addbmm",
                                               "lstm_cell",
                                               "gru_cell",
                                               "linear_cross_entropy"};
-
-// Refuses the option with the message of what `make` throws.
-template <class Make>
-auto guarded(Options& options, const char* key, const Make& make) {
-  try {
-    return make();
-  } catch (const vernier::Error& error) {
-    options.refuse(key, "is refused: " + std::string(error.what()));
-  }
-}
-
-// The formats of the options, by name.
-class Names {
- public:
-  explicit Names(Options& options) {
-    options.tables("format", "formats of your own, by name", [this](Options& one) { add(one); });
-  }
-
-  OptionalFormat of(Options& options, const char* key, const std::string& name) const {
-    if (name == unrounded) return std::nullopt;
-    for (const auto& own : own_) {
-      if (own.name == name) return own;
-    }
-    return guarded(options, key, [&] { return vernier::tensor_format(name); });
-  }
-
- private:
-  void add(Options& one) {
-    TensorFormat format;
-    format.name = one.require<std::string>("name", "for forward, backward, weight_gradient and weights");
-    const auto element = one.get("element", "", "a number format by name; empty: of the options below");
-    auto& number = format.element;
-    number.name = format.name;
-    number.exponent = static_cast<int>(one.get("exponent", 4, "exponent bits of a code", vernier::between(1, 11)));
-    number.mantissa = static_cast<int>(one.get("mantissa", 3, "mantissa bits of a code", vernier::between(0, 22)));
-    const int usual = (1 << (number.exponent - 1)) - 1;
-    number.bias = static_cast<int>(one.get("bias", usual, "of the exponent", vernier::between(-1000, 1100)));
-    const auto nan = one.choose("nan", "one", {"none", "ieee", "one", "negative_zero"}, "which code is NaN");
-    using Nan = vernier::NumberFormat::Nan;
-    number.nan = nan == "none" ? Nan::none : nan == "ieee" ? Nan::ieee : nan == "one" ? Nan::one : Nan::negative_zero;
-    number.infinities = one.get("infinities", nan == "ieee", "the format has codes for them");
-    number.subnormals = one.get("subnormals", true, "numbers below the least normal one");
-    number.bits = 1 + number.exponent + number.mantissa;
-    const bool is_small = number.bits <= 8;
-    number.saturate = one.get("saturate", is_small, "what is beyond the largest number becomes the largest");
-    if (!element.empty()) {
-      for (const char* key : {"exponent", "mantissa", "bias", "nan", "infinities", "subnormals"}) {
-        if (one.given(key)) one.refuse(key, "is for a format without `element`, which names one");
-      }
-      const bool saturates = number.saturate;
-      number = guarded(one, "element", [&] { return vernier::number_format(element); });
-      if (one.given("saturate")) number.saturate = saturates;
-    }
-    guarded(one, element.empty() ? "exponent" : "element", [&] {
-      number.check();
-      return 0;
-    });
-    read_scales(one, format);
-    for (const auto& other : own_) {
-      if (other.name == format.name) one.refuse("name", "is \"" + format.name + "\" twice");
-    }
-    own_.push_back(std::move(format));
-  }
-
-  static void read_scales(Options& one, TensorFormat& format) {
-    format.block = one.get("block", 0, "numbers along the summed dimension that share a scale; 0: none",
-                           vernier::between(0, 65536));
-    const auto scale = one.get("scale", "e8m0", "format of a block's scale; fp32: not rounded");
-    const bool is_power = scale == "e8m0";
-    const auto rule = one.choose("rule", is_power ? "floor" : "nearest", {"floor", "ceil", "even", "rceil", "nearest"},
-                                 "how a scale comes from the largest magnitude of its block");
-    format.tensor_scale = one.get("tensor_scale", false, "the tensor has a scale in float32 besides");
-    if (format.block == 0) {
-      for (const char* key : {"scale", "rule", "tensor_scale"}) {
-        if (one.given(key)) one.refuse(key, "is of blocks; give `block`, the numbers that share a scale");
-      }
-      return;
-    }
-    format.element.saturate = true;
-    format.rule = vernier::scale_rule_named(rule);
-    format.has_block_scale = scale != unrounded;
-    if (format.has_block_scale) {
-      format.scale = guarded(one, "scale", [&] { return vernier::number_format(scale); });
-      format.scale.saturate = true;
-      if (!is_power && format.scale.kind != vernier::NumberFormat::Kind::floating) {
-        one.refuse("scale", "is \"" + scale + "\"; a scale is e8m0, fp32 or a floating-point format");
-      }
-    }
-    if (is_power == (rule == "nearest")) {
-      one.refuse("rule", is_power ? "\"nearest\" is for scales with a mantissa; take floor, ceil, even or rceil"
-                                  : "is for scales in e8m0; others are the nearest number");
-    }
-    if (format.tensor_scale && (is_power || !format.has_block_scale)) {
-      one.refuse("tensor_scale", "is for scales with few exponent bits, such as e4m3");
-    }
-  }
-
-  std::vector<TensorFormat> own_;
-};
 
 // Sylvester's Hadamard matrix with random signs of its columns, orthogonal. Source: Ashkboos et al., QuaRot, 2024; the
 // signs of Transformer Engine are others.
@@ -228,6 +132,11 @@ class Format final : public vernier::MixedPrecision {
   void attach(vernier::Bus& bus) override {
     MixedPrecision::attach(bus);
     bus.on(vernier::Event::StepBegin, [this](Run& run) { begin(run); });
+    if (measure_every_ != 0) {
+      bus.on(vernier::Event::GradientsReady, [this](Run& run) {
+        if (is_due(run)) directions_ = directions_of(run, layers_, is_exact_);
+      });
+    }
     bus.on(vernier::Event::StepEnd, [this](Run& run) { end(run); });
   }
 
@@ -236,6 +145,7 @@ class Format final : public vernier::MixedPrecision {
     if (recipe_.hadamard != 0) recipe_.rotation = rotation_of(recipe_.hadamard, run.seed);
     products_ = std::make_shared<Products>(recipe_);
     if (weights_) round_weights(run);
+    if (measure_every_ != 0 && run.control != nullptr) run.control->want_rerun(*this);
     if (!run.device.is_cpu()) info("numbers of ", run.device, " are rounded on the CPU, so a step takes longer");
   }
 
@@ -257,7 +167,7 @@ class Format final : public vernier::MixedPrecision {
     static const PrecisionRule none;
     const auto* rule = rules().find(operation);
     if (rule == nullptr) rule = &none;
-    if (rule->use == PrecisionRule::Use::policy) {
+    if (rule->use == PrecisionRule::Use::policy && !is_exact_) {
       if (auto output = rounded(operation, arguments)) {
         if (!is_written_ && operation.layer_index() >= 0) layers_.emplace(operation.layer());
         return {rule->cast_outputs ? output->to(torch::kFloat32) : output->to(dtype())};
@@ -431,14 +341,18 @@ class Format final : public vernier::MixedPrecision {
     info("not rounded, because this policy has no format for them: ", names);
   }
 
-  void begin(Run& run) {
-    const bool is_due = measure_every_ != 0 && run.step % measure_every_ == 0;
-    products_->measure(is_due);
-  }
+  bool is_due(const Run& run) const { return measure_every_ != 0 && run.step % measure_every_ == 0; }
+
+  void begin(Run& run) { products_->measure(is_due(run)); }
 
   // Writes the names of the rounded layers to <run.output>/formats.toml, for `vernier compare --formats`.
   void write_layers(const Run& run) {
-    if (std::exchange(is_written_, true) || run.output.empty()) return;
+    if (std::exchange(is_written_, true)) return;
+    if (const auto& uneven = products_->uneven(); !uneven.empty()) {
+      info("blocks do not divide what these products sum over, so the last one is shorter: ",
+           vernier::some_of({uneven.begin(), uneven.end()}));
+    }
+    if (run.output.empty()) return;
     if (run.control != nullptr && run.control->rank() > 0) return;
     const auto path = run.output + "/formats.toml";
     std::ofstream out(path);
@@ -462,8 +376,11 @@ class Format final : public vernier::MixedPrecision {
       set("format_sqnr", loss.errors > 0 ? 10 * std::log10(loss.squares / loss.errors) : HUGE_VAL);
       set("format_saturated", loss.saturated / loss.numbers);
       set("format_flushed", loss.flushed / loss.numbers);
+      set("format_amax", loss.largest);
     }
+    for (const auto& [layer, cosine] : directions_) run.metrics.set(("format_direction/" + layer).c_str(), cosine);
     products_->losses().clear();
+    directions_.clear();
   }
 
   Recipe recipe_;
@@ -474,6 +391,8 @@ class Format final : public vernier::MixedPrecision {
   std::map<std::string, int> kept_;
   std::set<std::string> layers_;
   bool has_named_ = false, is_written_ = false;
+  bool is_exact_ = false;  // nothing is rounded, to compare gradients
+  std::map<std::string, double> directions_;
 };
 
 }  // namespace

@@ -7,6 +7,8 @@
 #include <torch/types.h>
 #include <vernier/error.h>
 
+#include <algorithm>
+
 #include "unfolded.h"
 
 namespace formats {
@@ -82,6 +84,7 @@ void Products::note(const std::string& name, const Tensor& x, const Tensor& y, c
   const auto exact = x.to(torch::kFloat32);
   auto& loss = losses_[name];
   loss.numbers += static_cast<double>(x.numel());
+  if (x.numel() > 0) loss.largest = std::max(loss.largest, exact.abs().max().item<double>());
   loss.squares += exact.square().sum(at::kDouble).item<double>();
   loss.errors += (exact - y).square_().sum(at::kDouble).item<double>();
   loss.flushed += y.eq(0).logical_and_(exact.ne(0)).sum().item<double>();
@@ -96,8 +99,11 @@ void Products::note(const std::string& name, const Tensor& x, const Tensor& y, c
 UnitOperand Products::rounded(const Tensor& x, const std::string& layer, Operand operand, const OptionalFormat& format,
                               int summed, bool is_weight) {
   if (!format) return {x.to(torch::kFloat32)};
+  static constexpr const char* names[] = {"/x", "/w", "/g"};
+  const auto name = layer + names[static_cast<int>(operand)];
   ScaleBlock block = vernier::per_tensor;
   if (format->block > 0) {
+    if (x.size(summed) % format->block != 0) uneven_.insert(name + " (" + std::to_string(x.size(summed)) + ")");
     const bool is_square = is_weight && recipe_.square_weights;
     block = is_square      ? ScaleBlock{format->block, format->block}
             : summed == -1 ? ScaleBlock{1, format->block}
@@ -106,8 +112,7 @@ UnitOperand Products::rounded(const Tensor& x, const std::string& layer, Operand
   const auto draw = drawn(operand == Operand::g ? recipe_.backward : recipe_.forward);
   auto y = recipe_.accumulator ? vernier::unit_operand(x, *format, block, draw)
                                : UnitOperand{vernier::round_to(x, *format, block, draw)};
-  static constexpr const char* names[] = {"/x", "/w", "/g"};
-  if (measures_) note(layer + names[static_cast<int>(operand)], x, value(y), *format, block);
+  if (measures_) note(name, x, value(y), *format, block);
   return y;
 }
 

@@ -6,6 +6,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <string_view>
 
@@ -31,6 +32,7 @@ struct Recipe {
 // The sums of what rounding did to one operand of a layer in a step.
 struct Loss {
   double numbers = 0, squares = 0, errors = 0, saturated = 0, flushed = 0;
+  double largest = 0;  // of their magnitudes
 };
 
 class Products {
@@ -55,6 +57,8 @@ class Products {
   // Between measure(true) and measure(false), each rounding adds to losses(), by "layer/x", "layer/w" and "layer/g".
   void measure(bool wanted) { measures_ = wanted; }
   std::map<std::string, Loss>& losses() { return losses_; }
+  // "h.0.mlp/x (10)" for operands so far of which the summed numbers are no multiple of the block.
+  const std::set<std::string>& uneven() const { return uneven_; }
 
  private:
   friend struct MatmulFunction;
@@ -74,6 +78,7 @@ class Products {
   Recipe recipe_;
   bool measures_ = false;
   std::map<std::string, Loss> losses_;
+  std::set<std::string> uneven_;
 };
 
 }  // namespace formats

@@ -52,6 +52,7 @@ class Network final : public language::Network {
   torch::Tensor positions_of(const language::Texts& texts) const;
   torch::Tensor block(std::size_t index, const torch::Tensor& x, const language::Sight& sight);
   const torch::Tensor& head() const override;
+  void release_head() override { head_.reset(); }
 
   double embedding_dropout_;
   std::size_t recompute_every_;

@@ -84,6 +84,7 @@ torch::Tensor Network::logits(const torch::Tensor& features) const {
 
 void Network::drop_head() {
   if (!is_tied()) unregister_module("lm_head");
+  release_head();
   has_head_ = false;
 }
 

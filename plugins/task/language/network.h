@@ -72,6 +72,7 @@ class Network : public torch::nn::Module {
   virtual torch::Tensor features(const Texts& texts) = 0;
 
  protected:
+  virtual void release_head() = 0;                // frees it, if it is not the token embedding
   virtual const torch::Tensor& head() const = 0;  // its weight [vocabulary, width]
   // The logits of such vectors. has_linear_logits: they are the product with the head, and no more.
   virtual torch::Tensor logits(const torch::Tensor& features) const;

@@ -61,6 +61,7 @@ class Network final : public language::Network {
 
  private:
   const torch::Tensor& head() const override;
+  void release_head() override { head_.reset(); }
   torch::Tensor logits(const torch::Tensor& features) const override;
   bool has_linear_logits() const override { return logit_divisor_ == 1 && logit_cap_ == 0; }
 

@@ -101,20 +101,28 @@ std::string literal(const std::string& text) {
 
 }  // namespace
 
-Network::Network(bool has_units) {
+Network::Network(bool has_units, std::int64_t padding) : padding_(padding) {
   if (!has_units) return;
   target_mean = register_buffer("target_mean", at::zeros({}, torch::kFloat64));
   target_deviation = register_buffer("target_deviation", at::ones({}, torch::kFloat64));
 }
 
 torch::Tensor Network::forward(const torch::Tensor& tokens) {
-  if (tokens.dim() == 3) return forward(tokens.flatten(0, 1)).view({tokens.size(0), tokens.size(1)});
+  if (tokens.dim() == 3) return scores(tokens);
   const auto output = outputs(tokens);
   if (output.size(1) > 1) return output;
   if (!target_mean.defined()) return output.squeeze(1);
   return output.squeeze(1).to(torch::kFloat64)  // numbers without dimensions do not promote
              * target_deviation +
          target_mean;
+}
+
+// Computes the texts that are there: a batch is as wide as its largest group.
+torch::Tensor Network::scores(const torch::Tensor& groups) {
+  const auto places = groups.ne(padding_).any(2).flatten().nonzero().squeeze(1);
+  const auto some = forward(groups.flatten(0, 1).index_select(0, places));
+  const auto all = at::zeros({groups.size(0) * groups.size(1)}, some.options()).index_copy(0, places, some);
+  return all.view({groups.size(0), groups.size(1)});
 }
 
 void Network::standardise(const torch::Tensor& targets) {
@@ -124,7 +132,7 @@ void Network::standardise(const torch::Tensor& targets) {
 }
 
 Encoder::Encoder(const Shape& shape, CallPart call)
-    : Network(shape.has_units),
+    : Network(shape.has_units, encoder_code.padding),
       call_(std::move(call)),
       embedding_(register_module("embedding", torch::nn::Embedding(shape.tokens, shape.width))),
       position_(register_parameter("position", at::empty({shape.length, shape.width}).normal_(0, drawn_deviation))),
@@ -154,7 +162,7 @@ torch::Tensor Encoder::outputs(const torch::Tensor& tokens) {
 }
 
 PublishedNetwork::PublishedNetwork(std::shared_ptr<language::Network> model, const Shape& shape, std::uint64_t seed)
-    : Network(shape.has_units), model_(register_module("model", std::move(model))) {
+    : Network(shape.has_units, Code().padding), model_(register_module("model", std::move(model))) {
   model_->drop_head();
   head_ = language::add_matrix(*this, "score", shape.outputs, model_->width());
   language::draw_weights(*named_children()["score"], seed, [](const auto&) { return drawn_deviation; });

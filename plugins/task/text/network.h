@@ -32,10 +32,12 @@ using CallPart = std::function<torch::Tensor(const Part& part, const torch::Tens
 
 class Network : public torch::nn::Module {
  public:
-  explicit Network(bool has_units);
+  // padding: of reading.h's tokens.
+  Network(bool has_units, std::int64_t padding);
 
   // tokens: int64 [samples, up to `length`], as reading.h has them, or [groups, texts, up to `length`]. Returns logits
-  // [samples, classes], or numbers [samples] or [groups, texts]: float64 where they have the units of the targets.
+  // [samples, classes], or numbers [samples] or [groups, texts]: float64 where they have the units of the targets, and
+  // 0 where a group has no text.
   torch::Tensor forward(const torch::Tensor& tokens);
 
   // Mean and deviation of the training targets, float64; undefined where numbers have no units.
@@ -44,6 +46,10 @@ class Network : public torch::nn::Module {
 
  protected:
   virtual torch::Tensor outputs(const torch::Tensor& tokens) = 0;  // [samples, outputs]
+
+ private:
+  torch::Tensor scores(const torch::Tensor& groups);
+  std::int64_t padding_;
 };
 
 // A transformer encoder. The mean of its outputs over the tokens of a text is classified, or becomes a number.

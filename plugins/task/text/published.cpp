@@ -64,6 +64,10 @@ language::Family family_of(const language::Config& config) {
 
 PublishedFolder::PublishedFolder(const std::string& folder) : config_(folder), family_(family_of(config_)) {}
 
+std::int64_t PublishedFolder::longest() const {
+  return config_.text("model_type", "") == "gpt2" ? config_.integer("n_positions", 1024) : 0;
+}
+
 std::shared_ptr<PublishedNetwork> PublishedFolder::make(const Shape& shape, double dropout, std::uint64_t seed,
                                                         const std::string& weights_of) const {
   const auto network = std::make_shared<PublishedNetwork>(family_.make(config_, dropout, seed), shape, seed);

@@ -16,6 +16,7 @@ class PublishedFolder {
   // Throws Error if the config.json of the folder is not that of a model that task/gpt or task/llama knows.
   explicit PublishedFolder(const std::string& folder);
 
+  std::int64_t longest() const;  // tokens of a text; 0: there is no limit
   // Builds the network on the CPU. dropout: in the place of those of the config; below 0: those. weights_of: the
   // folder with them; "": they are drawn by the seed, to be loaded afterwards. Throws Error if the model has too few
   // tokens or positions for the shape.

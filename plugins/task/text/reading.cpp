@@ -199,15 +199,18 @@ class GroupDataset final : public vernier::Dataset {
   std::string fingerprint() const override { return c10::str(size(), " groups, ", fingerprint_); }
 
  private:
-  // Groups with `width` texts each: those that a group has not are its first one again, with the target NaN.
+  // Groups of `width` places each.
   vernier::Sample groups_of(const torch::Tensor& indices, std::int64_t width) const {
     const auto place = torch::arange(width).unsqueeze(0);
     const auto is_there = place < counts_.index_select(0, indices).unsqueeze(1);
     const auto rows = starts_.index_select(0, indices).unsqueeze(1) + place * is_there;
     const auto texts = order_.index_select(0, rows.flatten());
-    const auto targets = all_.targets.index_select(0, texts).view_as(rows);
-    return {all_.tokens.index_select(0, texts).view({rows.size(0), width, -1}),
-            targets.masked_fill(is_there.logical_not(), std::numeric_limits<double>::quiet_NaN())};
+    const auto is_empty = is_there.logical_not();
+    return {all_.tokens.index_select(0, texts)
+                .view({rows.size(0), width, -1})
+                .masked_fill(is_empty.unsqueeze(2), all_.padding),
+            all_.targets.index_select(0, texts).view_as(rows).masked_fill(is_empty,
+                                                                          std::numeric_limits<double>::quiet_NaN())};
   }
 
   Samples all_;

@@ -48,7 +48,7 @@ struct Samples {
 vernier::DatasetPtr text_dataset(Samples samples);
 
 // Sample: the texts of a group, {int64 tokens [texts, length], float64 targets [texts]}. The batch is as wide as its
-// largest group; the targets of texts that a group has not are NaN, and their tokens those of its first text.
+// largest group. Where a group has no more texts the targets are NaN, and the tokens are padding alone.
 vernier::DatasetPtr group_dataset(Samples samples, const std::vector<std::int64_t>& groups);
 
 }  // namespace text

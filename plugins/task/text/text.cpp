@@ -5,17 +5,16 @@
 // text = ["text"]       the columns or fields with the text; several are joined by a line end
 // target = "label"      the column or field that is predicted
 // kind = "auto"         classification | regression | ranking | auto: words and whole numbers of few kinds are classes
-// group = ""            ranking: the column or field whose value is the same for texts that are compared, such as a
-// query validation = ""       file with the same columns that is held out validation_share = 0.1   of the texts that is
-// held out, where `validation` is not given; 0: none split = "auto"        how they are drawn: random; stratified, by
-// class; last, those at the end; auto: stratified for
+// group = ""            ranking: the column or field whose value is the same for texts that are compared: a query
+// validation = ""       file with the same columns that is held out
+// validation_share = 0.1   of the texts that is held out, where `validation` is not given; 0: none
+// split = "auto"        how they are drawn: random; stratified, by class; last, those at the end; auto: stratified for
 //                       classes, else random. Of a ranking whole groups are drawn
 // folder = ""           of a published model, as of task/gpt and task/llama, which reads the texts
 // tokenizer = ""        folder of a tokenizer (docs/tokenizer.md); "": that of `folder`, or byte-level BPE is learned
-// of
-//                       the training texts
+//                       of the training texts
 // vocabulary = 4000     tokens of a learned tokenizer, at most; a pair that occurs once is not merged
-// length = 128          tokens of a text that are read; the rest is left out
+// length = 128          tokens of a text that are read; the rest is left out. At most as many as `folder` has positions
 // width = 64, layers = 2, heads = 4  of the encoder
 // dropout = 0.1         of the encoder; with `folder`: in place of those of config.json, if given
 // class_weights = "none"  classification: or "balanced": in the loss all classes weigh the same in sum
@@ -105,6 +104,7 @@ class Text : public vernier::SupervisedTask, public vernier::Predictor {
         metrics_(options.get("metrics", std::vector<std::string>{}, "names; []: those usual for the kind")) {
     for (const char* key : {"data", "validation", "folder", "tokenizer"})
       options.resumable(key);  // content counts, not path
+    has_length_ = options.given("length");
     form_.fields = options.get("text", std::vector<std::string>{"text"}, "columns or fields with the text");
     form_.target = options.get("target", "label", "the column or field that is predicted");
     form_.kind =
@@ -152,6 +152,13 @@ class Text : public vernier::SupervisedTask, public vernier::Predictor {
     return text::text_dataset(samples_of(path, texts, {}));
   }
 
+  // One text of each group of a ranking: that is what the model is used on.
+  vernier::Batch example(std::int64_t samples) const override {
+    auto batch = SupervisedTask::example(samples);
+    if (batch.tensors.at(0).dim() == 3) batch.tensors[0] = batch.tensors[0].select(1, 0);
+    return batch;
+  }
+
   std::vector<Column> predict(const vernier::Batch& batch) override {
     const auto output = forward(batch);
     if (kind_ == Kind::classification) return class_columns(output, form_.target, vernier::names_of(classes_));
@@ -162,8 +169,7 @@ class Text : public vernier::SupervisedTask, public vernier::Predictor {
   std::string description() const override {
     auto facts = this->facts();
     facts["input"] = {{"dtype", "int64"}, {"shape", {"samples", shape_.length}}};
-    facts["input"]["tokens"] = c10::str(code_.before, ", then the ids of the tokenizer, each plus ", code_.first_id,
-                                        ", then ", code_.behind, ", then ", code_.padding, " up to the length");
+    facts["input"]["tokens"] = code_.describe();
     facts["output"] = kind_ == Kind::classification ? "logits of the classes"
                       : kind_ == Kind::ranking      ? "numbers, larger for texts that come first"
                                                     : "numbers, in the units of the target";
@@ -245,7 +251,7 @@ class Text : public vernier::SupervisedTask, public vernier::Predictor {
       refuse("target = \"" + form_.target + "\", and the trained model predicts '" + target + "'");
     }
     if (form_.kind != "auto" && form_.kind != kind) {
-      refuse("kind = \"" + form_.kind + "\", and the trained model is of the other kind");
+      refuse("kind = \"" + form_.kind + "\", and the trained model is of a " + kind);
     }
     form_.kind = kind;
     kind_ = kind_of(kind);
@@ -266,6 +272,7 @@ class Text : public vernier::SupervisedTask, public vernier::Predictor {
     tokenizer_ = vernier::open_tokenizer(tokenizer);
     if (folder_.empty()) return;
     published_.emplace(model);
+    if (!has_length_ && published_->longest() > 0) length_ = std::min(length_, published_->longest());
     code_ = text::published_code(*tokenizer_);
   }
 
@@ -289,6 +296,9 @@ class Text : public vernier::SupervisedTask, public vernier::Predictor {
     if (kind_ == Kind::classification) return vernier::codes_of(source, classes_, "set kind = \"regression\"");
     if (!source.words.empty()) vernier::refuse("'" + source.name + "' has words; set kind = \"classification\"");
     vernier::require_finite(source);
+    if (kind_ == Kind::ranking && source.tensor.min().item<double>() < 0) {
+      vernier::refuse("'" + source.name + "': the target of a ranking is a relevance, and some are below 0");
+    }
     return source.tensor.to(torch::kFloat64);
   }
 
@@ -321,7 +331,8 @@ class Text : public vernier::SupervisedTask, public vernier::Predictor {
     const auto training = texts.some(split.training);
     open_given(training);
     const auto found = text::encode(*tokenizer_, code_, training, length_, true);
-    shape_.length = found.tokens.size(1);
+    shape_.length = folder_.empty() ? found.tokens.size(1) : length_;  // a model has positions for what it never saw
+    shortened_ = found.shortened;
     shape_.tokens = tokenizer_->vocabulary() + code_.first_id;
     data.dataset = dataset_of(data_, texts, data);
     fingerprint_ = data.dataset->fingerprint();
@@ -338,7 +349,7 @@ class Text : public vernier::SupervisedTask, public vernier::Predictor {
     if (share_ > 0 && validation_.empty() && split.held_out.numel() == 0) {
       refuse("no text can be held out; set validation_share = 0 or `validation`");
     }
-    if (kind_ == Kind::ranking) return check_groups(data);
+    if (kind_ == Kind::ranking) return check_groups(training, data.groups.index_select(0, split.training));
     if (kind_ == Kind::regression) {
       if (training.min().equal(training.max())) refuse("the target is always the same; there is nothing to learn");
       return;
@@ -352,10 +363,10 @@ class Text : public vernier::SupervisedTask, public vernier::Predictor {
     }
   }
 
-  void check_groups(const Data& data) const {
-    const auto all = data.groups.max().item<std::int64_t>() + 1;
-    const auto flat = text::groups_without_order(data.targets, data.groups);
-    if (data.targets.min().item<double>() < 0) refuse("the target of a ranking is a relevance, and some are below 0");
+  // Called with the training texts.
+  void check_groups(const torch::Tensor& targets, const torch::Tensor& groups) const {
+    const auto numbers = std::get<1>(at::_unique(groups, /*sorted=*/true, /*return_inverse=*/true));
+    const auto all = numbers.max().item<std::int64_t>() + 1, flat = text::groups_without_order(targets, numbers);
     if (flat == all) refuse("no group has texts with different targets, so there is no order to learn; see `group`");
     if (flat == 0) return;
     warn("'", data_, "': ", flat, " of ", all, " groups have the same target for all their texts and teach nothing");
@@ -409,7 +420,7 @@ class Text : public vernier::SupervisedTask, public vernier::Predictor {
     const auto encoded = text::encode(*tokenizer_, code_, texts.texts, shape_.length, false);
     if (encoded.empty >= 0)
       vernier::refuse(texts.where(encoded.empty) + ": the text is empty, and the model needs a token");
-    if (encoded.shortened > 0 && path != data_) {
+    if (encoded.shortened > 0 && (path != data_ || encoded.shortened > shortened_)) {
       info("'", path, "': of ", encoded.shortened, " texts no more than ", shape_.length, " tokens are read");
     }
     return {encoded.tokens, targets, code_.padding, texts.where};
@@ -449,6 +460,8 @@ class Text : public vernier::SupervisedTask, public vernier::Predictor {
   std::int64_t vocabulary_, length_;
   std::string class_weights_;
   std::vector<std::string> metrics_;
+  std::int64_t shortened_ = 0;  // training texts of which the end is left out
+  bool has_length_ = false;     // the option is given
   double folder_dropout_ = -1;  // below 0: that of the model's config.json
   text::Form form_;
   text::Shape shape_;
@@ -471,18 +484,25 @@ class PublishedText final : public Text, public vernier::PublishedModel {
     if (folder_.empty()) options.refuse("folder", "names no folder; leave it out for an encoder");
   }
   std::string published_name(const std::string& name) const override { return published_->published_name(name); }
-  std::string published_folder() const override { return folder_; }
+  std::string published_folder() const override {
+    refuse_units();
+    return folder_;
+  }
   std::string task_type() const override { return "SEQ_CLS"; }
   void write_published(const std::string& folder) const override {
-    if (kind_ == Kind::regression) {
-      vernier::refuse(
-          "a head of transformers gives numbers without mean and deviation, and the targets have them; "
-          "export onnx or pt2, which have them inside");
-    }
+    refuse_units();
     published_->write(folder, files_, dynamic_cast<const text::PublishedNetwork&>(*network_),
                       kind_ == Kind::classification ? vernier::names_of(classes_) : std::vector<std::string>());
   }
   std::string python_model() const override { return ""; }
+
+ private:
+  void refuse_units() const {
+    if (kind_ != Kind::regression) return;
+    vernier::refuse(
+        "a head of transformers gives numbers without mean and deviation, and the targets have them; export onnx or "
+        "pt2, which have them inside");
+  }
 };
 
 vernier::Plugin* create(Options& options) {

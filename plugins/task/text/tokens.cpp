@@ -20,6 +20,16 @@ vernier::State learned_tokenizer(const std::vector<std::string>& texts, std::int
   return {{file, language::read_model_files(folder.path(), "").tensor(file)}};
 }
 
+std::string Code::describe() const {
+  std::string text;
+  const auto add = [&](const std::string& part) { text += (text.empty() ? "" : ", then ") + part; };
+  for (const auto token : before) add(std::to_string(token));
+  add("the ids of the tokenizer" + (first_id == 0 ? "" : ", each plus " + std::to_string(first_id)));
+  for (const auto token : behind) add(std::to_string(token));
+  add(std::to_string(padding) + " up to the length");
+  return text;
+}
+
 Code published_code(const vernier::Tokenizer& tokenizer) {
   const std::string text = "a";
   const auto plain = tokenizer.encode_plain(text), whole = tokenizer.encode(text);

@@ -19,6 +19,7 @@ vernier::State learned_tokenizer(const std::vector<std::string>& texts, std::int
 struct Code {
   std::vector<std::int64_t> before, behind;
   std::int64_t first_id = 0, padding = -1;
+  std::string describe() const;  // "0, then the ids of the tokenizer, each plus 2, then 1 up to the length"
 };
 
 // The code of the encoder that is trained from nothing.

@@ -122,7 +122,7 @@ Traits traits_from(const c10::OperatorHandle& op) {
     traits.is_left |= alias != nullptr && !alias->isWrite();
     has_outputs |= may_be_tensors(result.type());
   }
-  traits.is_left |= !has_outputs && traits.written.empty();
+  traits.is_left |= (!has_outputs && traits.written.empty()) || op.hasTag(at::Tag::inplace_view);
   const bool is_random = op.hasTag(at::Tag::nondeterministic_seeded);
   traits.reads = creating().count(traits.name) == 0 && !(is_random && traits.name.ends_with('_'));
   traits.is_left |= (is_random && !has_dropout) || !traits.reads || exact().count(traits.name) != 0;

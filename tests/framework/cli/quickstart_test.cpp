@@ -53,8 +53,11 @@ TEST_CASE("quickstart refuses in one line what it cannot do") {
     CHECK(is_one_line(run.err));
     CHECK(says(run.err, text));
   }
-  // The first call that fails ends it, with its status.
-  CHECK(run.call({"quickstart", "run.toml", "--mode", "checkpoint", "--batch-size", "99999"}) != 0);
+  // The first call that fails ends it, with its status: `check` is not called.
+  CHECK(run.call({"quickstart", "run.toml", "--mode", "all", "--batch-size", "99999999999"}) == 2);
+  RunFolder single(base_run(4));
+  CHECK(single.call({"quickstart", "run.toml", "--mode", "checkpoint"}) == 2);
+  CHECK(says(single.err, "has no checkpoint before its end"));
 }
 
 }  // namespace quickstart_test

@@ -275,9 +275,32 @@ TEST_CASE("format: a run measures what rounding does, by layer and operand") {
     CHECK(*signal < 40);
     CHECK(*now.metrics.value("format_saturated/layers.0/w") < 0.1);
     CHECK(now.metrics.value("format_flushed/layers.0/g").has_value());
+    CHECK(*now.metrics.value("format_amax/layers.0/x") > 0);
+    const auto direction = *now.metrics.value("format_direction/layers.0");
+    CHECK(direction > 0.95);
+    CHECK(direction < 1 - 1e-9);
   });
   run.train();
   CHECK(measured == 2);
+}
+
+TEST_CASE("format: measuring changes no number of a run, and a format that loses nothing keeps the direction") {
+  std::vector<Tensor> ends;
+  for (const char* more : {"", "measure_every = 1\n"}) {
+    const TemporaryFolder output;
+    const auto options = std::string(small) + "forward = 'e3m2'\nbackward_rounding = 'stochastic'\n" + more;
+    SmallRun run(from_toml({options}), output.path().string());
+    run.on(vernier::Event::RunEnd, [&](vernier::Run& now) { ends.push_back(now.parameters[0].model.clone()); });
+    run.train();
+  }
+  REQUIRE(ends.size() == 2);
+  CHECK(torch::equal(ends[0], ends[1]));
+  const TemporaryFolder output;
+  SmallRun run(from_toml({std::string(small) + "forward = 'e8m15'\nmeasure_every = 1\n"}), output.path().string());
+  run.on(vernier::Event::StepEnd, [&](vernier::Run& now) {
+    CHECK(*now.metrics.value("format_direction/layers.0") == doctest::Approx(1).epsilon(1e-6));
+  });
+  run.train();
 }
 
 TEST_CASE("format: weights of a format are numbers of it after every update") {

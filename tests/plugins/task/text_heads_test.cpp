@@ -125,7 +125,8 @@ TEST_CASE("text: what a published model cannot do is refused in one line") {
   CHECK(says(refused("missing_words = []"), "line 2"));
   given.folder.write("texts.csv", "text,label\nsome words that are long,a\nb,b\n");
   config["n_positions"] = 4;
-  CHECK(says(with("config.json", config.dump()), "positions for 4; set length = 4"));
+  given.folder.write("model/config.json", config.dump());
+  CHECK(says(refused("length = 8"), "positions for 4; set length = 4"));
   config["model_type"] = "bert";
   CHECK(says(with("config.json", config.dump()), "bert"));
 }

@@ -202,7 +202,7 @@ TEST_CASE("a trained model of text is whole without its data and its tokenizer's
   };
   CHECK(other("") == "");
   CHECK(says(other("target = 'clicks'"), "the trained model predicts 'label'"));
-  CHECK(says(other("kind = 'regression'"), "the trained model is of the other kind"));
+  CHECK(says(other("kind = 'regression'"), "the trained model is of a classification"));
 }
 
 TEST_CASE("text: TorchScript and Python compute what the network does") {

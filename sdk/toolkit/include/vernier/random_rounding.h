@@ -43,8 +43,8 @@ class VERNIER_API RoundingListener {
 // another twelfth one unit down, which has the same variance.
 //
 // The noise depends on the seed, on the number of operators before, and on the place of an element, not on threads.
-// This library's own kernels (fused_kernels.h) are switched off meanwhile, because several of them are not operators.
-// Guards do not nest: only the newest one draws.
+// This library's own kernels (fused_kernels.h) are switched off meanwhile in the whole process, because several of them
+// are not operators. So guards are for one thread of a process at a time. They do not nest: only the newest one draws.
 class VERNIER_API RandomRounding {
  public:
   // listener: must outlive the guard; may be null.
