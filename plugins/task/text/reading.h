@@ -1,6 +1,7 @@
 // The data of task/text: texts and what is predicted of them, from CSV or JSON Lines, and their tokens.
 #pragma once
 
+#include <ATen/ops/tensor.h>
 #include <vernier/csv.h>
 #include <vernier/data_source.h>
 #include <vernier/dataset.h>
@@ -29,7 +30,7 @@ struct Texts {
 
   std::vector<std::string> some(const torch::Tensor& rows) const;
   // int64 [texts], or undefined.
-  torch::Tensor group_numbers() const { return groups.empty() ? torch::Tensor() : torch::tensor(groups); }
+  torch::Tensor group_numbers() const { return groups.empty() ? torch::Tensor() : at::tensor(groups); }
 };
 
 bool is_json_lines(const std::string& path);
