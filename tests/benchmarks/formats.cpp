@@ -3,6 +3,9 @@
 //
 //   formats [--check]     --check: exits with 1 where a bar is missed
 #include <ATen/Parallel.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/ne.h>
+#include <ATen/ops/randn.h>
 #include <vernier/tensor_format.h>
 
 #include <filesystem>
@@ -28,7 +31,7 @@ constexpr Case cases[] = {{"e5m2", vernier::per_tensor, "pychop"},
                           {"nvfp4", {1, 16}, "torchao"}};
 
 torch::Tensor read(const fs::path& path) {
-  auto numbers = torch::empty({size, size});
+  auto numbers = at::empty({size, size});
   std::ifstream file(path, std::ios::binary);
   file.read(static_cast<char*>(numbers.mutable_data_ptr()), static_cast<std::streamsize>(numbers.nbytes()));
   return numbers;
@@ -61,7 +64,7 @@ int main(int argc, char** argv) {
   char made[] = "/tmp/vernier-formats-XXXXXX";
   if (::mkdtemp(made) == nullptr) return 1;
   const fs::path folder = made;
-  const auto x = torch::randn({size, size});
+  const auto x = at::randn({size, size});
   std::ofstream(folder / "x.f32", std::ios::binary)
       .write(static_cast<const char*>(x.const_data_ptr()), static_cast<std::streamsize>(x.nbytes()));
   bool is_met = true;

@@ -108,7 +108,7 @@ TEST_CASE("clips: the frames of a folder are evenly spread, in the order of thei
   CHECK(batch.tensors[1].equal(torch::tensor({0, 0, 0, 0, 1, 1, 1, 1})));
   for (std::int64_t i = 0; i < 8; ++i) {
     const int first = 20 * static_cast<int>(2 * (i % 4) + i / 4);
-    CHECK(colours(batch.tensors[0][i]) == std::vector{first + 1, first + 4, first + 7, first + 10});
+    CHECK((colours(batch.tensors[0][i]) == std::vector{first + 1, first + 4, first + 7, first + 10}));
   }
   CHECK(first_of(folder, {{"frames", value(1)}}) == std::vector{6});
   CHECK(first_of(folder, {{"frames", value(12)}, {"batch_size", value(1)}, {"drop_last", value(true)}}).back() == 11);
@@ -283,7 +283,7 @@ TEST_CASE("clips: predict takes a clip, an array, and a folder of both, and a tr
   CHECK(names("d/ant/0") == std::vector<std::string>{"0"});
   CHECK(names("d/ant/0/") == std::vector<std::string>{"0"});
   CHECK(names("d/ant/2.npy") == std::vector<std::string>{"2.npy"});
-  CHECK(names("d/ant") == std::vector<std::string>{"0", "2.npy", "4", "6.npy"});
+  CHECK((names("d/ant") == std::vector<std::string>{"0", "2.npy", "4", "6.npy"}));
   folder.write("x.mp4", std::string("\0\0\0\x18"
                                     "ftypisom",
                                     12));
