@@ -37,6 +37,10 @@ void refuse_short(Options& options, const Recipe& recipe, int mantissa) {
   }
   if (mantissa >= mantissa_of(*longest)) return;
   const auto least = std::to_string(mantissa_of(*longest));
+  if (mantissa_of(*longest) > 23) {
+    options.refuse(key, "is for formats of at most 23 fraction bits with their scales, and \"" + longest->name +
+                            "\" has " + least + "; leave it out");
+  }
   options.refuse(key, "has mantissa = " + std::to_string(mantissa) + ", shorter than the " + least + " bits of \"" +
                           longest->name + "\"; write mantissa = " + least + " or more, up to 23");
 }
@@ -72,10 +76,10 @@ std::optional<vernier::ProductAccumulator> read_accumulate(Options& options, con
   }
   if (accumulator.promote_every % accumulator.chunk != 0) {
     const auto chunk = std::to_string(accumulator.chunk);
-    const auto above = (accumulator.promote_every / accumulator.chunk + 1) * accumulator.chunk;
+    const auto below = accumulator.promote_every / accumulator.chunk * accumulator.chunk;
     options.refuse(key, "has promote_every = " + std::to_string(accumulator.promote_every) +
                             ", not a multiple of chunk = " + chunk +
-                            "; write promote_every = " + std::to_string(above));
+                            "; write promote_every = " + std::to_string(std::max(below, accumulator.chunk)));
   }
   refuse_short(options, recipe, accumulator.mantissa);
   return accumulator;

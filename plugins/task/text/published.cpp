@@ -90,9 +90,16 @@ std::string PublishedFolder::published_name(const std::string& name) const {
   return language::published_name(family_.layout, name.substr(own_prefix.size()));
 }
 
-void PublishedFolder::write(const std::string& to, vernier::State files, const PublishedNetwork& network,
-                            const std::vector<std::string>& classes) const {
-  language::put_text(files, "config.json", with_head(language::text_of(files, "config.json"), classes));
+void PublishedFolder::write(const std::string& to, vernier::State files, const Code& code,
+                            const PublishedNetwork& network, const std::vector<std::string>& classes) const {
+  const auto config = with_head(language::text_of(files, "config.json"), classes);
+  const auto padding = Json::parse(config).value("pad_token_id", Json());
+  if (!code.behind.empty() && padding == code.behind.back()) {
+    vernier::refuse(c10::str("the tokenizer ends a text with token ", code.behind.back(),
+                             ", which is pad_token_id of config.json, so transformers would read the token before it; "
+                             "export onnx or pt2"));
+  }
+  language::put_text(files, "config.json", config);
   language::write_folder(to, files, network.model(), family_.layout, {{"score.weight", network.head()}});
 }
 

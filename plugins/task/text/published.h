@@ -8,6 +8,7 @@
 
 #include "../language/folder.h"
 #include "network.h"
+#include "tokens.h"
 
 namespace text {
 
@@ -25,8 +26,8 @@ class PublishedFolder {
   // The name in a published file of a parameter or layer of the network.
   std::string published_name(const std::string& name) const;
   // Writes a folder for transformers' AutoModelForSequenceClassification. files: of model and tokenizer. classes: their
-  // names; none: the head gives a number.
-  void write(const std::string& to, vernier::State files, const PublishedNetwork& network,
+  // names; none: the head gives a number. Throws Error where transformers would take the end of a text for padding.
+  void write(const std::string& to, vernier::State files, const Code& code, const PublishedNetwork& network,
              const std::vector<std::string>& classes) const;
 
  private:

@@ -1,7 +1,6 @@
 #include "ranking.h"
 
 #include <ATen/ops/full.h>
-#include <ATen/ops/isin.h>
 #include <ATen/ops/softplus.h>
 
 #include <limits>
@@ -20,13 +19,6 @@ std::int64_t groups_without_order(const torch::Tensor& targets, const torch::Ten
   const auto least = at::full({count}, most, torch::kFloat64).scatter_reduce(0, groups, targets, "amin");
   const auto largest = at::full({count}, -most, torch::kFloat64).scatter_reduce(0, groups, targets, "amax");
   return least.eq(largest).sum().item<std::int64_t>();
-}
-
-vernier::SplitRows split_whole_groups(const torch::Tensor& groups, double share, bool is_last, std::uint64_t seed) {
-  if (!is_last) return vernier::split_groups(groups, share, seed);
-  const auto parts = vernier::split_last(groups.max().item<std::int64_t>() + 1, share);
-  const auto rows = [&](const torch::Tensor& some) { return at::isin(groups, some).nonzero().flatten(); };
-  return {rows(parts.training), rows(parts.held_out)};
 }
 
 }  // namespace text

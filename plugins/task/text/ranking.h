@@ -2,7 +2,6 @@
 #pragma once
 
 #include <torch/types.h>
-#include <vernier/split.h>
 
 #include <cstdint>
 
@@ -15,8 +14,5 @@ torch::Tensor pair_loss(const torch::Tensor& scores, const torch::Tensor& target
 
 // The number of groups whose texts all have the same target, so that nothing is learned of them.
 std::int64_t groups_without_order(const torch::Tensor& targets, const torch::Tensor& groups);
-
-// Rows of texts. is_last: the last groups are held out, else groups at random.
-vernier::SplitRows split_whole_groups(const torch::Tensor& groups, double share, bool is_last, std::uint64_t seed);
 
 }  // namespace text

@@ -46,7 +46,6 @@
 #include <vernier/tokenizer.h>
 
 #include <algorithm>
-#include <array>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -59,25 +58,18 @@
 #include "published.h"
 #include "ranking.h"
 #include "reading.h"
+#include "targets.h"
 #include "tokens.h"
 
 namespace {
 
+using text::Kind;
 using vernier::between;
 using vernier::DatasetPtr;
 using vernier::Options;
 using vernier::Run;
 using vernier::SplitRows;
 using vernier::State;
-
-// The outcome that is predicted of the texts.
-enum class Kind : std::uint8_t { classification, regression, ranking };
-
-constexpr std::array names_of_kinds = {"classification", "regression", "ranking"};
-
-Kind kind_of(const std::string& name) {
-  return static_cast<Kind>(std::ranges::find(names_of_kinds, name) - names_of_kinds.begin());
-}
 
 // Samples of a file.
 struct Data {
@@ -134,7 +126,7 @@ class Text : public vernier::SupervisedTask, public vernier::Predictor {
     if (!is_trained() && shape_.has_units) network_->standardise(data.targets.index_select(0, split.training));
     set_model(network_);
     choose_loss();
-    for (auto& metric : metrics_of(metrics_, predicts(), classes_.count)) add_metric(std::move(metric));
+    for (auto& metric : metrics_of(metrics_, text::predicts(kind_), classes_.count)) add_metric(std::move(metric));
     if (!data.dataset) return;
     set_training(part_of(data, split.training));
     if (!is_trained() && kind_ != Kind::ranking) {
@@ -177,8 +169,7 @@ class Text : public vernier::SupervisedTask, public vernier::Predictor {
   }
 
   std::string python_model() const override {
-    return python_source(shape_, vernier::json_text(facts(), -1),
-                         language::text_of(learned().part("given"), "tokenizer.json"));
+    return python_source(shape_, vernier::json_text(facts(), -1), language::text_of(files_, "tokenizer.json"));
   }
 
  protected:
@@ -232,7 +223,7 @@ class Text : public vernier::SupervisedTask, public vernier::Predictor {
 
   // Returns what the model needs besides its weights and its tokenizer.
   nlohmann::ordered_json facts() const {
-    nlohmann::ordered_json facts = {{"task", "text"}, {"kind", names_of_kinds.at(static_cast<std::size_t>(kind_))}};
+    nlohmann::ordered_json facts = {{"task", "text"}, {"kind", text::name_of(kind_)}};
     facts["text"] = form_.fields;
     facts["target"] = form_.target;
     if (kind_ == Kind::ranking) facts["group"] = form_.group;
@@ -254,7 +245,7 @@ class Text : public vernier::SupervisedTask, public vernier::Predictor {
       refuse("kind = \"" + form_.kind + "\", and the trained model is of a " + kind);
     }
     form_.kind = kind;
-    kind_ = kind_of(kind);
+    kind_ = text::kind_of(kind);
     if (kind_ == Kind::classification) {
       const auto names = facts.at("classes").get<std::vector<std::string>>();
       classes_ = {std::ssize(names), names};
@@ -262,7 +253,7 @@ class Text : public vernier::SupervisedTask, public vernier::Predictor {
     }
     shape_.length = facts.at("length"), shape_.tokens = facts.at("tokens");
     fingerprint_ = facts.at("data");
-    files_ = learned().part("given");
+    files_ = learned().part(learned().has("tokenizer/tokenizer.json") ? "tokenizer" : "given");
     const language::ModelFolder kept(files_);
     open(kept.path(), kept.path());
   }
@@ -291,7 +282,7 @@ class Text : public vernier::SupervisedTask, public vernier::Predictor {
       guessed_classes_ = source.words.empty() && vernier::class_numbers(source.tensor).defined();
       kind_ = !source.words.empty() || guessed_classes_ ? Kind::classification : Kind::regression;
     } else {
-      kind_ = kind_of(form_.kind);
+      kind_ = text::kind_of(form_.kind);
     }
     if (kind_ == Kind::classification) return vernier::codes_of(source, classes_, "set kind = \"regression\"");
     if (!source.words.empty()) vernier::refuse("'" + source.name + "' has words; set kind = \"classification\"");
@@ -302,23 +293,11 @@ class Text : public vernier::SupervisedTask, public vernier::Predictor {
     return source.tensor.to(torch::kFloat64);
   }
 
-  vernier::Predicts predicts() const {
-    return kind_ == Kind::classification ? vernier::Predicts::classes
-           : kind_ == Kind::ranking      ? vernier::Predicts::ranks
-                                         : vernier::Predicts::numbers;
-  }
-
   // The texts to train on and those held out.
   SplitRows divide(const Data& data, std::uint64_t seed) const {
     const auto count = data.targets.size(0);
     if (!validation_.empty() || share_ == 0) return {torch::arange(count), torch::empty({0}, torch::kInt64)};
-    if (split_ == "stratified" && kind_ != Kind::classification) {
-      refuse("split = \"stratified\" is for classes, and the target is a number");
-    }
-    if (kind_ == Kind::ranking) return text::split_whole_groups(data.groups, share_, split_ == "last", seed);
-    if (split_ == "last") return vernier::split_last(count, share_);
-    return kind_ == Kind::classification && split_ != "random" ? vernier::split_classes(data.targets, share_, seed)
-                                                               : vernier::split_random(count, share_, seed);
+    return text::split_texts(kind_, data.targets, data.groups, split_, share_, seed);
   }
 
   // Reads the data to train on and learns of the training texts.
@@ -339,7 +318,8 @@ class Text : public vernier::SupervisedTask, public vernier::Predictor {
     report(data, found);
     State learned;
     learned.put("texts", vernier::json_text(facts(), -1));
-    learned.put("given", files_);
+    // A run is not resumed with other files that were given.
+    learned.put(folder_.empty() && tokenizer_folder_.empty() ? "tokenizer" : "given", files_);
     set_learned(std::move(learned));
   }
 
@@ -491,7 +471,7 @@ class PublishedText final : public Text, public vernier::PublishedModel {
   std::string task_type() const override { return "SEQ_CLS"; }
   void write_published(const std::string& folder) const override {
     refuse_units();
-    published_->write(folder, files_, dynamic_cast<const text::PublishedNetwork&>(*network_),
+    published_->write(folder, files_, code_, dynamic_cast<const text::PublishedNetwork&>(*network_),
                       kind_ == Kind::classification ? vernier::names_of(classes_) : std::vector<std::string>());
   }
   std::string python_model() const override { return ""; }

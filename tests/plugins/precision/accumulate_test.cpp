@@ -295,7 +295,7 @@ TEST_CASE("accumulate: bad options end in one line with the TOML to write") {
       {"forward = 'e4m3'\naccumulate = {mantissa = 24}", "mantissa = 24; from 1 to 23 are possible"},
       {"forward = 'e4m3'\naccumulate = {mantissa = 13.5}", "`mantissa` that is not an integer; write accumulate = {"},
       {"forward = 'e4m3'\naccumulate = {mantissa = 13, chunk = 0}", "from 1 to 1024"},
-      {"forward = 'e4m3'\naccumulate = {mantissa = 13, promote_every = 100}", "write promote_every = 128"},
+      {"forward = 'e4m3'\naccumulate = {mantissa = 13, promote_every = 100}", "write promote_every = 96"},
       {"forward = 'e4m3'\naccumulate = {mantissa = 2}", "mantissa = 2, shorter than the 3 bits of \"e4m3\""},
       {"forward = 'e4m3'\nbackward = 'bf16'\naccumulate = {mantissa = 6}", "7 bits of \"bf16\"; write mantissa = 7"},
       {"forward = 'nvfp4'\naccumulate = {mantissa = 3}", "the 4 bits of \"nvfp4\""},

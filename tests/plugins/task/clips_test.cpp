@@ -73,14 +73,6 @@ Table table_of(const TemporaryFolder& folder, Table more = {}) {
   return table;
 }
 
-SupervisedTask& supervised(const LoadedTask& task) {
-  return static_cast<SupervisedTask&>(*task.task);
-}
-
-vernier::Predictor& predictor(const LoadedTask& task) {
-  return dynamic_cast<vernier::Predictor&>(*task.task);
-}
-
 // The colour of each frame of a clip [frames, channels, height, width] of plain frames.
 std::vector<int> colours(const torch::Tensor& clip) {
   std::vector<int> all;

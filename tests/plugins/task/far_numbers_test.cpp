@@ -92,10 +92,6 @@ std::string write_network(const TemporaryFolder& folder, torch::ScalarType dtype
   return folder / "model.pt";
 }
 
-vernier::SupervisedTask& supervised(const LoadedTask& task) {
-  return static_cast<vernier::SupervisedTask&>(*task.task);
-}
-
 }  // namespace
 
 TEST_CASE("far numbers are learned as near ones are, as inputs and as targets") {

@@ -11,7 +11,6 @@
 
 namespace image_networks_test {
 
-using vernier::SupervisedTask;
 using vernier::Table;
 
 namespace {
@@ -29,14 +28,6 @@ std::int64_t numbers_in(const LoadedTask& task) {
   std::int64_t all = 0;
   for (const auto& parameter : task.run.parameters) all += parameter.model.numel();
   return all;
-}
-
-SupervisedTask& supervised(const LoadedTask& task) {
-  return static_cast<SupervisedTask&>(*task.task);
-}
-
-vernier::Predictor& predictor(const LoadedTask& task) {
-  return dynamic_cast<vernier::Predictor&>(*task.task);
 }
 
 }  // namespace

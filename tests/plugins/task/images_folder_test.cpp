@@ -10,7 +10,6 @@
 namespace images_folder_test {
 
 using vernier::Batch;
-using vernier::SupervisedTask;
 using vernier::Table;
 
 namespace {
@@ -21,14 +20,6 @@ Table stripes(const TemporaryFolder& folder, Table more = {}) {
   if (!more.contains("validation_images")) table["validation_share"] = value(0.0);
   for (auto& [key, entry] : more) table[key] = entry;
   return table;
-}
-
-SupervisedTask& supervised(const LoadedTask& task) {
-  return static_cast<SupervisedTask&>(*task.task);
-}
-
-vernier::Predictor& predictor(const LoadedTask& task) {
-  return dynamic_cast<vernier::Predictor&>(*task.task);
 }
 
 // All batches of an epoch as one.

@@ -15,7 +15,6 @@
 
 namespace script_test {
 
-using vernier::SupervisedTask;
 using vernier::Table;
 
 namespace {
@@ -88,14 +87,6 @@ Table table_of(const TemporaryFolder& folder, Table more = {}) {
                  {"batch_size", value(10)}};
   for (auto& [key, entry] : more) table[key] = entry;
   return table;
-}
-
-SupervisedTask& supervised(const LoadedTask& task) {
-  return static_cast<SupervisedTask&>(*task.task);
-}
-
-vernier::Predictor& predictor(const LoadedTask& task) {
-  return dynamic_cast<vernier::Predictor&>(*task.task);
 }
 
 }  // namespace

@@ -13,7 +13,6 @@
 
 namespace sequence_test {
 
-using vernier::SupervisedTask;
 using vernier::Table;
 
 namespace {
@@ -78,14 +77,6 @@ std::string shops() {
     }
   }
   return text;
-}
-
-SupervisedTask& supervised(const LoadedTask& task) {
-  return static_cast<SupervisedTask&>(*task.task);
-}
-
-vernier::Predictor& predictor(const LoadedTask& task) {
-  return dynamic_cast<vernier::Predictor&>(*task.task);
 }
 
 std::vector<vernier::Predictor::Column> predicted(const LoadedTask& task, const std::string& path) {

@@ -20,7 +20,6 @@
 
 namespace text_heads_test {
 
-using vernier::SupervisedTask;
 using Json = nlohmann::json;
 namespace fs = std::filesystem;
 
@@ -53,9 +52,8 @@ struct HeadFolder {
   }
   torch::Tensor logits_of(const LoadedTask& task) const {
     const torch::NoGradGuard no_grad;
-    auto& supervised = dynamic_cast<SupervisedTask&>(*task.task);
-    const auto inputs = dynamic_cast<vernier::Predictor&>(*task.task).read_inputs(folder / "texts.csv");
-    return supervised.forward(supervised.loader_of(inputs).next());
+    const auto inputs = predictor(task).read_inputs(folder / "texts.csv");
+    return supervised(task).forward(supervised(task).loader_of(inputs).next());
   }
 
   Oracle oracle{"text_heads"};
@@ -96,6 +94,28 @@ TEST_CASE("text: a published model with a head says what transformers says, what
     CHECK(config.at("id2label") == Json{{"0", "a"}, {"1", "b"}, {"2", "c"}});
     CHECK(config.at("problem_type") == "single_label_classification");
   }
+}
+
+TEST_CASE("text: transformers would take the token that ends a text for padding, so the export is refused") {
+  const HeadFolder given("llama_grouped");
+  const auto path = given.model() + "/tokenizer.json";
+  auto tokenizer = Json::parse(std::ifstream(path));
+  auto& around = tokenizer["post_processor"]["processors"][1]["single"];
+  std::swap(around[0], around[1]);  // the token stands behind the text
+  given.folder.write("model/tokenizer.json", tokenizer.dump());
+  auto config = Json::parse(bytes_of(given.oracle["llama_grouped.config"]));
+  const auto id = tokenizer["post_processor"]["processors"][1]["special_tokens"].front()["ids"][0];
+  config["eos_token_id"] = id;
+  given.folder.write("model/config.json", config.dump());
+  const LoadedHead task(given);
+  const auto& published = dynamic_cast<const vernier::PublishedModel&>(*task.task);
+  CHECK(says(refusal([&] { published.write_published(given.folder / "written"); }), "which is pad_token_id"));
+  config["pad_token_id"] = 0;
+  given.folder.write("model/config.json", config.dump());
+  const LoadedHead other(given);
+  CHECK(refusal([&] {
+          dynamic_cast<const vernier::PublishedModel&>(*other.task).write_published(given.folder / "written");
+        }) == "");
 }
 
 TEST_CASE("text: transformers reads the folder that is written") {

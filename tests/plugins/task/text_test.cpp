@@ -22,13 +22,6 @@ const std::string small = "width = 16; layers = 2; heads = 2; dropout = 0.0; ";
 const std::string ranked = "target = 'clicks'; kind = 'ranking'; group = 'search'; text = ['query', 'title']; ";
 const std::string clicks = "target = 'clicks'; kind = 'regression'; text = ['query', 'title']; ";
 
-SupervisedTask& supervised(const LoadedTask& task) {
-  return dynamic_cast<SupervisedTask&>(*task.task);
-}
-vernier::Predictor& predictor(const LoadedTask& task) {
-  return dynamic_cast<vernier::Predictor&>(*task.task);
-}
-
 std::vector<vernier::Predictor::Column> predicted(const LoadedTask& task, const std::string& path) {
   const torch::NoGradGuard no_grad;
   task.run.model->eval();
@@ -116,7 +109,10 @@ TEST_CASE("text: a batch of a ranking has whole groups, and its loss is that of 
   CHECK(batch.tensors[1].allclose(expected, 0, 0, /*equal_nan=*/true));
   CHECK(task->where(1) == "'" + path + "' line 3");
   const torch::NoGradGuard no_grad;
+  CHECK(batch.tensors[0][0][2].eq(1).all().item<bool>());  // padding
   const auto scores = supervised(task).forward(batch).to(torch::kFloat64);
+  CHECK(scores.masked_select(batch.tensors[1].isnan()).eq(0).all().item<bool>());
+  CHECK(has_shape(supervised(task).example(2).tensors.at(0), {2, batch.tensors[0].size(2)}));  // of exports
   const auto pair = [&](int group, int better, int worse) {
     return std::log1p(std::exp((scores[group][worse] - scores[group][better]).item<double>()));
   };
@@ -134,7 +130,7 @@ TEST_CASE("text learns its tokenizer of the training texts alone") {
   for (int i = 0; i < 40; ++i) rows += i < 30 ? "seen seen words,a\nother old words,b\n" : "unseen unseen,a\n";
   const auto path = folder.write("a.csv", rows);
   const LoadedTask task("text", options_of(path, small + "split = 'last'; validation_share = 0.14"));
-  const auto bytes = supervised(task).learned().tensor("given/tokenizer.json");
+  const auto bytes = supervised(task).learned().tensor("tokenizer/tokenizer.json");
   const std::string json(static_cast<const char*>(bytes.const_data_ptr()), static_cast<std::size_t>(bytes.numel()));
   const auto vocabulary = nlohmann::json::parse(json).at("model").at("vocab");
   CHECK(vocabulary.contains("seen"));

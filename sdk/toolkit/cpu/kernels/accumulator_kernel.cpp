@@ -8,12 +8,11 @@
 #include <limits>
 
 #include "cpu/processor.h"
+#include "targets.h"
 
 namespace vernier {
 
 namespace {
-
-#define VERNIER_INLINE inline __attribute__((always_inline))
 
 // One step of one row: `count` products for each of tile_columns sums.
 struct Step {
@@ -169,13 +168,6 @@ VERNIER_INLINE void multiply(const AccumulatorRule& rule, const ProductTile& til
   }
 }
 
-#if defined(__x86_64__)
-#define VERNIER_AVX512 __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,avx512cd")))
-#define VERNIER_AVX2 __attribute__((target("avx2")))
-#else
-#define VERNIER_AVX512
-#define VERNIER_AVX2
-#endif
 VERNIER_AVX512 void multiply_512(const AccumulatorRule& rule, const ProductTile& tile) {
   multiply<64>(rule, tile);
 }

@@ -7,12 +7,11 @@
 #include <type_traits>
 
 #include "cpu/processor.h"
+#include "targets.h"
 
 namespace vernier {
 
 namespace {
-
-#define VERNIER_INLINE inline __attribute__((always_inline))
 
 template <class Real>
 struct Bits;
@@ -143,13 +142,6 @@ VERNIER_INLINE void raise(const float* __restrict x, float* __restrict most, std
   }
 }
 
-#if defined(__x86_64__)
-#define VERNIER_AVX512 __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,avx512cd")))
-#define VERNIER_AVX2 __attribute__((target("avx2")))
-#else
-#define VERNIER_AVX512
-#define VERNIER_AVX2
-#endif
 VERNIER_AVX512 void round_512(const FormatRule& rule, Rounding rounding, const FormatDraws& draws, const Job& job) {
   round_narrow_or_wide(rule, rounding, draws, job);
 }

@@ -4,8 +4,7 @@
 #include <algorithm>
 #include <limits>
 
-#define VERNIER_INLINE inline __attribute__((always_inline))
-#define VERNIER_AVX2 __attribute__((target("avx2")))
+#include "targets.h"
 
 namespace vernier {
 
