@@ -13,10 +13,10 @@ namespace {
 
 Hardware hardware_of_cpu() {
   const bool amx = cpu_has("amx_bf16"), avx = cpu_has("avx512_bf16");
-  Hardware cpu{"CPU", amx || avx, cpu_has("amx_fp16") || cpu_has("avx512_fp16"), false};
+  Hardware cpu{"CPU", gains_by_bfloat16(), cpu_has("amx_fp16"), false};
   if (amx) cpu.name += " with AMX-BF16";
   if (avx) cpu.name += amx ? " and AVX512-BF16" : " with AVX512-BF16";
-  if (!cpu.bf16) cpu.name += " without AMX or AVX512-BF16";
+  if (!amx) cpu.name += avx ? " and without AMX" : " without AMX or AVX512-BF16";
   return cpu;
 }
 

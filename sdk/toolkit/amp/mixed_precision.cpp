@@ -24,7 +24,7 @@ constexpr std::int64_t longest_by_matmul = 512;  // its memory grows with the sq
 std::string speed_of(torch::ScalarType dtype, const Hardware& hardware, torch::DeviceType device, bool is_emulated) {
   if (is_emulated) return "no speed: fp8 is emulated here, and slower than bf16";
   const bool is_fast = dtype == torch::kBFloat16 ? hardware.bf16 : hardware.fp16;
-  if (!is_fast) return "no speed: this machine has no instructions for it";
+  if (!is_fast) return "no speed: this machine multiplies float32 as fast";
   return dtype == torch::kFloat16 && device == torch::kCPU ? "often no speed: few CPU kernels are fast in it" : "";
 }
 
@@ -131,7 +131,7 @@ void MixedPrecision::read_modes(Options& options) {
   autocast_mode_ = options.choose("autocast_mode", "default", {"default", "training", "inference"},
                                   "where O1 computes in the dtype: everywhere, or not in validation, or only there");
   fallback_ = options.choose("fallback", "none", {"none", "float32"},
-                             "what to compute in where the device has no instructions for the dtype");
+                             "what to compute in where the device multiplies the dtype no faster than float32");
   if (autocast_mode_ == "default") return;
   if (weights_) options.refuse("autocast_mode", "is for level O1: at O2 and O3 the weights themselves have 16 bits");
   if (autocast_mode_ == "inference" && cast_inputs_) {

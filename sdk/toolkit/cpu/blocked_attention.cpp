@@ -49,7 +49,7 @@ void multiply(std::int64_t m, std::int64_t n, std::int64_t k, const Product* a, 
 // True if oneDNN multiplies bfloat16 as is needed here; settings of its own may forbid the instructions.
 bool can_multiply_bfloat16() {
   static const bool can = [] {
-    if (!multiplies_bfloat16()) return false;
+    if (!multiplies_bfloat16() || !gains_by_bfloat16()) return false;
     constexpr std::int64_t n = 32;
     std::vector<c10::BFloat16> a(n * n), b(n * n);
     std::vector<float> c(n * n, 0);

@@ -15,6 +15,7 @@
 #include <vernier/matmul.h>
 
 #include "cpu/one_thread.h"
+#include "cpu/processor.h"
 #include "cpu/tasks.h"
 #include "rows.h"
 
@@ -168,7 +169,7 @@ bool takes(const at::Tensor& added, const at::Tensor& left, const at::Tensor& ri
 bool lacks_fast_products(at::ScalarType dtype) {
   if ((dtype != at::kHalf && dtype != at::kBFloat16) || !fused_kernels() || keeps_plain_products()) return false;
   static const bool has_half = libtorch_multiplies("mkldnn::_is_mkldnn_fp16_supported");
-  static const bool has_bfloat16 = libtorch_multiplies("mkldnn::_is_mkldnn_bf16_supported");
+  static const bool has_bfloat16 = gains_by_bfloat16() && libtorch_multiplies("mkldnn::_is_mkldnn_bf16_supported");
   return dtype == at::kHalf ? !has_half : !has_bfloat16;
 }
 

@@ -1,5 +1,6 @@
-// Products of float16 and bfloat16 matrices on processors without instructions for them, where LibTorch's are loops
-// over single numbers. Blocks of the operands are converted and multiplied in float32, and a result is rounded once.
+// Products of float16 and bfloat16 matrices on processors whose instructions for them are missing, so that LibTorch's
+// are loops over single numbers, or slower than float32's. Blocks of the operands are converted and multiplied in
+// float32, and a result is rounded once.
 #pragma once
 
 #include <ATen/core/Tensor.h>

@@ -35,6 +35,11 @@ bool has_avx2() {
   return has;
 }
 
+bool gains_by_bfloat16() {
+  static const bool gains = cpu_has("amx_bf16") || (cpu_has("avx512_bf16") && __builtin_cpu_is("intel") == 0);
+  return gains;
+}
+
 bool cpu_has(const char* capability) {
   const auto capabilities = at::cpu::get_cpu_capabilities();
   const auto found = capabilities.find(capability);

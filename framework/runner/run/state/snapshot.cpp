@@ -193,7 +193,8 @@ std::string kernels(const Run& run) {
                                                                       : "medium";
   return c10::str("matmul = ", matmul_path(), ", matmul_precision = ", name,
                   ", fused = ", fused_kernels() ? "true" : "false",
-                  multiplies_in_float32(torch::kFloat16) ? ", products of 16 bits in float32" : "",
+                  multiplies_in_float32(torch::kFloat16) ? ", products of float16 in float32" : "",
+                  multiplies_in_float32(torch::kBFloat16) ? ", products of bfloat16 in float32" : "",
                   run.device.is_cpu()            ? ""
                   : uses_gpu_library(run.device) ? ", updates by Vernier's CUDA kernels"
                                                  : ", updates by LibTorch's operators");

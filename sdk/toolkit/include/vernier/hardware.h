@@ -12,7 +12,7 @@ namespace vernier {
 
 struct VERNIER_API Hardware {
   std::string name;            // "CPU with AMX-BF16 and AVX512-BF16", "GPU of compute capability 9.0"
-  bool bf16, fp16, fp8;        // true: the hardware multiplies matrices of this dtype
+  bool bf16, fp16, fp8;        // true: the hardware multiplies matrices of this dtype faster than those of float32
   int compute_capability = 0;  // 89 for 8.9; 0 for a CPU
 
   // Returns bfloat16 if the hardware has it, because it needs no loss scaler; else float16, else float32.
