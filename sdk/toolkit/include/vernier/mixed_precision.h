@@ -24,7 +24,7 @@ class Float8Layers;
 //   weight_casts = "forward"   forward | update | none: how long the 16-bit copy of a weight is kept
 //   autocast_mode = "default"  default | training | inference: of O1, where forward() computes in the dtype; training:
 //                              validation is in float32; inference: only validation is not
-//   fallback = "none"          none | float32: what to compute in where the dtype is no faster here
+//   fallback = "none"          none | float32: what to compute in where the dtype gains no speed
 //   cast_inputs = false        casts the batch's floating-point tensors before the task sees them
 //   cast_outputs = false       casts results of operations that no rule matches to float32
 //   attention = "auto"         auto | fused | matmul: LibTorch's kernel as in PyTorch, or attention_by_matmul();
