@@ -1,6 +1,6 @@
 // auto: autocast in the dtype that this machine multiplies fast. That is bfloat16 on a GPU of compute capability 8.0 or
-// a CPU with AMX or AMD's AVX512-BF16, float16 on a GPU of 7.0, which needs a loss scaler, and float32 elsewhere. The run
-// reports the choice and its reason. Options: those of vernier/mixed_precision.h and vernier/precision_rules.h.
+// a CPU with AMX or AMD's AVX512-BF16, float16 on a GPU of 7.0, which needs a loss scaler, and float32 elsewhere. The
+// run reports the choice and its reason. Options: those of vernier/mixed_precision.h and vernier/precision_rules.h.
 #include <vernier/hardware.h>
 #include <vernier/mixed_precision.h>
 
