@@ -21,6 +21,7 @@
 //     accumulate.promote_every = 0 products after which it is added to a float32 sum, a multiple of chunk; 0: never
 //     accumulate.chunk = 32        products that one step of the unit adds
 //   weights = "fp32"             format to which each update rounds the weights themselves; fp32: they stay exact
+//   optimizer_state = "fp32"     format to which each update rounds the averages of the optimizer; fp32: not
 //   otherwise = "fp32"           dtype of everything else: fp32 | bf16
 //   measure_every = 0            steps between measurements of what rounding does, by layer and operand; 0: none
 //   format = []                  [[precision.format]] tables, your own formats:
@@ -56,6 +57,7 @@
 #include "accumulate.h"
 #include "directions.h"
 #include "names.h"
+#include "stored.h"
 
 namespace {
 
@@ -137,7 +139,17 @@ class Format final : public vernier::MixedPrecision {
         if (is_due(run)) directions_ = directions_of(run, layers_, is_exact_);
       });
     }
+    if (averages_) {
+      bus.on(vernier::Event::UpdateDone, [this](Run& run) {
+        if (is_applied(run)) averages_->round(run, recipe_.forward, [&](const auto& name) { return !is_kept(name); });
+      });
+    }
     bus.on(vernier::Event::StepEnd, [this](Run& run) { end(run); });
+  }
+
+  vernier::Contradiction contradicts(const vernier::Plugin& other, const vernier::Bus& bus) const override {
+    auto found = averages_ ? averages_->contradicts(other) : vernier::Contradiction();
+    return found.option.empty() ? MixedPrecision::contradicts(other, bus) : found;
   }
 
   void prepare(Run& run) override {
@@ -151,7 +163,7 @@ class Format final : public vernier::MixedPrecision {
 
   void commit(Run& run) override {
     MixedPrecision::commit(run);
-    if (weights_) round_weights(run);  // a skipped update leaves numbers of the format, which stay
+    if (weights_ && is_applied(run)) round_weights(run);
   }
 
   torch::Tensor forward(const std::function<torch::Tensor()>& body) override {
@@ -191,6 +203,8 @@ class Format final : public vernier::MixedPrecision {
     const auto for_dw =
         options.get("weight_gradient", automatic, "format of both operands in dw; auto: as in y and dx");
     const auto weights = options.get("weights", unrounded, "format to which each update rounds the weights");
+    const auto averages =
+        options.get("optimizer_state", unrounded, "format to which each update rounds the optimizer's averages");
     const auto scaling = options.choose("scaling", "auto", {"auto", "tensor", "none"},
                                         "of formats without blocks; auto: one scale a tensor, up to 8 bits");
     const auto rule = options.choose("scale_rule", "auto", {"auto", "floor", "ceil", "even", "rceil"},
@@ -215,12 +229,13 @@ class Format final : public vernier::MixedPrecision {
     recipe_.x_for_dw = is_own ? format("weight_gradient", for_dw) : recipe_.x;
     recipe_.g_for_dw = is_own ? recipe_.x_for_dw : recipe_.g;
     weights_ = format("weights", weights);
+    if (const auto of_averages = format("optimizer_state", averages)) averages_.emplace(options, *of_averages);
     if (rule != "auto" && !has_rule) {
       options.refuse("scale_rule", "is for formats whose scales are powers of two, such as mxfp8");
     }
     title_ = forward + (backward == forward ? "" : ", gradients in " + backward);
     if (is_own) title_ += ", weight gradients in " + for_dw;
-    if (!recipe_.x && !recipe_.g && !recipe_.x_for_dw && !weights_) {
+    if (!recipe_.x && !recipe_.g && !recipe_.x_for_dw && !weights_ && !averages_) {
       options.refuse("forward", "is fp32, and nothing else is rounded; take [precision] use = \"fp32\"");
     }
   }
@@ -276,11 +291,6 @@ class Format final : public vernier::MixedPrecision {
     return std::nullopt;
   }
 
-  static bool is_float(const torch::Tensor& tensor) {
-    const auto dtype = tensor.scalar_type();
-    return dtype == torch::kFloat32 || dtype == torch::kBFloat16 || dtype == torch::kFloat16;
-  }
-
   static torch::Tensor with_bias(const torch::Tensor& product, const torch::Tensor& bias) {
     return bias.defined() ? product + bias : product;
   }
@@ -318,18 +328,16 @@ class Format final : public vernier::MixedPrecision {
     return is_single ? output.squeeze(0) : output;
   }
 
+  // A skipped update leaves weights and averages as they are.
+  static bool is_applied(const Run& run) { return !run.skip_update.defined() || run.skip_update.item<double>() == 0; }
+  bool is_kept(const std::string& parameter) { return rules().keep_float32(parameter); }
+
   void round_weights(Run& run) {
     const torch::NoGradGuard no_grad;
     for (const auto& parameter : run.parameters) {
       const auto& weight = parameter.model;
-      if (!is_float(weight) || weight.dim() < 2 || rules().keep_float32(parameter.name)) continue;
-      const auto block = weights_->block > 0 ? vernier::ScaleBlock{1, weights_->block} : vernier::per_tensor;
-      auto draw = recipe_.forward;
-      if (draw.rounding == vernier::Rounding::stochastic) {
-        draw.seed = static_cast<std::uint64_t>(torch::empty({}, torch::kLong).random_().item<std::int64_t>());
-      }
-      const auto matrix = weight.reshape({weight.size(0), -1});
-      weight.copy_(vernier::round_to(matrix, *weights_, block, draw).view(weight.sizes()));
+      if (!is_float(weight) || weight.dim() < 2 || is_kept(parameter.name)) continue;
+      round_stored(weight, *weights_, drawn(recipe_.forward));
     }
   }
 
@@ -385,6 +393,7 @@ class Format final : public vernier::MixedPrecision {
 
   Recipe recipe_;
   OptionalFormat weights_;
+  std::optional<StoredAverages> averages_;
   std::string title_;
   std::int64_t measure_every_ = 0;
   std::shared_ptr<Products> products_;

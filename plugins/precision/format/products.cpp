@@ -9,6 +9,7 @@
 
 #include <algorithm>
 
+#include "stored.h"
 #include "unfolded.h"
 
 namespace formats {
@@ -16,8 +17,6 @@ namespace formats {
 using torch::Tensor;
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
-using vernier::Draw;
-using vernier::Rounding;
 using vernier::ScaleBlock;
 using vernier::UnitOperand;
 
@@ -36,13 +35,6 @@ c10::intrusive_ptr<Held> held_in(AutogradContext* context) {
         "a product in precision/format has no second derivative; keep its layer in float32 by a [[precision.rule]]");
   }
   return c10::static_intrusive_pointer_cast<Held>(context->saved_data["held"].toCapsule());
-}
-
-// Draws from LibTorch's generator, as dropout does: a checkpoint has its state, and a recomputation repeats its draws.
-Draw drawn(Draw draw) {
-  if (draw.rounding != Rounding::stochastic) return draw;
-  draw.seed = static_cast<std::uint64_t>(at::empty({}, at::kLong).random_().item<std::int64_t>());
-  return draw;
 }
 
 // [N, C, ...] as matrices [N, C, positions], or as one matrix [N, the rest].

@@ -314,6 +314,74 @@ TEST_CASE("format: weights of a format are numbers of it after every update") {
   run.train();
 }
 
+namespace {
+
+std::string with_state(const std::string& optimizer, const std::string& precision, const std::string& task = "") {
+  return "[run]\nsteps = 6\n[optimizer]\nuse = '" + optimizer +
+         "'\n[checkpoint]\nuse = 'rolling'\nevery = 100\n[precision]\nuse = 'format'\n" + precision +
+         "[task]\nuse = 'mlp'\n" + task;
+}
+
+}  // namespace
+
+TEST_CASE("format: averages of the optimizer are numbers of a format after every update, and again after a resume") {
+  for (const std::string name : {"e5m2", "mxfp8", "mxint8"}) {
+    CAPTURE(name);
+    const auto format = tensor_format(name);
+    const auto config = from_toml({with_state("adamw",
+                                              "forward = 'fp32'\nscaling = 'none'\nrounding = 'stochastic'\n"
+                                              "optimizer_state = '" +
+                                                  name + "'\n")});
+    const TemporaryFolder whole, parts;
+    SmallRun run(config, whole.path().string());
+    int seen = 0;
+    run.on(vernier::Event::StepEnd, [&](vernier::Run& now) {
+      const auto state = now.control->snapshot().part("plugin/optimizer/adamw");
+      for (const auto& [entry, tensor] : state.tensors) {
+        if (tensor.dim() == 0) continue;
+        ++seen;
+        const auto rows = tensor.reshape({tensor.dim() < 2 ? 1 : tensor.size(0), -1});
+        // The scale of a tensor is found anew, and may be one last bit off.
+        CHECK(torch::allclose(rows, rounded(rows, format, 1), 1e-6, 0));
+      }
+    });
+    run.train();
+    CHECK(seen == 6 * 8);  // two averages of four parameters
+    {
+      SmallRun first(config, parts.path().string());
+      first.stop_after(3);
+      first.train();
+    }
+    SmallRun second(config, parts.path().string());
+    REQUIRE(second.resume());
+    second.train();
+    CHECK(second.digest() == run.digest());
+  }
+}
+
+TEST_CASE("format: an optimizer without averages in float32 is refused, with the place of the option") {
+  struct Row {
+    const char *optimizer, *text;
+  };
+  const Row rows[] = {
+      {"sgd", "the optimizer keeps no averages"},
+      {"adamw'\nstate = '8bit", "write state = \"float32\""},
+      {"adam'\nstate = 'bf16", "in BFloat16"},
+      {"lbfgs", "is for optimizers that keep averages of each parameter"},
+  };
+  for (const auto& row : rows) {
+    CAPTURE(std::string(row.optimizer));
+    const TemporaryFolder output;
+    const auto refusal = thrown_by([&] {
+      const auto config = with_state(row.optimizer, "optimizer_state = 'e4m3'\n", "hidden = [160]\n");
+      SmallRun run(from_toml({config}), output.path().string());
+      run.train();
+    });
+    CHECK_MESSAGE(says(refusal.text, row.text), refusal);
+    CHECK_MESSAGE(says(refusal.text, "0.toml:"), refusal);
+  }
+}
+
 TEST_CASE("format: bad options end in one line") {
   struct Row {
     const char *options, *key, *text;
