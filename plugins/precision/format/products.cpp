@@ -44,8 +44,11 @@ Tensor by_channels(const Tensor& x) {
 Tensor by_samples(const Tensor& x) {
   return x.reshape({x.size(0), -1});
 }
-UnitOperand as(UnitOperand x, at::IntArrayRef sizes) {
-  return mapped(x, [&](const Tensor& tensor) { return tensor.view(sizes); });
+// Numbers by samples, of which a rotation may have added some, with the sizes of the others.
+UnitOperand as(const UnitOperand& x, at::IntArrayRef sizes) {
+  auto all = sizes.vec();
+  all.front() = -1;
+  return mapped(x, [&](const Tensor& tensor) { return tensor.view(all); });
 }
 
 // The numbers with their scale, for a product in float32.
@@ -110,6 +113,7 @@ UnitOperand Products::rounded(const Tensor& x, const std::string& layer, Operand
 
 // The dimension -2, in pieces of `hadamard` numbers; the last piece is filled up with zeros.
 Tensor Products::rotated(const Tensor& x) const {
+  if (!rotates()) return x;
   const auto n = recipe_.hadamard;
   const auto exact = x.to(torch::kFloat32), rotation = recipe_.rotation.to(x.device());
   const auto missing = (n - x.size(-2) % n) % n;
@@ -137,6 +141,18 @@ bool Products::takes_x_again() const {
   return (recipe_.x_for_dw && !recipe_.g_for_dw) || reuses(recipe_.x, recipe_.x_for_dw, false);
 }
 
+UnitOperand Products::kernel(const Tensor& weight, const std::string& layer, bool is_for_dx) {
+  const auto& sizes = weight.sizes();
+  if (!recipe_.square_weights) {
+    const auto rows = is_for_dx ? by_samples(weight) : by_channels(weight);
+    return as(rounded(rows, layer, Operand::w, recipe_.w, -2), sizes);
+  }
+  const auto matrices = by_channels(weight).permute({2, 0, 1});
+  return mapped(rounded(matrices, layer, Operand::w, recipe_.w, -1, /*is_weight=*/true), [&](const Tensor& tensor) {
+    return tensor.permute({1, 2, 0}).reshape(sizes);
+  });
+}
+
 struct MatmulFunction final : torch::autograd::Function<MatmulFunction> {
   static Tensor forward(AutogradContext* context, const Tensor& a, const Tensor& b,
                         const std::shared_ptr<Products>& products, const std::string& layer, bool is_weight,
@@ -157,8 +173,7 @@ struct MatmulFunction final : torch::autograd::Function<MatmulFunction> {
                      : p.rounded(b, layer, Operand::w, recipe.w, -1, is_weight);
       }
       if (b.requires_grad()) {
-        for_dw =
-            p.takes_x_again() ? x : p.rounded(p.rotates() ? p.rotated(a) : a, layer, Operand::x, recipe.x_for_dw, -2);
+        for_dw = p.takes_x_again() ? x : p.rounded(p.rotated(a), layer, Operand::x, recipe.x_for_dw, -2);
       }
       save(context, for_dx, for_dw);
       context->saved_data["held"] = c10::IValue::make_capsule(c10::make_intrusive<Held>(products, layer));
@@ -185,8 +200,7 @@ struct MatmulFunction final : torch::autograd::Function<MatmulFunction> {
     }
     if (context->needs_input_grad(1)) {
       const bool reuses = g_for_dx.numbers.defined() && !p.rotates() && p.reuses(recipe.g, recipe.g_for_dw, false);
-      const auto g_for_dw =
-          reuses ? g_for_dx : p.rounded(p.rotates() ? p.rotated(g) : g, held->layer, Operand::g, recipe.g_for_dw, -2);
+      const auto g_for_dw = reuses ? g_for_dx : p.rounded(p.rotated(g), held->layer, Operand::g, recipe.g_for_dw, -2);
       const bool is_emulated = recipe.is_emulated(recipe.x_for_dw, recipe.g_for_dw);
       db = at::sum_to(multiplied(recipe, is_emulated, transposed(saved(list, 3)), g_for_dw),
                       context->saved_data["b"].toIntVector());
@@ -204,7 +218,7 @@ struct ConvolutionFunction final : torch::autograd::Function<ConvolutionFunction
     auto& p = *products;
     const auto& recipe = p.recipe();
     const auto x = as(p.rounded(by_channels(input), layer, Operand::x, recipe.x, -2), input.sizes());
-    const auto w = as(p.rounded(by_channels(weight), layer, Operand::w, recipe.w, -2), weight.sizes());
+    const auto w = p.kernel(weight, layer, /*is_for_dx=*/false);
     const auto y = recipe.is_emulated(recipe.x, recipe.w)
                        ? unfolded_convolution(x, w, shape, *recipe.accumulator)
                        : at::convolution(value(x), value(w), {}, shape.stride, shape.padding, shape.dilation, false,
@@ -212,19 +226,18 @@ struct ConvolutionFunction final : torch::autograd::Function<ConvolutionFunction
     if (is_recorded) {
       UnitOperand for_dx, for_dw;
       if (input.requires_grad()) {
-        for_dx = !recipe.g || p.reuses(recipe.w, recipe.w, false)
-                     ? w
-                     : as(p.rounded(by_samples(weight), layer, Operand::w, recipe.w, -2), weight.sizes());
+        for_dx = !recipe.g || p.reuses(recipe.w, recipe.w, true) ? w : p.kernel(weight, layer, /*is_for_dx=*/true);
       }
       if (weight.requires_grad()) {
-        for_dw = p.takes_x_again()
-                     ? x
-                     : as(p.rounded(by_samples(input), layer, Operand::x, recipe.x_for_dw, -2), input.sizes());
+        for_dw = p.takes_x_again() ? x
+                                   : as(p.rounded(p.rotated(by_samples(input)), layer, Operand::x, recipe.x_for_dw, -2),
+                                        input.sizes());
       }
       // Only shapes count where no gradient is asked for, and these tensors are there anyway.
       save(context, for_dx.numbers.defined() ? for_dx : w, for_dw.numbers.defined() ? for_dw : x);
       auto& data = context->saved_data;
       data["held"] = c10::IValue::make_capsule(c10::make_intrusive<Held>(products, layer));
+      data["input"] = input.sizes().vec();
       data["stride"] = shape.stride;
       data["padding"] = shape.padding;
       data["dilation"] = shape.dilation;
@@ -245,8 +258,10 @@ struct ConvolutionFunction final : torch::autograd::Function<ConvolutionFunction
     const Products::Convolution shape{data["stride"].toIntVector(), data["padding"].toIntVector(),
                                       data["dilation"].toIntVector(), data["groups"].toInt()};
     const std::vector<std::int64_t> none(shape.stride.size(), 0);
+    const auto sizes = data["input"].toIntVector();
     const auto gradient = [&](const UnitOperand& of, bool of_input) {
-      return at::convolution_backward(value(of), value(x), value(w), at::OptionalIntArrayRef(), shape.stride,
+      const auto samples = value(x).slice(0, 0, of.numbers.size(0));  // a rotation has added some for dw
+      return at::convolution_backward(value(of), samples, value(w), at::OptionalIntArrayRef(), shape.stride,
                                       shape.padding, shape.dilation, false, none, shape.groups,
                                       {of_input, !of_input, false});
     };
@@ -255,13 +270,14 @@ struct ConvolutionFunction final : torch::autograd::Function<ConvolutionFunction
     if (context->needs_input_grad(0)) {
       g_for_dx = as(p.rounded(by_channels(g), held->layer, Operand::g, recipe.g, -2), g.sizes());
       dx = recipe.is_emulated(recipe.g, recipe.w)
-               ? unfolded_input_gradient(g_for_dx, w, x.numbers.sizes(), shape, *recipe.accumulator)
+               ? unfolded_input_gradient(g_for_dx, w, sizes, shape, *recipe.accumulator)
                : std::get<0>(gradient(g_for_dx, true));
     }
     if (context->needs_input_grad(1)) {
-      const bool reuses = g_for_dx.numbers.defined() && p.reuses(recipe.g, recipe.g_for_dw, false);
+      const bool reuses = g_for_dx.numbers.defined() && !p.rotates() && p.reuses(recipe.g, recipe.g_for_dw, false);
       const auto g_for_dw =
-          reuses ? g_for_dx : as(p.rounded(by_samples(g), held->layer, Operand::g, recipe.g_for_dw, -2), g.sizes());
+          reuses ? g_for_dx
+                 : as(p.rounded(p.rotated(by_samples(g)), held->layer, Operand::g, recipe.g_for_dw, -2), g.sizes());
       dw = recipe.is_emulated(recipe.x_for_dw, recipe.g_for_dw)
                ? unfolded_weight_gradient(x, g_for_dw, w.numbers.sizes(), shape, *recipe.accumulator)
                : std::get<1>(gradient(g_for_dw, false));

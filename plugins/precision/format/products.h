@@ -68,6 +68,8 @@ class Products {
   // accumulator the result is its numbers alone.
   vernier::UnitOperand rounded(const torch::Tensor& x, const std::string& layer, Operand operand,
                                const OptionalFormat& format, int summed, bool is_weight = false);
+  // Rounds the weight of a convolution, [O, C / groups, ...].
+  vernier::UnitOperand kernel(const torch::Tensor& weight, const std::string& layer, bool is_for_dx);
   torch::Tensor rotated(const torch::Tensor& x) const;
   bool rotates() const;
   bool takes_x_again() const;

@@ -185,6 +185,37 @@ TEST_CASE("format: square blocks give a weight the same codes in both directions
   CHECK(torch::allclose(found.dx, at::matmul(round_to(g, tensor_format("nvfp4"), {1, 16}), w), 1e-5, 1e-5));
 }
 
+TEST_CASE("format: a convolution has rotations over its samples, and square blocks over outputs and channels") {
+  torch::manual_seed(5);
+  const auto x = torch::randn({11, 4, 7, 7}), g = torch::randn({11, 8, 4, 4});  // 11 is no multiple of 8
+  const auto convolved = [&](const std::string& options) {
+    Policy policy(options);
+    const auto input = x.clone().requires_grad_();
+    const auto y = policy([&] { return at::conv2d(input, policy.model->kernel, {}, {2, 2}, {1, 1}); });
+    y.backward(g);
+    return std::tuple{Products{y.detach(), input.grad(), policy.model->kernel.grad()}, policy.model->kernel.detach()};
+  };
+  for (const std::string sums : {"", "\naccumulate = {mantissa = 23}"}) {
+    CAPTURE(sums);
+    const auto form = sums.empty() ? "e7m16" : "e8m10";
+    const auto [rotated, w] = convolved("forward = '" + std::string(form) + "'\nhadamard = 8" + sums);
+    const auto plain = std::get<0>(convolved("forward = '" + std::string(form) + "'" + sums));
+    CHECK(torch::equal(rotated.y, plain.y));
+    CHECK(torch::equal(rotated.dx, plain.dx));
+    CHECK_FALSE(torch::equal(rotated.dw, plain.dw));
+    CHECK(torch::allclose(rotated.dw, plain.dw, 1e-2, 2e-2));
+  }
+  const auto [square, w] = convolved("forward = 'mxfp4'\nbackward = 'fp32'\nsquare_weights = true");
+  const auto format = tensor_format("mxfp4");
+  const auto blocks = round_to(w.permute({2, 3, 0, 1}).reshape({9, 8, 4}), format, {32, 32});
+  const auto kernel = blocks.view({3, 3, 8, 4}).permute({2, 3, 0, 1});
+  auto again = torch::zeros_like(x).requires_grad_();
+  at::conv2d(again, kernel, {}, {2, 2}, {1, 1}).backward(g);
+  CHECK(torch::allclose(square.dx, again.grad(), 1e-5, 1e-5));
+  const auto xq = round_to(x.view({11, 4, 49}), format, {32, 1}).view(x.sizes());
+  CHECK(torch::allclose(square.y, at::conv2d(xq, kernel, {}, {2, 2}, {1, 1}), 1e-5, 1e-5));
+}
+
 TEST_CASE("format: fp32 as a format does not round, and weight_gradient is for both operands of it") {
   const auto x = torch::randn({8, 64}), g = torch::randn({8, 48});
   Policy forward_only("forward = 'e4m3'\nbackward = 'fp32'");
