@@ -384,6 +384,7 @@ class Format final : public vernier::MixedPrecision {
       set("format_sqnr", loss.errors > 0 ? 10 * std::log10(loss.squares / loss.errors) : HUGE_VAL);
       set("format_saturated", loss.saturated / loss.numbers);
       set("format_flushed", loss.flushed / loss.numbers);
+      if (loss.element) set("format_used_codes", loss.codes.share_of(*loss.element));
       set("format_amax", loss.largest);
     }
     for (const auto& [layer, cosine] : directions_) run.metrics.set(("format_direction/" + layer).c_str(), cosine);

@@ -75,7 +75,7 @@ UnitOperand saved(const variable_list& list, std::size_t first) {
 }  // namespace
 
 void Products::note(const std::string& name, const Tensor& x, const Tensor& y, const vernier::TensorFormat& format,
-                    ScaleBlock block) {
+                    ScaleBlock block, const vernier::Draw& draw) {
   const auto exact = x.to(torch::kFloat32);
   auto& loss = losses_[name];
   loss.numbers += static_cast<double>(x.numel());
@@ -89,6 +89,9 @@ void Products::note(const std::string& name, const Tensor& x, const Tensor& y, c
   open.element.infinities = open.element.infinities || open.element.nan != vernier::NumberFormat::Nan::negative_zero;
   const auto beyond = vernier::round_to(x, open, block).isfinite().logical_not_().logical_and_(exact.isfinite());
   loss.saturated += beyond.sum().item<double>();
+  if (!UsedCodes::can_count(format.element)) return;
+  loss.codes.add(vernier::element_numbers(x, format, block, draw));
+  loss.element = format.element;
 }
 
 UnitOperand Products::rounded(const Tensor& x, const std::string& layer, Operand operand, const OptionalFormat& format,
@@ -107,7 +110,7 @@ UnitOperand Products::rounded(const Tensor& x, const std::string& layer, Operand
   const auto draw = drawn(operand == Operand::g ? recipe_.backward : recipe_.forward);
   auto y = recipe_.accumulator ? vernier::unit_operand(x, *format, block, draw)
                                : UnitOperand{vernier::round_to(x, *format, block, draw)};
-  if (measures_) note(name, x, value(y), *format, block);
+  if (measures_) note(name, x, value(y), *format, block, draw);
   return y;
 }
 

@@ -10,6 +10,8 @@
 #include <string>
 #include <string_view>
 
+#include "used_codes.h"
+
 namespace formats {
 
 using OptionalFormat = std::optional<vernier::TensorFormat>;  // nothing: float32, not rounded
@@ -33,6 +35,8 @@ struct Recipe {
 struct Loss {
   double numbers = 0, squares = 0, errors = 0, saturated = 0, flushed = 0;
   double largest = 0;  // of their magnitudes
+  UsedCodes codes;
+  std::optional<vernier::NumberFormat> element;  // of which the codes are counted
 };
 
 class Products {
@@ -75,7 +79,7 @@ class Products {
   bool takes_x_again() const;
   bool reuses(const OptionalFormat& first, const OptionalFormat& second, bool is_weight) const;
   void note(const std::string& name, const torch::Tensor& x, const torch::Tensor& y,
-            const vernier::TensorFormat& format, vernier::ScaleBlock block);
+            const vernier::TensorFormat& format, vernier::ScaleBlock block, const vernier::Draw& draw);
 
   Recipe recipe_;
   bool measures_ = false;

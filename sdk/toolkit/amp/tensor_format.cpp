@@ -167,11 +167,16 @@ class Rounder {
     draws_.noise.set_step(0);
   }
 
+  // The numbers of the element, without the scale.
+  void elements(const float* x, const float* scale, float* y, std::int64_t count, std::int64_t place) const {
+    for (std::int64_t i = 0; i < count; ++i) y[i] = x[i] / scale[i];
+    row(y, nullptr, y, count, place);
+  }
+
   // For a matrix unit: y[i] without the part of the scale that stays outside, and the least exponent of its code.
   void row(const float* x, const float* scale, const float* in_unit, float* y, std::int16_t* least, std::int64_t count,
            std::int64_t place) const {
-    for (std::int64_t i = 0; i < count; ++i) y[i] = x[i] / scale[i];
-    row(y, nullptr, y, count, place);
+    elements(x, scale, y, count, place);
     for (std::int64_t i = 0; i < count; ++i) {
       y[i] *= in_unit[i];
       least[i] = least_exponent(format_, in_unit[i]);
@@ -221,6 +226,7 @@ struct Matrices {
   const float* x;
   float* y;
   std::int16_t* least;  // nullptr, or y is for a matrix unit
+  bool is_scaled;       // false: y has the numbers of the element, without scales
   std::int64_t count, rows, columns;
 };
 
@@ -254,7 +260,9 @@ void round_bands(const Rounder& rounder, const Scales& scales, const Matrices& o
       }
       for (std::int64_t i = 0; i < rows; ++i) {
         const auto at = start + i * of.columns;
-        if (of.least == nullptr) {
+        if (!of.is_scaled) {
+          rounder.elements(of.x + at, scale.data(), of.y + at, of.columns, at);
+        } else if (of.least == nullptr) {
           rounder.row(of.x + at, scale.data(), of.y + at, of.columns, at);
         } else {
           rounder.row(of.x + at, scale.data(), in_unit.data(), of.y + at, of.least + at, of.columns, at);
@@ -334,8 +342,11 @@ UnitOperand to_device(const UnitOperand& x, at::Device device) {
   return {to(x.numbers), to(x.least_exponents), to(x.scale)};
 }
 
+enum class Result { values, for_unit, elements };
+
 // The scale of all numbers, or none. One number is the least exponent of all.
-UnitOperand of_tensor(const Rounder& rounder, const TensorFormat& format, const at::Tensor& x, float largest) {
+UnitOperand of_tensor(const Rounder& rounder, const TensorFormat& format, const at::Tensor& x, float largest,
+                      Result result) {
   auto y = at::empty_like(x);
   auto* const to = y.mutable_data_ptr<float>();
   UnitOperand operand{y, at::empty({}, at::kShort)};
@@ -348,23 +359,24 @@ UnitOperand of_tensor(const Rounder& rounder, const TensorFormat& format, const 
     in_unit = scales.in_unit(largest);
     at::div_out(y, x, at::scalar_tensor(scale));
     round_flat(rounder, to, nullptr, to, x.numel());
-    if (in_unit != 1) y.mul_(in_unit);
+    if (in_unit != 1 && result == Result::for_unit) y.mul_(in_unit);
     operand.scale = at::scalar_tensor(scales.outside());
   }
   *operand.least_exponents.mutable_data_ptr<std::int16_t>() = least_exponent(format.element, in_unit);
   return operand;
 }
 
-// round_to and unit_operand, of which the first takes the numbers alone.
+// round_to, unit_operand and element_numbers, of which the first and the last take the numbers alone.
 UnitOperand rounded(const at::Tensor& given, const TensorFormat& format, ScaleBlock block, const Draw& draw,
-                    bool is_for_unit) {
+                    Result result) {
   const torch::NoGradGuard no_grad;
+  const bool is_for_unit = result == Result::for_unit;
   require(given, format, draw);
-  if (!given.is_cpu()) return to_device(rounded(given.cpu(), format, block, draw, is_for_unit), given.device());
+  if (!given.is_cpu()) return to_device(rounded(given.cpu(), format, block, draw, result), given.device());
   // The copy of a transposed matrix would be dearer than the other block.
   const bool is_turned = given.dim() == 2 && !given.is_contiguous() && given.t().is_contiguous();
   if (is_turned && draw.rounding != Rounding::stochastic) {
-    const auto turn = rounded(given.t(), format, {block.columns, block.rows}, draw, is_for_unit);
+    const auto turn = rounded(given.t(), format, {block.columns, block.rows}, draw, result);
     return {turned(turn.numbers), is_for_unit ? turned(turn.least_exponents) : at::Tensor(), turn.scale};
   }
   const auto x = given.to(torch::kFloat32).contiguous();
@@ -372,7 +384,9 @@ UnitOperand rounded(const at::Tensor& given, const TensorFormat& format, ScaleBl
   const Rounder rounder(format.element, draw);
   const bool has_largest = format.block != 0 && (is_of_all || format.tensor_scale);
   const float largest = has_largest ? largest_magnitude(x) : 0;
-  if (is_for_unit && (format.block == 0 || is_of_all || x.numel() == 0)) return of_tensor(rounder, format, x, largest);
+  if (result != Result::values && (format.block == 0 || is_of_all || x.numel() == 0)) {
+    return of_tensor(rounder, format, x, largest, result);
+  }
   auto y = at::empty_like(x);
   if (x.numel() == 0) return {y};
   const auto* const from = x.const_data_ptr<float>();
@@ -390,7 +404,8 @@ UnitOperand rounded(const at::Tensor& given, const TensorFormat& format, ScaleBl
     operand.scale = at::scalar_tensor(scales.outside());
     least = operand.least_exponents.mutable_data_ptr<std::int16_t>();
   }
-  const Matrices matrices{from, to, least, x.numel() / (x.size(-2) * x.size(-1)), x.size(-2), x.size(-1)};
+  const Matrices matrices{
+      from, to, least, result != Result::elements, x.numel() / (x.size(-2) * x.size(-1)), x.size(-2), x.size(-1)};
   round_bands(rounder, scales, matrices, block.rows == 0 ? matrices.rows : block.rows,
               block.columns == 0 ? matrices.columns : block.columns);
   return operand;
@@ -399,7 +414,11 @@ UnitOperand rounded(const at::Tensor& given, const TensorFormat& format, ScaleBl
 }  // namespace
 
 torch::Tensor round_to(const torch::Tensor& x, const TensorFormat& format, ScaleBlock block, const Draw& draw) {
-  return rounded(x, format, block, draw, /*is_for_unit=*/false).numbers;
+  return rounded(x, format, block, draw, Result::values).numbers;
+}
+
+torch::Tensor element_numbers(const torch::Tensor& x, const TensorFormat& format, ScaleBlock block, const Draw& draw) {
+  return rounded(x, format, block, draw, Result::elements).numbers;
 }
 
 UnitOperand unit_operand(const torch::Tensor& x, const TensorFormat& format, ScaleBlock block, const Draw& draw) {
@@ -409,7 +428,7 @@ UnitOperand unit_operand(const torch::Tensor& x, const TensorFormat& format, Sca
                     "; take scale = \"e8m0\", or one scale for the tensor",
                 Error::Kind::configuration);
   }
-  return rounded(x, format, block, draw, /*is_for_unit=*/true);
+  return rounded(x, format, block, draw, Result::for_unit);
 }
 
 }  // namespace vernier

@@ -41,6 +41,7 @@ constexpr MetricInfo table[] = {
      by_format},
     {"format_saturated", "ratio", "share of the numbers beyond the largest of their format and scale", by_format},
     {"format_flushed", "ratio", "share of the numbers that become 0 and were not", by_format},
+    {"format_used_codes", "ratio", "share of the codes of a format of up to 16 bits that occur", by_format},
     {"format_amax", "", "largest magnitude of the numbers", by_format},
     {"format_direction", "", "cosine of the layer's gradient and that without rounding; format_direction/h.0.mlp",
      by_format},

@@ -129,6 +129,9 @@ TEST_CASE("runs: a metric of layers is drawn as a heat map, and not as a curve f
   CHECK(matches(page, "fill-opacity=0.08><title>c, steps 2 to 4: 0.5</title>"));
   CHECK(says(page, "from 0.5 (light) to 240 (dark), logarithmic"));
   CHECK(says(page, ">8 everywhere<"));
+  CHECK(says(page, "<tr><th>last measured</th><th>layer_grad_norm</th><th>layer_precision</th></tr>"));
+  CHECK(says(page, "<tr><th>a.&lt;b&gt;</th><td class=number>240</td><td class=number></td></tr>"));
+  CHECK(says(page, "<tr><th>c</th><td class=number>0.5</td><td class=number>8</td></tr>"));
 }
 
 // A browser as the report calls it. Its page is 321 pixels high where `measured`, and its picture a signature and what

@@ -307,6 +307,8 @@ TEST_CASE("format: a run measures what rounding does, by layer and operand") {
     CHECK(*now.metrics.value("format_saturated/layers.0/w") < 0.1);
     CHECK(now.metrics.value("format_flushed/layers.0/g").has_value());
     CHECK(*now.metrics.value("format_amax/layers.0/x") > 0);
+    CHECK(*now.metrics.value("format_used_codes/layers.0/x") > 0.3);
+    CHECK(*now.metrics.value("format_used_codes/layers.0/x") < 1);
     const auto direction = *now.metrics.value("format_direction/layers.0");
     CHECK(direction > 0.95);
     CHECK(direction < 1 - 1e-9);

@@ -377,6 +377,27 @@ TEST_CASE("number formats: the signal that is left of Gaussian numbers is what i
   }
 }
 
+TEST_CASE("number formats: the numbers of the element are the rounded ones without their scales") {
+  torch::manual_seed(6);
+  const auto x = torch::randn({6, 64});
+  for (const std::string name : {"mxfp4", "nvfp4", "mxint8", "e4m3", "bf16", "posit8_1"}) {
+    CAPTURE(name);
+    auto format = tensor_format(name);
+    if (name == "e4m3") format.block = -1;
+    const auto block = format.block > 0 ? vernier::ScaleBlock{1, format.block} : vernier::per_tensor;
+    const vernier::Draw draw{vernier::Rounding::stochastic, 7};
+    const auto numbers = vernier::element_numbers(x, format, block, draw), y = round_to(x, format, block, draw);
+    for (std::int64_t i = 0; i < numbers.numel(); ++i) {
+      const double number = numbers.view(-1)[i].item<float>();
+      REQUIRE(format.element.round(number) == number);
+    }
+    const auto width = format.block > 0 ? format.block : 64;
+    const auto scales = (y / numbers).view({-1, width});  // NaN for 0
+    const auto first = scales.nan_to_num(0).amax(1, true).expand_as(scales);
+    CHECK(at::isclose(scales, first, 1e-6, 0).logical_or(numbers.view({-1, width}).eq(0)).all().item<bool>());
+  }
+}
+
 TEST_CASE("number formats: bad input ends in one line") {
   const std::pair<const char*, const char*> names[] = {
       {"e4m4m", "there is no number format"},

@@ -185,6 +185,36 @@ void write_charts(const std::vector<RunFiles>& runs, std::ostream& out) {
   out << "</div>\n";
 }
 
+void write_text_table(const TextRows& rows, std::ostream& out) {
+  out << "<div class=wide><table>\n";
+  for (std::size_t i = 0; i < rows.size(); ++i) {
+    out << "<tr>";
+    for (std::size_t k = 0; k < rows[0].size(); ++k) {
+      const bool is_head = i == 0 || k == 0;
+      const auto cell = k < rows[i].size() ? escaped(rows[i][k]) : "";
+      out << (is_head ? "<th>" + cell + "</th>" : "<td class=number>" + cell + "</td>");
+    }
+    out << "</tr>\n";
+  }
+  out << "</table></div>\n";
+}
+
+// The last values of all metrics, a row for each layer.
+TextRows layers_table_of(const std::vector<HeatMap>& maps) {
+  TextRows rows = {{"last measured"}};
+  for (const auto& map : maps) {
+    rows[0].push_back(map.kind);
+    for (const auto* series : map.of_layers) {
+      const auto layer = series->name.substr(map.kind.size() + 1);
+      auto row = std::ranges::find(rows, layer, [](const auto& cells) { return cells[0]; });
+      if (row == rows.end()) row = rows.insert(rows.end(), {layer});
+      row->resize(rows[0].size());
+      if (!series->points.empty()) row->back() = text_of(series->points.back().value);
+    }
+  }
+  return rows;
+}
+
 void write_heat_maps(const std::vector<RunFiles>& runs, std::ostream& out) {
   for (std::size_t i = 0; i < runs.size(); ++i) {
     const auto maps = heat_maps_of(runs[i]);
@@ -195,6 +225,7 @@ void write_heat_maps(const std::vector<RunFiles>& runs, std::ostream& out) {
       out << "<figure><figcaption>" << escaped(map.kind) << "</figcaption>\n" << svg_heat_map(map) << "</figure>\n";
     }
     out << "</div>\n";
+    write_text_table(layers_table_of(maps), out);
   }
 }
 
@@ -241,20 +272,6 @@ void write_configuration(const std::vector<RunFiles>& runs, std::ostream& out) {
   out << "<h2>Configuration</h2>\n<details><summary>every option, with defaults</summary>\n";
   write(false);
   out << "</details>\n";
-}
-
-void write_text_table(const TextRows& rows, std::ostream& out) {
-  out << "<div class=wide><table>\n";
-  for (std::size_t i = 0; i < rows.size(); ++i) {
-    out << "<tr>";
-    for (std::size_t k = 0; k < rows[0].size(); ++k) {
-      const bool is_head = i == 0 || k == 0;
-      const auto cell = k < rows[i].size() ? escaped(rows[i][k]) : "";
-      out << (is_head ? "<th>" + cell + "</th>" : "<td class=number>" + cell + "</td>");
-    }
-    out << "</tr>\n";
-  }
-  out << "</table></div>\n";
 }
 
 void write_comparison(const Json& comparison, std::ostream& out) {

@@ -62,4 +62,9 @@ struct Draw {
 VERNIER_API torch::Tensor round_to(const torch::Tensor& x, const TensorFormat& format, ScaleBlock block = per_tensor,
                                    const Draw& draw = {});
 
+// Returns the numbers of the element in float32, without scales, to which round_to with the same arguments rounds: what
+// the codes in memory would be. Throws what round_to throws.
+VERNIER_API torch::Tensor element_numbers(const torch::Tensor& x, const TensorFormat& format,
+                                          ScaleBlock block = per_tensor, const Draw& draw = {});
+
 }  // namespace vernier
