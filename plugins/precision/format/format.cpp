@@ -8,13 +8,19 @@
 //   backward = "auto"            format of g, the gradient of y, in dx = g wᵀ; auto: as `forward`
 //   weight_gradient = "auto"     format of both operands in dw = xᵀ g; auto: x in `forward`, g in `backward`
 //   scaling = "auto"             of formats without blocks. tensor: a tensor has one float32 scale, from its largest
-//                                magnitude; none; auto: tensor for formats of at most 8 bits, else none
+//                                magnitude; delayed: from those of earlier updates; none; auto: tensor for formats
+//                                of at most 8 bits, else none
+//   amax_history_len = 1024      delayed: updates in the history of magnitudes
+//   amax_compute = "max"         delayed: the scale comes from the largest of them, or from the "most_recent"
 //   scale_rule = "auto"          of block scales that are powers of two: floor | ceil | even | rceil; auto: that of
 //                                the format
 //   rounding = "nearest"         of x and w: nearest | away | zero | stochastic
 //   backward_rounding = "auto"   of g; auto: as `rounding`
 //   random_bits = 23             of stochastic rounding, for each number
 //   hadamard = 0                 the operands of dw are rotated in pieces of so many numbers, a power of two; 0: not
+//   uneven_blocks = "shorter"    where a block does not divide what a product sums over, the last one is shorter, and
+//   the
+//                                log names the layers; refuse: the run ends with the first of them
 //   square_weights = false       blocks of weights are square, so that w and wᵀ have the same codes
 //   accumulate = {}              emulated sums of products, as {mantissa = 13, promote_every = 128}; none: float32
 //     accumulate.mantissa          required: fraction bits of the accumulator, up to 23
@@ -144,6 +150,9 @@ class Format final : public vernier::MixedPrecision {
         if (is_applied(run)) averages_->round(run, recipe_.forward, [&](const auto& name) { return !is_kept(name); });
       });
     }
+    if (recipe_.delayed) {
+      bus.on(vernier::Event::UpdateDone, [this](Run&) { products_->delayed()->end_update(); });
+    }
     bus.on(vernier::Event::StepEnd, [this](Run& run) { end(run); });
   }
 
@@ -166,6 +175,16 @@ class Format final : public vernier::MixedPrecision {
     if (weights_ && is_applied(run)) round_weights(run);
   }
 
+  vernier::State save() const override {
+    auto state = MixedPrecision::save();
+    if (recipe_.delayed) state.put("delayed", products_->delayed()->save());
+    return state;
+  }
+  void load(const vernier::State& state) override {
+    MixedPrecision::load(state);
+    if (recipe_.delayed) products_->delayed()->load(state.part("delayed"));
+  }
+
   torch::Tensor forward(const std::function<torch::Tensor()>& body) override {
     auto result = MixedPrecision::forward(body);
     if (!has_named_ && torch::GradMode::is_enabled()) {
@@ -185,6 +204,7 @@ class Format final : public vernier::MixedPrecision {
         return {rule->cast_outputs ? output->to(torch::kFloat32) : output->to(dtype())};
       }
       if (uncovered.contains(operation.name())) {
+        refuse_named(*rule);
         ++kept_[operation.layer_index() >= 0 ? std::string(operation.name()) + " of " + std::string(operation.layer())
                                              : std::string(operation.name())];
       }
@@ -205,17 +225,20 @@ class Format final : public vernier::MixedPrecision {
     const auto weights = options.get("weights", unrounded, "format to which each update rounds the weights");
     const auto averages =
         options.get("optimizer_state", unrounded, "format to which each update rounds the optimizer's averages");
-    const auto scaling = options.choose("scaling", "auto", {"auto", "tensor", "none"},
+    const auto scaling = options.choose("scaling", "auto", {"auto", "tensor", "delayed", "none"},
                                         "of formats without blocks; auto: one scale a tensor, up to 8 bits");
     const auto rule = options.choose("scale_rule", "auto", {"auto", "floor", "ceil", "even", "rceil"},
                                      "of block scales that are powers of two; auto: the format's");
+    read_delayed(options, scaling == "delayed");
     bool has_rule = false;
     const auto format = [&](const char* key, const std::string& name) {
       auto read = names.of(options, key, name);
       if (!read) return read;
       const bool is_scale = read->element.kind == vernier::NumberFormat::Kind::power_of_two;
       if (is_scale) options.refuse(key, "is \"" + name + "\", a format of scales: it has neither sign nor zero");
-      if (read->block == 0 && (scaling == "tensor" || (scaling == "auto" && read->element.bits <= 8))) read->block = -1;
+      const bool is_one = scaling == "tensor" || scaling == "delayed" || (scaling == "auto" && read->element.bits <= 8);
+      if (read->block == 0 && is_one) read->block = -1;
+      if (read->block < 0 && scaling == "delayed") read->element.saturate = true;  // numbers may be beyond the scale
       const bool is_power = read->has_block_scale && read->scale.kind == vernier::NumberFormat::Kind::power_of_two;
       if (rule != "auto" && is_power) {
         has_rule = true;
@@ -233,10 +256,25 @@ class Format final : public vernier::MixedPrecision {
     if (rule != "auto" && !has_rule) {
       options.refuse("scale_rule", "is for formats whose scales are powers of two, such as mxfp8");
     }
+    const auto has_one = [](const OptionalFormat& of) { return of && of->block < 0; };
+    if (recipe_.delayed && !has_one(recipe_.x) && !has_one(recipe_.g) && !has_one(recipe_.x_for_dw)) {
+      options.refuse("scaling", "is \"delayed\", for formats with one scale for a tensor, such as e4m3");
+    }
     title_ = forward + (backward == forward ? "" : ", gradients in " + backward);
     if (is_own) title_ += ", weight gradients in " + for_dw;
     if (!recipe_.x && !recipe_.g && !recipe_.x_for_dw && !weights_ && !averages_) {
       options.refuse("forward", "is fp32, and nothing else is rounded; take [precision] use = \"fp32\"");
+    }
+  }
+
+  void read_delayed(Options& options, bool is_delayed) {
+    const auto updates =
+        options.get("amax_history_len", 1024, "delayed: updates that are looked back on", vernier::between(1, 65536));
+    const auto counts = options.choose("amax_compute", "max", {"max", "most_recent"},
+                                       "delayed: which of the history's magnitudes makes the scale");
+    if (is_delayed) recipe_.delayed.emplace(updates, counts == "most_recent");
+    for (const char* key : {"amax_history_len", "amax_compute"}) {
+      if (!is_delayed && options.given(key)) options.refuse(key, "is for scaling = \"delayed\"");
     }
   }
 
@@ -255,11 +293,17 @@ class Format final : public vernier::MixedPrecision {
     if (recipe_.square_weights && !(recipe_.w && recipe_.w->block > 0)) {
       options.refuse("square_weights", "is for a forward format with blocks, such as nvfp4");
     }
+    const auto uneven = options.choose("uneven_blocks", "shorter", {"shorter", "refuse"},
+                                       "where a block does not divide what a product sums over");
+    recipe_.refuses_uneven = uneven == "refuse";
     recipe_.hadamard = options.get("hadamard", 0, "numbers that a rotation of dw's operands mixes; 0: none",
                                    vernier::between(0, 4096));
     const bool is_power = std::has_single_bit(static_cast<std::uint64_t>(recipe_.hadamard));
     if (recipe_.hadamard != 0 && (recipe_.hadamard < 2 || !is_power)) {
       options.refuse("hadamard", "is a power of two from 2 to 4096, or 0 for none");
+    }
+    if (recipe_.hadamard != 0 && recipe_.delayed) {
+      options.refuse("hadamard", "is for scales of the numbers themselves, and scaling is delayed");
     }
     if (recipe_.hadamard != 0 && !(recipe_.x_for_dw && recipe_.g_for_dw)) {
       options.refuse("hadamard", "is for rounded operands of dw, and a format of them is fp32");
@@ -339,6 +383,12 @@ class Format final : public vernier::MixedPrecision {
       if (!is_float(weight) || weight.dim() < 2 || is_kept(parameter.name)) continue;
       round_stored(weight, *weights_, drawn(recipe_.forward));
     }
+  }
+
+  // A rule that gives the format to an operator which has none.
+  static void refuse_named(const PrecisionRule& rule) {
+    if (rule.op.empty() || rule.kernel != PrecisionRule::Kernel::policy || !rule.options) return;
+    rule.options->refuse("op", "is \"" + rule.op + "\", which precision/format does not round; write use = \"fp32\"");
   }
 
   // After the first training forward.

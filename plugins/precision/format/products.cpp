@@ -94,24 +94,36 @@ void Products::note(const std::string& name, const Tensor& x, const Tensor& y, c
   loss.element = format.element;
 }
 
-UnitOperand Products::rounded(const Tensor& x, const std::string& layer, Operand operand, const OptionalFormat& format,
+UnitOperand Products::rounded(const Tensor& x, const std::string& layer, Operand operand, const OptionalFormat& wanted,
                               int summed, bool is_weight) {
-  if (!format) return {x.to(torch::kFloat32)};
+  if (!wanted) return {x.to(torch::kFloat32)};
   static constexpr const char* names[] = {"/x", "/w", "/g"};
   const auto name = layer + names[static_cast<int>(operand)];
+  const bool is_delayed = recipe_.delayed && wanted->block < 0;
+  const auto format = is_delayed ? recipe_.delayed->of(name, *wanted, x, records_) : *wanted;
   ScaleBlock block = vernier::per_tensor;
-  if (format->block > 0) {
-    if (x.size(summed) % format->block != 0) uneven_.insert(name + " (" + std::to_string(x.size(summed)) + ")");
+  if (format.block > 0) {
+    if (x.size(summed) % format.block != 0) note_uneven(name, x.size(summed), format.block);
     const bool is_square = is_weight && recipe_.square_weights;
-    block = is_square      ? ScaleBlock{format->block, format->block}
-            : summed == -1 ? ScaleBlock{1, format->block}
-                           : ScaleBlock{format->block, 1};
+    block = is_square      ? ScaleBlock{format.block, format.block}
+            : summed == -1 ? ScaleBlock{1, format.block}
+                           : ScaleBlock{format.block, 1};
   }
   const auto draw = drawn(operand == Operand::g ? recipe_.backward : recipe_.forward);
-  auto y = recipe_.accumulator ? vernier::unit_operand(x, *format, block, draw)
-                               : UnitOperand{vernier::round_to(x, *format, block, draw)};
-  if (measures_) note(name, x, value(y), *format, block, draw);
+  auto y = recipe_.accumulator ? vernier::unit_operand(x, format, block, draw)
+                               : UnitOperand{vernier::round_to(x, format, block, draw)};
+  if (measures_) note(name, x, value(y), format, block, draw);
   return y;
+}
+
+void Products::note_uneven(const std::string& name, std::int64_t count, std::int64_t block) {
+  uneven_.insert(name + " (" + std::to_string(count) + ")");
+  if (!recipe_.refuses_uneven) return;
+  throw vernier::Error(
+      c10::str("blocks of ", block, " do not divide the ", count, " numbers that the product of ", name,
+               " sums over; keep its layer out by a [[precision.rule]] with use = \"fp32\", or write "
+               "uneven_blocks = \"shorter\""),
+      vernier::Error::Kind::configuration);
 }
 
 // The dimension -2, in pieces of `hadamard` numbers; the last piece is filled up with zeros.
@@ -190,6 +202,7 @@ struct MatmulFunction final : torch::autograd::Function<MatmulFunction> {
     using Operand = Products::Operand;
     const auto held = held_in(context);
     auto& p = *held->products;
+    p.records_ = true;
     const auto& recipe = p.recipe();
     const auto list = context->get_saved_variables();
     const auto& g = gradients[0];
@@ -253,6 +266,7 @@ struct ConvolutionFunction final : torch::autograd::Function<ConvolutionFunction
     using Operand = Products::Operand;
     const auto held = held_in(context);
     auto& p = *held->products;
+    p.records_ = true;
     const auto& recipe = p.recipe();
     const auto list = context->get_saved_variables();
     const auto w = saved(list, 0), x = saved(list, 3);
@@ -292,12 +306,14 @@ struct ConvolutionFunction final : torch::autograd::Function<ConvolutionFunction
 Tensor Products::matmul(const std::shared_ptr<Products>& products, const std::string& layer, const Tensor& a,
                         const Tensor& b, bool is_weight) {
   const bool is_recorded = at::GradMode::is_enabled() && (a.requires_grad() || b.requires_grad());
+  products->records_ = is_recorded;
   return MatmulFunction::apply(a, b, products, layer, is_weight, is_recorded);
 }
 
 Tensor Products::convolution(const std::shared_ptr<Products>& products, const std::string& layer, const Tensor& input,
                              const Tensor& weight, const Convolution& shape) {
   const bool is_recorded = at::GradMode::is_enabled() && (input.requires_grad() || weight.requires_grad());
+  products->records_ = is_recorded;
   return ConvolutionFunction::apply(input, weight, products, layer, shape, is_recorded);
 }
 

@@ -10,6 +10,7 @@
 #include <string>
 #include <string_view>
 
+#include "delayed.h"
 #include "used_codes.h"
 
 namespace formats {
@@ -21,10 +22,12 @@ struct Recipe {
   OptionalFormat x, w;  // of y; w also for dx
   OptionalFormat g;     // of dx
   OptionalFormat x_for_dw, g_for_dw;
-  vernier::Draw forward, backward;  // x and w; g
-  bool square_weights = false;      // blocks of w are square, so that w and wᵀ have the same codes
-  std::int64_t hadamard = 0;        // both operands of dw are rotated along the summed dimension; 0: no
-  torch::Tensor rotation;           // [hadamard, hadamard], orthogonal
+  vernier::Draw forward, backward;       // x and w; g
+  bool square_weights = false;           // blocks of w are square, so that w and wᵀ have the same codes
+  bool refuses_uneven = false;           // blocks that do not divide what a product sums over
+  std::int64_t hadamard = 0;             // both operands of dw are rotated along the summed dimension; 0: no
+  torch::Tensor rotation;                // [hadamard, hadamard], orthogonal
+  std::optional<DelayedScales> delayed;  // of scales of tensors; nothing: from the tensor itself
   std::optional<vernier::ProductAccumulator> accumulator;  // of products of two rounded operands; nothing: float32
 
   // Returns whether the accumulator adds up a product of operands in these formats.
@@ -61,6 +64,8 @@ class Products {
   // Between measure(true) and measure(false), each rounding adds to losses(), by "layer/x", "layer/w" and "layer/g".
   void measure(bool wanted) { measures_ = wanted; }
   std::map<std::string, Loss>& losses() { return losses_; }
+  // The scales of recipe.delayed.
+  std::optional<DelayedScales>& delayed() { return recipe_.delayed; }
   // "h.0.mlp/x (10)" for operands so far of which the summed numbers are no multiple of the block.
   const std::set<std::string>& uneven() const { return uneven_; }
 
@@ -74,6 +79,7 @@ class Products {
                                const OptionalFormat& format, int summed, bool is_weight = false);
   // Rounds the weight of a convolution, [O, C / groups, ...].
   vernier::UnitOperand kernel(const torch::Tensor& weight, const std::string& layer, bool is_for_dx);
+  void note_uneven(const std::string& name, std::int64_t count, std::int64_t block);
   torch::Tensor rotated(const torch::Tensor& x) const;
   bool rotates() const;
   bool takes_x_again() const;
@@ -83,6 +89,7 @@ class Products {
 
   Recipe recipe_;
   bool measures_ = false;
+  bool records_ = false;  // a gradient is asked for, or comes, of the product in work
   std::map<std::string, Loss> losses_;
   std::set<std::string> uneven_;
 };

@@ -11,7 +11,7 @@ namespace formats {
 
 namespace {
 
-// The first 24 bits tell the numbers of all formats of 16 bits apart.
+// Numbers of a format of up to 16 bits differ in their first 24 bits.
 std::vector<std::uint32_t> distinct(const torch::Tensor& numbers) {
   std::vector<std::uint64_t> marks(std::size_t{1} << 18);
   const auto* const values = numbers.const_data_ptr<float>();

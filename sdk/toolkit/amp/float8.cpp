@@ -103,4 +103,33 @@ Float8Tensor float8_quantize(const torch::Tensor& x, const torch::Tensor& scale,
   return {scaled.clamp_(-largest, largest).to(format), scale, block};
 }
 
+AmaxHistory::AmaxHistory(std::int64_t updates, std::int64_t columns, bool most_recent)
+    : history_(torch::zeros({updates, columns})), most_recent_(most_recent) {}
+
+void AmaxHistory::record(std::int64_t column, const torch::Tensor& largest) {
+  const torch::NoGradGuard no_grad;
+  auto slot = history_.select(0, 0).select(0, column);
+  slot.copy_(at::maximum(slot, largest));
+}
+
+// Transformer Engine's kernel_bulk, delayed_scaling.cu, for all columns at once.
+AmaxHistory::Counted AmaxHistory::end_update() {
+  const torch::NoGradGuard no_grad;
+  const auto last = history_.select(0, 0);
+  const auto used = last != 0;
+  auto rolled = history_.roll(-1, 0);
+  const auto counts = most_recent_ ? last.clone() : at::where(rolled.isnan(), 0.0F, rolled).amax(0);
+  rolled.select(0, 0).zero_();
+  history_ = at::where(used, rolled, history_);
+  return {counts, used.logical_and(at::isfinite(counts)).logical_and_(counts > 0)};
+}
+
+void AmaxHistory::load(const torch::Tensor& saved) {
+  if (saved.sizes() != history_.sizes()) {
+    throw Error(c10::str("the saved amax_history is of shape ", saved.sizes(), ", and amax_history_len asks for ",
+                         history_.sizes()));
+  }
+  history_ = saved.to(history_.options(), /*non_blocking=*/false, /*copy=*/true);
+}
+
 }  // namespace vernier

@@ -213,12 +213,6 @@ struct Float8Linear::Layer {
     return float8_scale(largest, format_of(operand), recipe.margin, recipe.power_of_two_scales);
   }
 
-  // Delayed: the largest magnitude goes into the history of the update in work.
-  void record(const Tensor& largest, Operand operand) {
-    auto slot = history.select(0, 0).select(0, operand);
-    slot.copy_(at::maximum(slot, largest));
-  }
-
   Float8Tensor quantized(const Tensor& matrix, ScaleBlock block, Operand operand, bool recorded) {
     const auto* const library = recipe.delayed || block != per_tensor ? nullptr : gpu_library(matrix.device());
     if (library != nullptr && can_cast_on_gpu(matrix)) {
@@ -227,7 +221,7 @@ struct Float8Linear::Layer {
     }
     Tensor largest;
     if (!recipe.delayed || recorded) largest = float8_amax(matrix, block);
-    if (recipe.delayed && recorded) record(largest, operand);
+    if (history && recorded) history->record(operand, largest);
     return float8_quantize(matrix, scale_of(largest, operand), format_of(operand), block);
   }
 
@@ -247,11 +241,11 @@ struct Float8Linear::Layer {
     }
     CastTwice cast;
     if (recipe.delayed) {
-      const auto largest = recorded ? torch::zeros({}, history.options()) : Tensor();
+      const auto largest = recorded ? torch::zeros({}, scales.options()) : Tensor();
       const auto scale = scale_of(largest, operand);
       cast = cast_twice_on_gpu(*library, rows, scale, format_of(operand), largest);
       cast.scale = scale;
-      if (recorded) record(largest, operand);
+      if (recorded) history->record(operand, largest);
     } else {
       cast = by_amax(*library, rows, operand, /*twice=*/true);
     }
@@ -282,19 +276,20 @@ struct Float8Linear::Layer {
       made.for_dx = is_one ? std::move(both.turned) : quantized(matrix, recipe.w_for_dx, of_w, false);
       weight = std::move(made);
     }
-    if (recipe.delayed && recorded) record(weight->largest, of_w);
+    if (history && recorded) history->record(of_w, weight->largest);
     return *weight;
   }
 
   void move_to(torch::Device device) {
-    if (!recipe.delayed || history.device() == device) return;
-    history = history.to(device);
+    if (!history || scales.device() == device) return;
+    history->to(device);
     scales = scales.to(device);
   }
 
   Float8Recipe recipe;
   torch::ScalarType output;
-  Tensor history, scales;  // delayed
+  std::optional<AmaxHistory> history;  // delayed
+  Tensor scales;                       // delayed
   std::optional<Weight> weight;
 };
 
@@ -370,7 +365,7 @@ Float8Linear::Float8Linear(Float8Recipe recipe, torch::ScalarType output) : laye
   }
   layer_->output = output;
   if (recipe.delayed) {
-    layer_->history = torch::zeros({recipe.amax_history_len, 3});
+    layer_->history.emplace(recipe.amax_history_len, /*columns=*/3, recipe.most_recent);
     layer_->scales = torch::ones({3});
   }
   layer_->recipe = std::move(recipe);
@@ -388,43 +383,33 @@ Tensor Float8Linear::forward(const Tensor& x, const Tensor& weight, const Tensor
   return Float8Function::apply(x, weight, bias.defined() ? std::optional(bias) : std::nullopt, layer_, recorded);
 }
 
-// Transformer Engine's kernel_bulk, delayed_scaling.cu, for three operands at once.
 void Float8Linear::update() {
   auto& layer = *layer_;
   layer.weight.reset();
-  if (!layer.recipe.delayed) return;
+  if (!layer.history) return;
   const torch::NoGradGuard no_grad;
-  const auto last = layer.history.select(0, 0);
-  const auto used = last != 0;
-  auto rolled = layer.history.roll(-1, 0);
-  const auto counts = layer.recipe.most_recent ? last.clone() : at::where(rolled.isnan(), 0.0F, rolled).amax(0);
-  const auto scale = [&](const Tensor& largest, torch::ScalarType format) {
-    return float8_scale(largest, format, layer.recipe.margin, layer.recipe.power_of_two_scales);
+  const auto [largest, makes_scale] = layer.history->end_update();
+  const auto scale = [&](const Tensor& amax, torch::ScalarType format) {
+    return float8_scale(amax, format, layer.recipe.margin, layer.recipe.power_of_two_scales);
   };
-  const auto moved = at::cat({scale(counts.narrow(0, of_x, 2), layer.recipe.forward_format),
-                              scale(counts.narrow(0, of_g, 1), layer.recipe.gradient_format)});
-  rolled.select(0, 0).zero_();
-  layer.history = at::where(used, rolled, layer.history);
-  // New tensors: a graph may hold the scales that it was made with.
-  layer.scales = at::where(used.logical_and(at::isfinite(counts)).logical_and(counts > 0), moved, layer.scales);
+  const auto moved = at::cat({scale(largest.narrow(0, of_x, 2), layer.recipe.forward_format),
+                              scale(largest.narrow(0, of_g, 1), layer.recipe.gradient_format)});
+  // A new tensor: a graph may hold the scales that it was made with.
+  layer.scales = at::where(makes_scale, moved, layer.scales);
 }
 
 State Float8Linear::state_dict() const {
   State state;
-  if (!layer_->recipe.delayed) return state;
-  state.put("amax_history", layer_->history);
+  if (!layer_->history) return state;
+  state.put("amax_history", layer_->history->tensor());
   state.put("scales", layer_->scales);
   return state;
 }
 
 void Float8Linear::load_state_dict(const State& state) {
-  if (!layer_->recipe.delayed) return;
-  const auto history = state.tensor("amax_history"), scales = state.tensor("scales");
-  if (history.sizes() != layer_->history.sizes() || scales.sizes() != layer_->scales.sizes()) {
-    throw Error(c10::str("the saved amax_history is of shape ", history.sizes(), ", and amax_history_len asks for ",
-                         layer_->history.sizes()));
-  }
-  layer_->history = history.to(layer_->history.options(), /*non_blocking=*/false, /*copy=*/true);
+  if (!layer_->history) return;
+  const auto scales = state.tensor("scales");
+  layer_->history->load(state.tensor("amax_history"));
   layer_->scales = scales.to(layer_->scales.options(), false, true);
   layer_->weight.reset();
 }

@@ -383,7 +383,7 @@ UnitOperand rounded(const at::Tensor& given, const TensorFormat& format, ScaleBl
   const bool is_of_all = block == per_tensor || format.block < 0;
   const Rounder rounder(format.element, draw);
   const bool has_largest = format.block != 0 && (is_of_all || format.tensor_scale);
-  const float largest = has_largest ? largest_magnitude(x) : 0;
+  const float largest = format.amax > 0 ? format.amax : has_largest ? largest_magnitude(x) : 0;
   if (result != Result::values && (format.block == 0 || is_of_all || x.numel() == 0)) {
     return of_tensor(rounder, format, x, largest, result);
   }

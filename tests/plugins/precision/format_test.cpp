@@ -187,7 +187,7 @@ TEST_CASE("format: square blocks give a weight the same codes in both directions
 
 TEST_CASE("format: a convolution has rotations over its samples, and square blocks over outputs and channels") {
   torch::manual_seed(5);
-  const auto x = torch::randn({11, 4, 7, 7}), g = torch::randn({11, 8, 4, 4});  // 11 is no multiple of 8
+  const auto x = torch::randn({11, 4, 7, 7}), g = torch::randn({11, 8, 4, 4});  // 11 is not a multiple of 8
   const auto convolved = [&](const std::string& options) {
     Policy policy(options);
     const auto input = x.clone().requires_grad_();
@@ -392,6 +392,38 @@ TEST_CASE("format: averages of the optimizer are numbers of a format after every
   }
 }
 
+TEST_CASE("format: a delayed scale comes from the magnitudes of earlier updates, also after a resume") {
+  const auto config = [](const std::string& more) {
+    return from_toml({with_state("adamw", "forward = 'e4m3'\nbackward = 'e5m2'\nscaling = 'delayed'\n" + more)});
+  };
+  const TemporaryFolder measured, whole, parts;
+  SmallRun looks(config("amax_history_len = 4\nmeasure_every = 1\n"), measured.path().string());
+  std::vector<double> magnitudes;
+  looks.on(vernier::Event::StepEnd, [&](vernier::Run& now) {
+    magnitudes.push_back(*now.metrics.value("format_amax/layers.0/g"));
+    const auto past = now.control->snapshot().part("plugin/precision/format/delayed/layers.0/g");
+    const auto first = magnitudes.end() - std::min<std::ptrdiff_t>(4, static_cast<std::ptrdiff_t>(magnitudes.size()));
+    CHECK(past.real("amax") == *std::max_element(first, magnitudes.end()));
+  });
+  looks.train();
+  SmallRun run(config("amax_history_len = 4\n"), whole.path().string());
+  run.train();
+  CHECK(run.digest() == looks.digest());
+  {
+    SmallRun first(config("amax_history_len = 4\n"), parts.path().string());
+    first.stop_after(3);
+    first.train();
+  }
+  SmallRun second(config("amax_history_len = 4\n"), parts.path().string());
+  REQUIRE(second.resume());
+  second.train();
+  CHECK(second.digest() == run.digest());
+  const TemporaryFolder other;
+  SmallRun current(from_toml({with_state("adamw", "forward = 'e4m3'\nbackward = 'e5m2'\n")}), other.path().string());
+  current.train();
+  CHECK(current.digest() != run.digest());
+}
+
 TEST_CASE("format: an optimizer without averages in float32 is refused, with the place of the option") {
   struct Row {
     const char *optimizer, *text;
@@ -415,6 +447,18 @@ TEST_CASE("format: an optimizer without averages in float32 is refused, with the
   }
 }
 
+TEST_CASE("format: blocks that do not divide and operators without a format are refused where it is asked for") {
+  Policy strict("forward = 'mxfp8'\nuneven_blocks = 'refuse'"), lenient("forward = 'mxfp8'");
+  const auto x = torch::randn({8, 64});
+  CHECK(linear(lenient, x, torch::randn({8, 48})).y.sizes() == torch::IntArrayRef({8, 48}));
+  auto refusal = thrown_by([&] { linear(strict, x, torch::randn({8, 48})); });  // dx sums over 48
+  CHECK_MESSAGE(says(refusal.text, "blocks of 32 do not divide the 48 numbers"), refusal);
+  Policy named("[[precision.rule]]\nop = 'scaled_dot_product_attention'\n");
+  const auto query = torch::randn({1, 2, 4, 8});
+  refusal = thrown_by([&] { named([&] { return at::scaled_dot_product_attention(query, query, query); }); });
+  CHECK_MESSAGE(says(refusal.text, "which precision/format does not round; write use = \"fp32\""), refusal);
+}
+
 TEST_CASE("format: bad options end in one line") {
   struct Row {
     const char *options, *key, *text;
@@ -426,6 +470,9 @@ TEST_CASE("format: bad options end in one line") {
       {"forward = 'fp32'", "forward", "nothing else is rounded"},
       {"scale_rule = 'floor'", "scale_rule", "powers of two"},
       {"hadamard = 12", "hadamard", "a power of two"},
+      {"hadamard = 16\nscaling = 'delayed'", "hadamard", "scaling is delayed"},
+      {"forward = 'mxfp8'\nscaling = 'delayed'", "scaling", "one scale for a tensor"},
+      {"amax_history_len = 4", "amax_history_len", "is for scaling = \"delayed\""},
       {"hadamard = 16\nbackward = 'fp32'", "hadamard", "a format of them is fp32"},
       {"random_bits = 4", "random_bits", "stochastic"},
       {"square_weights = true", "square_weights", "blocks"},

@@ -60,4 +60,31 @@ struct VERNIER_API Float8Tensor {
 VERNIER_API Float8Tensor float8_quantize(const torch::Tensor& x, const torch::Tensor& scale, torch::ScalarType format,
                                          ScaleBlock block = per_tensor);
 
+// The largest magnitudes of the last updates, for delayed scales: those of this update come from earlier ones. Source:
+// Transformer Engine's DelayedScaling. One thread at a time.
+class VERNIER_API AmaxHistory {
+ public:
+  // columns: tensors that have a history. most_recent: the newest magnitude counts, not the largest.
+  AmaxHistory(std::int64_t updates, std::int64_t columns, bool most_recent);
+
+  // Adds a magnitude of the update in work, 0-dim.
+  void record(std::int64_t column, const torch::Tensor& largest);
+  // Ends an update. Returns for each column the magnitude that counts, and whether a new scale comes from it. None does
+  // from an inf, a NaN, or a tensor that the update did not use, which keeps its history. NaN is never the largest.
+  struct Counted {
+    torch::Tensor largest, makes_scale;
+  };
+  Counted end_update();
+
+  // [updates, columns], which it shares. Row 0 belongs to the update in work, and the last row is the newest finished
+  // one, as Transformer Engine has it.
+  const torch::Tensor& tensor() const { return history_; }
+  void load(const torch::Tensor& saved);  // copies; throws Error for another shape
+  void to(torch::Device device) { history_ = history_.to(device); }
+
+ private:
+  torch::Tensor history_;
+  bool most_recent_;
+};
+
 }  // namespace vernier

@@ -34,6 +34,7 @@ struct VERNIER_API TensorFormat {
   NumberFormat scale;            // with has_block_scale: the format of a block's scale
   ScaleRule rule = ScaleRule::nearest;
   bool tensor_scale = false;  // a float32 scale of the tensor besides, so that the largest block scale is used
+  float amax = 0;             // with block = -1: the largest magnitude that the scale is for; 0: that of the tensor
 };
 
 // Returns a format by name: a number format (number_format.h), without scales, or one of block_formats():
