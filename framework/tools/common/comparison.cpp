@@ -26,6 +26,7 @@ struct Measure {
   bool is_ratio;     // to the baseline; a difference otherwise
   double least;      // a smaller part of the baseline's value is never claimed
   bool is_judged;
+  double tolerance = 0;  // nor is a smaller difference
 };
 const std::vector<Measure> always = {{"samples_per_second", "/this_process/samples_per_second", true, 0.03, true},
                                      {"peak_memory_bytes", "/this_process/peak_memory_bytes", true, 0.02, true},
@@ -91,7 +92,7 @@ constexpr const char* verdict_words[] = {"equal", "higher", "lower", "no differe
 
 Json judged(const Measure& measure, const std::vector<double>& before, const std::vector<double>& after) {
   std::vector<double> baseline = before, candidate = after;
-  double least = measure.least * std::abs(spread_of(before).median);
+  double least = std::max(measure.least * std::abs(spread_of(before).median), measure.tolerance);
   if (measure.is_ratio) {
     for (auto* values : {&baseline, &candidate}) {
       for (auto& value : *values) value = std::log(value);
@@ -190,10 +191,13 @@ Json result_of(const Trial& trial, const fs::path& root) {
   return result;
 }
 
-Json comparison_of(const std::vector<Row>& rows, const fs::path& root) {
+Json comparison_of(const std::vector<Row>& rows, const fs::path& root, double tolerance) {
   refuse_different_tasks(rows);
   auto metrics = metrics_of(rows);
-  const auto measures = measures_of(metrics);
+  auto measures = measures_of(metrics);
+  for (auto& measure : measures) {
+    if (measure.key == "loss" || measure.key == "validation_loss") measure.tolerance = tolerance;
+  }
   Json candidates = Json::array();
   for (const auto& row : rows) {
     Json runs = Json::array();
@@ -215,6 +219,7 @@ Json comparison_of(const std::vector<Row>& rows, const fs::path& root) {
   }
   return {{"baseline", baseline["name"]},
           {"confidence", confidence},
+          {"tolerance", tolerance},
           {"metrics", std::move(metrics)},
           {"candidates", std::move(candidates)}};
 }

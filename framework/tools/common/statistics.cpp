@@ -21,6 +21,11 @@ double variance_of(const std::vector<double>& values) {
   return squares / static_cast<double>(values.size() - 1);
 }
 
+// Returns the quantile of Student's t, both sides together.
+double quantile_of(double freedom) {
+  return boost::math::quantile(boost::math::students_t(freedom), (1 + confidence) / 2);
+}
+
 }  // namespace
 
 Spread spread_of(std::vector<double> values) {
@@ -41,14 +46,17 @@ Judgement judge(const std::vector<double>& baseline, const std::vector<double>& 
   double variance = variance_of(differences);
   // The noise of two timed runs is not the same because their seeds are: pairs that agree by chance show nothing.
   if (rule.is_timed) variance = std::max(variance, variance_of(baseline) + variance_of(candidate));
-  const boost::math::students_t distribution(count - 1);
-  const double half = boost::math::quantile(distribution, (1 + confidence) / 2) * std::sqrt(variance / count);
+  const double half = quantile_of(count - 1) * std::sqrt(variance / count);
   const double mean = mean_of(differences), median = spread_of(differences).median;
   const std::pair interval{mean - half, mean + half};
   const bool is_large = std::abs(median) >= rule.least;
   if (is_large && interval.first > 0) return {Verdict::higher, interval};
   if (is_large && interval.second < 0) return {Verdict::lower, interval};
   return {Verdict::not_shown, interval};
+}
+
+double distance_of_equals(const std::vector<double>& samples) {
+  return quantile_of(static_cast<double>(samples.size()) - 1) * std::sqrt(2 * variance_of(samples));
 }
 
 }  // namespace vernier

@@ -31,4 +31,7 @@ struct Judgement {
 // are judged by the logarithms of the values.
 Judgement judge(const std::vector<double>& baseline, const std::vector<double>& candidate, const Rule& rule);
 
+// Returns how far apart two values are at most, with `confidence`, of the population of these two samples or more.
+double distance_of_equals(const std::vector<double>& samples);
+
 }  // namespace vernier

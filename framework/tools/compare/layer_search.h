@@ -19,6 +19,7 @@ struct LayerSearch {
   Row baseline;                     // in float32
   std::vector<std::string> layers;  // whose products the format rounds
   int seeds;
+  double tolerance = 0;  // of comparison_of()
 };
 
 // The layers that stay in float32, in the order of the loss that each of them costs alone.
@@ -37,7 +38,7 @@ struct LossGap {
   Bears bears;
   double gap;  // the median over the seeds, in the unit of the loss
 };
-LossGap loss_gap(const Row& baseline, const Row& row);
+LossGap loss_gap(const Row& baseline, const Row& row, double tolerance = 0);
 
 // Ranks the layers: one run for each, in which it alone is rounded. Then keeps as few of the worst in float32 as the
 // seeds need to show no difference, by bisection. Nothing comes back after a signal.

@@ -8,6 +8,8 @@
 #include <toml++/toml.h>
 #include <algorithm>
 #include <cerrno>
+#include <charconv>
+#include <cmath>
 #include <cstring>
 #include <fstream>
 #include <iostream>
@@ -44,6 +46,7 @@ it trains nothing. After Ctrl-C it prints what is done, and the same command goe
   --base FILE          is merged before each FILE, so that these may be overlays; may be repeated
   --set KEY=VALUE      sets one value in all candidates; may be repeated
   --metric NAME        says which candidate is best by a metric of the validations: accuracy, validation_loss
+  --tolerance LOSS     claims no smaller difference of the losses: that of rounding alone, from vernier digits --steps
   --seeds NUMBER       runs of each candidate, with run.seed from 1 on; 3, if not given; a verdict needs 3
   --steps NUMBER       run.steps of all candidates
   --output FOLDER      runs/compare, if not given; gets compare.json, compare.csv, compare.html, and the runs
@@ -59,8 +62,21 @@ struct Plan {
   Common common;
   std::filesystem::path folder;  // has <candidate>/seed-<n>
   int seeds = 0;
+  double tolerance = 0;
   bool is_quiet = false;
 };
+
+// The option --tolerance, a difference of losses.
+double tolerance_in(const po::variables_map& given) {
+  const auto text = word_or(given, "tolerance", "0");
+  double tolerance = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), tolerance);
+  if (error == std::errc() && end == text.data() + text.size() && tolerance >= 0 && std::isfinite(tolerance)) {
+    return tolerance;
+  }
+  throw Refused("--tolerance " + text +
+                ": give a difference of losses, 0 or more, as `vernier digits --steps` prints it");
+}
 
 Plan read_plan(const po::variables_map& given) {
   Plan plan;
@@ -91,6 +107,7 @@ Plan read_plan(const po::variables_map& given) {
   plan.common.plugin_paths = words_in(given, "plugin-path");
   plan.folder = given["output"].as<std::string>();
   plan.seeds = number_in(given, "seeds", 1, 100);
+  plan.tolerance = tolerance_in(given);
   plan.is_quiet = given.count("quiet") != 0;
   return plan;
 }
@@ -274,7 +291,7 @@ void search_formats(const Plan& plan, const std::vector<Row>& rows, Children& ch
     const auto& candidate = plan.candidates[i];
     const auto& first = rows[i].trials.front();
     if (!first.refusal.empty() || !fs::exists(first.folder / "formats.toml")) continue;
-    const auto [bears, gap] = loss_gap(rows[0], rows[i]);
+    const auto [bears, gap] = loss_gap(rows[0], rows[i], plan.tolerance);
     if (bears == Bears::yes) {
       std::cout << candidate.name << " survives: the seeds show no loss that is worse than float32's\n";
       continue;
@@ -289,7 +306,8 @@ void search_formats(const Plan& plan, const std::vector<Row>& rows, Children& ch
                 << " costs loss; its layers are not searched, as the file has [[precision.rule]] tables\n";
       continue;
     }
-    const auto kept = search_layers({candidate, rows[0], layers_in(first.folder), plan.seeds}, train_row);
+    const auto kept =
+        search_layers({candidate, rows[0], layers_in(first.folder), plan.seeds, plan.tolerance}, train_row);
     if (!kept) return;
     if (!kept->is_shown) {
       std::cout << candidate.name << " does not survive, whichever layers stay in float32\n";
@@ -318,7 +336,7 @@ int train_and_compare(const po::variables_map& given) {
   Children children(program_beside_this());
   check_configurations(plan, children);
   const auto rows = train_rounds(plan, children);
-  auto comparison = comparison_of(rows, plan.folder);
+  auto comparison = comparison_of(rows, plan.folder, plan.tolerance);
   bool is_written = write_files(comparison, plan.folder);
   const bool as_json = given.count("json") != 0;
   if (judge(comparison, given)) is_written = write_files(comparison, plan.folder);
@@ -353,7 +371,7 @@ int compare_runs(const po::variables_map& given) {
     const auto seed = read_run(word).summary.value("seed", std::int64_t{0});
     rows.push_back({word, {{seed, word, "", ""}}});
   }
-  auto comparison = comparison_of(rows, "");
+  auto comparison = comparison_of(rows, "", tolerance_in(given));
   judge(comparison, given);
   print(comparison, as_json);
   return 0;
@@ -377,8 +395,9 @@ int main(int argc, char** argv) {
   const auto words = [] { return po::value<Words>()->composing(); };
   po::options_description known;
   known.add_options()("sweep", words(), "")("precision", "")("formats", po::value<std::string>())("base", words(), "")(
-      "set", words(), "")("metric", po::value<std::string>())("seeds", po::value<int>()->default_value(3))(
-      "steps", po::value<int>())("output", po::value<std::string>()->default_value("runs/compare"))(
-      "plugin-path", words(), "")("json", "")("quiet", "");
+      "set", words(), "")("metric", po::value<std::string>())("tolerance", po::value<std::string>())(
+      "seeds", po::value<int>()->default_value(3))("steps", po::value<int>())(
+      "output", po::value<std::string>()->default_value("runs/compare"))("plugin-path", words(), "")("json", "")(
+      "quiet", "");
   return call_verb({"compare", usage, known, compare}, argc, argv);
 }

@@ -5,72 +5,13 @@
 #include <vernier/error.h>
 
 #include <algorithm>
-#include <cmath>
 #include <map>
-#include <unordered_set>
 
 #include "run/state/snapshot.h"
 
 namespace vernier {
 
 namespace {
-
-// Mean and variance of each number of a tensor, by Welford's method.
-class Spread {
- public:
-  void add(const torch::Tensor& tensor) {
-    const auto numbers = tensor.detach().to(torch::kFloat64, /*non_blocking=*/false, /*copy=*/true);
-    dtype_ = tensor.scalar_type();
-    if (count_++ == 0) {
-      mean_ = torch::zeros_like(numbers);
-      squares_ = torch::zeros_like(numbers);
-    }
-    const auto difference = numbers - mean_;
-    mean_ += difference / static_cast<double>(count_);
-    squares_ += difference * (numbers - mean_);
-  }
-
-  torch::Tensor mean() const { return mean_.flatten(); }
-  torch::Tensor variance() const { return squares_.flatten() / static_cast<double>(count_ - 1); }
-  bool is_known() const { return count_ > 1; }
-  torch::ScalarType dtype() const { return dtype_; }
-
- private:
-  std::int64_t count_ = 0;
-  torch::ScalarType dtype_ = torch::kFloat32;
-  torch::Tensor mean_, squares_;
-};
-
-// Takes all numbers of several tensors together.
-std::optional<NumbersDigits> joint_digits(const std::vector<const Spread*>& spreads) {
-  std::vector<torch::Tensor> means, variances;
-  for (const auto* spread : spreads) {
-    if (!spread->is_known()) continue;
-    means.push_back(spread->mean());
-    variances.push_back(spread->variance());
-  }
-  if (means.empty()) return std::nullopt;
-  const auto dtype = spreads.front()->dtype();
-  const auto mean = torch::cat(means), variance = torch::cat(variances);
-  const double squares = mean.square().mean().item<double>(), spread = variance.mean().item<double>();
-  NumbersDigits numbers;
-  numbers.digits = significant_digits(squares, spread, dtype);
-  numbers.deviation = std::sqrt(spread);
-  numbers.rms = std::sqrt(squares);
-  const double most = vernier::digits_of(dtype);
-  const auto each = (mean.square() / variance).log10().mul(0.5).nan_to_num(most, most, 0).clamp(0, most);
-  numbers.median = each.median().item<double>();
-  return numbers;
-}
-
-// Remembers which tensors operators wrote in the update: the other weights were written by fused kernels.
-struct Written final : RoundingListener {
-  void called(const RoundedCall& call) override {
-    if (!call.is_rounded) return;
-    for (const auto& output : call.outputs) storages.insert(output.storage().unsafeGetStorageImpl());
-  }
-  std::unordered_set<const c10::StorageImpl*> storages;
-};
 
 // Attached as the last listener. Rounds at random from the first micro-batch to the end of the update, and collects.
 class Sampler final : public Plugin {
@@ -97,7 +38,7 @@ class Sampler final : public Plugin {
   }
 
   ForwardDigits forward;
-  std::map<std::string, Spread> gradients, updates;
+  std::map<std::string, NumberSpread> gradients, updates;
   std::vector<double> losses;
   std::int64_t skipped = 0, rounded = 0;
 
@@ -161,7 +102,7 @@ class Sampler final : public Plugin {
   std::int64_t sample_ = 0;
   std::optional<RandomRounding> rounding_;
   std::optional<Intercept> naming_;
-  Written written_;
+  WrittenStorages written_;
   Tensors before_;
 };
 
@@ -178,7 +119,7 @@ std::vector<LayerDigits> layers_of(const Run& run, const Sampler& sampler) {
   for (const auto& name : layers.names()) {
     LayerDigits digits{name, {}, {}, {}};
     if (const auto found = outputs.find(name); found != outputs.end()) digits.output = found->second;
-    std::vector<const Spread*> gradients, updates;
+    std::vector<const NumberSpread*> gradients, updates;
     for (const auto& parameter : run.parameters) {
       const int index = layers.find(parameter.model);
       if (index < 0 || layers.names()[static_cast<std::size_t>(index)] != name) continue;

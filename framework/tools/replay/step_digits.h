@@ -9,16 +9,9 @@
 
 #include "forward_digits.h"
 #include "run/prepared.h"
+#include "spread.h"
 
 namespace vernier {
-
-// The digits of the numbers of a layer, its gradient or its update.
-struct NumbersDigits {
-  double digits = 0;     // of all together: -log10 of the root of the sum of variances over that of squares
-  double median = 0;     // of the digits of single numbers
-  double deviation = 0;  // root mean square of the standard deviations
-  double rms = 0;        // of the means
-};
 
 struct LayerDigits {
   std::string layer;

@@ -172,6 +172,31 @@ TEST_CASE("vernier digits: the same output for any number of threads, of a file 
   CHECK(says(run.out, "loss: 7."));
 }
 
+TEST_CASE("vernier digits: over a run, the losses of equal configurations spread, and the spread is a tolerance") {
+  RunFolder run(base);
+  const std::vector<std::string> words = {"digits", "run.toml", "--steps",       "12",    "--samples",
+                                          "3",      "--set",    "run.threads=1", "--json"};
+  REQUIRE(run.call(words) == 0);
+  CHECK(run.err == "");
+  const auto json = Json::parse(run.out);
+  const auto once = run.out;
+  REQUIRE(run.call(words) == 0);
+  CHECK(run.out == once);
+  CHECK(!std::filesystem::exists(run.at("out")));
+  REQUIRE(json["losses"].size() == 3);
+  REQUIRE(json["losses"][0].size() == 12);
+  const auto loss = [&](int sample, int step) { return json["losses"][sample][step].get<double>(); };
+  CHECK(loss(0, 11) != loss(1, 11));
+  CHECK(json["tolerance"].get<double>() >= std::abs(loss(0, 11) - loss(1, 11)));
+  CHECK(json["tolerance"].get<double>() < 0.01 * loss(0, 11));
+  CHECK(json["loss_digits"].get<double>() > 4);
+  CHECK(json["weight_digits"].get<double>() > 3);
+  CHECK(json["weight_digits"].get<double>() < 7.2);
+  REQUIRE(run.call({"digits", "run.toml", "--steps", "5", "--samples", "3", "--set", "precision.use=bf16"}) == 0);
+  CHECK(says(run.out, "5 steps under precision/bf16, 3 times with random last bits of all operators"));
+  CHECK(says(run.out, "with a confidence of 99.5 %; vernier compare claims no less with --tolerance "));
+}
+
 TEST_CASE("vernier digits: what is wrong is refused in one line") {
   RunFolder run(base);
   run.folder.write("bad.toml", "[run]\ndevice = 'cpu'\n[task]\nuse = 'mlp'\n");
@@ -189,11 +214,15 @@ TEST_CASE("vernier digits: what is wrong is refused in one line") {
   refuses({"run.toml", "--step", "0"}, "--step 0: give an integer from 1 up; the first step is 1");
   refuses({"run.toml", "--step", "2..3"}, "--step 2..3: give an integer from 1 up");
   refuses({"run.toml", "--samples", "2"}, "--samples 2: give an integer from 3 to 1000; fewer than 3 samples say");
+  refuses({"run.toml", "--steps", "13"}, "--steps 13: the run has 12 steps");
+  refuses({"run.toml", "--steps", "0"}, "--steps 0: give an integer from 1 up; a run has a step at least");
+  refuses({"run.toml", "--steps", "2", "--step", "2"}, "give one of the two");
   refuses({"bad.toml"}, "must say how long to train");
   refuses({"none.toml"}, "there is no such file");
   refuses({"run.toml", "--resume", "out"}, "name the folder of a run instead of --resume");
   REQUIRE(run.train() == 0);
   refuses({"out", "--step", "13"}, "out: the run has 12 steps, so there is no step 13");
+  refuses({"out", "--steps", "3"}, "name its TOML files, or the config.toml of the run");
   refuses({"out", "--set", "run.seed=1"}, "--set changes a TOML file, and out is a run; name its config.toml");
 }
 
