@@ -185,7 +185,8 @@ TEST_CASE("whole model: tokens of all files of a folder are found in texts") {
       {"special_tokens_map.json", R"({"pad_token": "[PAD]"})", "`pad_token` is not in the vocabulary"},
       {"tokenizer_config.json", R"({"added_tokens_decoder": {"5": {"content": "<|y|>"}}})", "has the id of the token"},
       {"tokenizer_config.json", R"({"added_tokens_decoder": {"x": {"content": "<|y|>"}}})", "is not an id"},
-      {"tokenizer_config.json", R"({"do_lower_case": true})", "`do_lower_case` is true, and Vernier does not have it"},
+      {"tokenizer_config.json", R"({"do_lower_case": true})", "`do_lower_case` is not what the normalizer"},
+      {"tokenizer_config.json", R"({"split_special_tokens": true})", "is true, and Vernier does not have it"},
       {"tokenizer_config.json", R"({"add_bos_token": true})", "is true, and no file names the token bos_token"},
   };
   for (const auto& [file, text, refused] : cases) {

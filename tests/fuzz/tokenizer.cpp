@@ -1,5 +1,5 @@
-// Whatever the bytes of tokenizer.json are, open_tokenizer throws Error or gives a tokenizer whose ids are in its
-// vocabulary and which encodes and decodes any text.
+// Whatever the bytes of tokenizer.json or tokenizer.model are, open_tokenizer throws Error or gives a tokenizer whose
+// ids are in its vocabulary and which encodes and decodes any text.
 #include <vernier/error.h>
 #include <vernier/tokenizer.h>
 
@@ -16,12 +16,12 @@ namespace fs = std::filesystem;
 constexpr const char* text =
     "The tokens of a text, don't they?  12345\n\n <s><|endoftext|> \u00E9\u4E2D\u6587 \U0001F642 x";
 
-// A folder that has the input as its tokenizer.json.
+// A folder that has the input as its tokenizer.json or tokenizer.model.
 class Folder {
  public:
-  explicit Folder(const InputFile& input) {
+  Folder(const InputFile& input, const char* name) {
     if (::mkdtemp(path_) == nullptr) std::abort();
-    fs::create_symlink(input.path(), fs::path(path_) / "tokenizer.json");
+    fs::create_symlink(input.path(), fs::path(path_) / name);
   }
   Folder(const Folder&) = delete;
   Folder& operator=(const Folder&) = delete;
@@ -43,7 +43,8 @@ extern "C" std::size_t LLVMFuzzerCustomMutator(std::uint8_t* data, std::size_t s
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   static const InputFile input;
-  static const Folder folder(input);
+  static const Folder json(input, "tokenizer.json"), model(input, "tokenizer.model");
+  const auto& folder = size > 0 && data[0] == '{' ? json : model;
   input.fill(data, size);
   try {
     const auto tokenizer = vernier::open_tokenizer(folder.path());

@@ -69,6 +69,30 @@ void require_order_of_merges(const Json& model) {
   }
 }
 
+// The types of the steps: "Prepend Replace".
+std::string types_of(const Json& part, const char* name) {
+  std::string types;
+  for (const auto& step : steps_of(part, name)) types += (types.empty() ? "" : " ") + step.value("type", "");
+  return types;
+}
+
+// GGUF says of a tokenizer only whether it is GPT-2's or Llama 2's.
+void require_style(const Json& tokenizer) {
+  const auto& model = tokenizer.at("model");
+  const auto normal = types_of(tokenizer.value("normalizer", Json()), "normalizers");
+  const auto pieces = types_of(tokenizer.value("pre_tokenizer", Json()), "pretokenizers");
+  const bool is_bpe = model.value("type", "BPE") == "BPE";
+  const auto suffix = model.value("end_of_word_suffix", Json());
+  const bool has_suffix = suffix.is_string() && !suffix.get<std::string>().empty();
+  const bool is_llama = normal == "Prepend Replace" || normal == "Replace" || (normal.empty() && pieces == "Metaspace");
+  const bool is_known = model.value("byte_fallback", false) ? is_llama : normal.empty() || normal == "NFC";
+  if (is_bpe && !has_suffix && is_known) return;
+  refuse("tokenizer.json has the model '" + model.value("type", "BPE") + "', the normalizer '" + shortened(normal) +
+         "' and the pre_tokenizer '" + shortened(pieces) +
+         "', and Vernier writes GGUF for the tokenizers of GPT-2 and Llama 2; --format huggingface writes it for "
+         "llama.cpp's own converter");
+}
+
 bool is_byte(const std::string& token) {
   return token.size() == 6 && token.starts_with("<0x") && token.ends_with('>');
 }
@@ -150,6 +174,7 @@ void add_vocabulary(File& file, const std::string& folder, std::int64_t count) {
   if (tokenizer.empty()) {
     refuse("the run has no tokenizer.json, and GGUF holds the tokenizer; set task.tokenizer to its folder");
   }
+  require_style(tokenizer);
   const auto& model = tokenizer.at("model");
   const auto tokens = tokens_of(tokenizer, count);
   if (model.value("byte_fallback", false)) {  // as SentencePiece writes it

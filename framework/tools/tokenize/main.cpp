@@ -29,7 +29,8 @@ FILE.json, beside it, says of which type they are and which tokenizer made them.
 A file is one text; in a file that ends in .jsonl, each line has a text in its field "text". Files that end in .gz are
 unpacked. A token that ends a text is written behind each.
 
-  --tokenizer FOLDER   tokenizer.json, or vocab.json and merges.txt; --train makes the folder
+  --tokenizer FOLDER   tokenizer.json, vocab.json and merges.txt, tokenizer.model, tekken.json, *.tiktoken or
+                       vocab.txt; --train makes the folder
   --output FILE        the file to write, such as tokens.bin
   --field NAME         every file is JSON Lines, and this field of a line has the text
   --end TOKEN          the token behind each text; "none": none; else the one that the folder names

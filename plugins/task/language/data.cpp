@@ -142,11 +142,7 @@ void Data::refuse_mistakes(const vernier::Options& options) const {
 // Hugging Face's files of a tokenizer, if the folder has them.
 std::string Data::tokenizer_folder(const std::string& model) const {
   if (!tokenizer_.empty()) return tokenizer_;
-  const std::filesystem::path folder(model);
-  std::error_code none;
-  const bool has_one =
-      std::filesystem::exists(folder / "tokenizer.json", none) || std::filesystem::exists(folder / "vocab.json", none);
-  return has_one ? model : "";
+  return vernier::has_tokenizer(model) ? model : "";
 }
 
 // The checksum of the model's tokenizer, which a note beside a file of tokens names; "" without such a note.

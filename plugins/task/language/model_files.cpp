@@ -21,11 +21,19 @@ using Json = nlohmann::ordered_json;
 constexpr std::uint64_t largest_file = 256'000'000;  // bytes
 constexpr const char* generation = "generation_config.json";
 constexpr std::array of_model = {"config.json", generation};
-constexpr std::array of_tokenizer = {
-    "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "tokenizer.model",  "vocab.json",
-    "merges.txt",     "chat_template.jinja",   "chat_template.json",      "added_tokens.json"};
+constexpr std::array of_tokenizer = {"tokenizer.json",
+                                     "tokenizer_config.json",
+                                     "special_tokens_map.json",
+                                     "tokenizer.model",
+                                     "vocab.json",
+                                     "merges.txt",
+                                     "tekken.json",
+                                     "vocab.txt",
+                                     "chat_template.jinja",
+                                     "chat_template.json",
+                                     "added_tokens.json"};
 
-void take(vernier::State& files, const fs::path& folder, const char* name) {
+void take(vernier::State& files, const fs::path& folder, const std::string& name) {
   std::error_code none;
   if (!fs::is_regular_file(folder / name, none)) return;
   put_text(files, name, vernier::read_data_file((folder / name).string(), largest_file));
@@ -53,7 +61,12 @@ std::string chat_template_of(const fs::path& folder) {
 vernier::State read_model_files(const std::string& model, const std::string& tokenizer) {
   vernier::State files;
   for (const auto* name : of_model) take(files, model, name);
-  for (const auto* name : of_tokenizer) take(files, tokenizer.empty() ? model : tokenizer, name);
+  const fs::path folder = tokenizer.empty() ? model : tokenizer;
+  for (const auto* name : of_tokenizer) take(files, folder, name);
+  std::error_code none;
+  for (const auto& entry : fs::directory_iterator(folder, none)) {
+    if (entry.path().extension() == ".tiktoken") take(files, folder, entry.path().filename());
+  }
   return files;
 }
 

@@ -1,57 +1,35 @@
-// How the text between added tokens becomes ids, and ids become text.
+// How the text between added tokens becomes ids, and ids become text: normalizer, pre_tokenizer, model and decoder of a
+// folder together.
 #pragma once
 
-#include <memory>
-
-#include "tokenizer_file.h"
+#include "decoder.h"
+#include "normalizer.h"
+#include "pre_tokenizer.h"
+#include "text/models/model.h"
 
 namespace vernier {
-
-// The beginning of a segment.
-enum class Place : std::uint8_t {
-  beginning,    // of the whole text
-  after_token,  // or behind one
-  continued     // in the middle of a segment, since the text came in parts
-};
-
-// Memory of one call of encode().
-struct Scratch {
-  Joiner joiner;
-  PieceCache cache;
-  std::vector<TokenId> word;
-  std::string text;
-};
 
 // Any thread may call the functions, with a Scratch of its own.
 class Segments {
  public:
-  virtual ~Segments() = default;
+  // `vocabulary`: one more than the largest id.
+  Segments(const TokenizerFile& file, std::size_t vocabulary);
   // The text in which those added tokens are sought that are normalized.
-  virtual std::string normalized(std::string_view segment, Place place) const = 0;
+  std::string normalized(std::string_view segment, Place place) const { return normalizer_.apply(segment, place); }
   // Adds the ids of a normalized segment, which is not empty.
-  virtual void encode(std::string_view segment, Place place, Scratch& scratch, std::vector<TokenId>& ids) const = 0;
+  void encode(std::string_view segment, Place place, Scratch& scratch, std::vector<TokenId>& ids) const;
   // True if a text may be cut between two characters: the ids of both parts are those of the whole, if the second is
   // encoded with Place::continued.
-  virtual bool can_cut(char32_t before, char32_t behind) const = 0;
-  virtual std::string decode(std::span<const TokenId> ids) const = 0;
+  bool can_cut(char32_t before, char32_t behind) const;
+  std::string decode(std::span<const TokenId> ids) const;
+
+ private:
+  Normalizer normalizer_;
+  PreTokenizer pre_tokenizer_;
+  std::unique_ptr<const Model> model_;
+  std::vector<DecodeStep> decoder_;
+  bool is_byte_decoded_;                           // the decoder is ByteLevel, and `texts_` are bytes
+  std::vector<std::optional<std::string>> texts_;  // by id; none for an id that is not a token
 };
-
-// `vocabulary`: one more than the largest id.
-std::unique_ptr<const Segments> byte_level_segments(const TokenizerFile& file, std::size_t vocabulary);
-std::unique_ptr<const Segments> character_segments(const TokenizerFile& file, std::size_t vocabulary);
-
-// Adds the ids of a piece: from the cache, or those that `make` writes into scratch.word.
-template <class Make>
-void add_piece(std::string_view piece, Scratch& scratch, std::vector<TokenId>& ids, const Make& make) {
-  auto* entry = scratch.cache.entry(piece);
-  if (entry != nullptr && entry->has(piece)) {
-    ids.insert(ids.end(), entry->ids.begin(), entry->ids.begin() + entry->count);
-    return;
-  }
-  scratch.word.clear();
-  make();
-  ids.insert(ids.end(), scratch.word.begin(), scratch.word.end());
-  if (entry != nullptr) entry->keep(piece, scratch.word);
-}
 
 }  // namespace vernier

@@ -47,12 +47,12 @@ TextTokenizer::TextTokenizer(const TokenizerFile& file)
       after_(file.after),
       end_of_text_(find_end_of_text(file)) {
   const auto size = static_cast<std::size_t>(vocabulary_);
-  segments_ = file.is_byte_level ? byte_level_segments(file, size) : character_segments(file, size);
+  segments_ = std::make_unique<const Segments>(file, size);
   std::vector<AddedToken> in_text, in_normalized;
   for (auto token : file.added) {
     ids_.emplace(token.text, token.id);
     if (token.is_special) is_special_[static_cast<std::size_t>(token.id)] = true;
-    if (token.is_normalized) token.text = segments_->normalized(token.text, Place::beginning);
+    if (token.is_normalized && !token.is_as_it_is) token.text = segments_->normalized(token.text, Place::beginning);
     (token.is_normalized ? in_normalized : in_text).push_back(std::move(token));
   }
   has_normalized_ = !in_normalized.empty();

@@ -3,6 +3,7 @@
 #include <vernier/data_file.h>
 #include <vernier/error.h>
 
+#include <algorithm>
 #include <charconv>
 #include <set>
 
@@ -57,9 +58,10 @@ class FilesBeside {
         adder_(file) {}
 
   void read() {
-    for (const auto* key : {"do_lower_case", "split_special_tokens"}) {
-      if (config_.part().flag(key, false)) config_.member(key).refuse("is true, and Vernier does not have it");
+    if (config_.part().flag("split_special_tokens", false)) {
+      config_.member("split_special_tokens").refuse("is true, and Vernier does not have it");
     }
+    read_case();
     read_decoder();
     read_added();
     read_special();
@@ -67,6 +69,32 @@ class FilesBeside {
   }
 
  private:
+  static bool is_one_of(const std::string& text, std::initializer_list<std::string_view> names) {
+    return std::ranges::find(names, text) != names.end();
+  }
+
+  // transformers changes the normalizer of tokenizer.json by these flags.
+  void read_case() const {
+    const auto has = [&](NormalStep::Kind kind) {
+      return std::ranges::find(file_.normalizer, kind, &NormalStep::kind) != file_.normalizer.end();
+    };
+    const auto require = [&](const char* key, bool is_there) {
+      const auto flag = config_.member(key);
+      if (flag.is_null() || config_.part().flag(key, false) == is_there) return;
+      flag.refuse("is not what the normalizer of the tokenizer does; make them equal");
+    };
+    const bool lowers = has(NormalStep::Kind::lower_case);
+    const bool is_bert = has(NormalStep::Kind::clean);
+    if (lowers || is_bert || config_.part().flag("do_lower_case", false)) require("do_lower_case", lowers);
+    if (!is_bert) return;
+    require("strip_accents", has(NormalStep::Kind::strip_accents));
+    require("tokenize_chinese_chars", has(NormalStep::Kind::space_chinese));
+  }
+
+  bool adds_space() const {
+    return std::ranges::find(file_.pieces, PieceStep::Kind::add_space, &PieceStep::kind) != file_.pieces.end();
+  }
+
   // From ids to tokens.
   void read_decoder() {
     const auto decoder = config_.member("added_tokens_decoder");
@@ -141,12 +169,12 @@ class FilesBeside {
     const auto space = config_.member("add_prefix_space");
     if (is_json) {
       if (!is_gpt2 || !file_.is_byte_level || space.is_null()) return;
-      if (config_.part().flag("add_prefix_space", false) == file_.adds_space) return;
+      if (config_.part().flag("add_prefix_space", false) == adds_space()) return;
       space.refuse("differs from `pre_tokenizer.add_prefix_space` of tokenizer.json; make them equal");
     }
     if (name == "Qwen2Tokenizer" || name == "Qwen2TokenizerFast") {
-      file_.splits = {{PieceRule::qwen2}};
-      file_.is_nfc = true;
+      file_.pieces = {{.kind = PieceStep::Kind::rule, .rule = PieceRule::qwen2}};
+      file_.normalizer = {{.kind = NormalStep::Kind::form_c}};
     } else if (!is_gpt2) {
       kind.refuse(
           "is '" + shortened(name) +
@@ -155,19 +183,36 @@ class FilesBeside {
     }
   }
 
-  // tokenizer_config.json says what is put around a text for vocab.json, and for Llama 2's tokenizer.json.
+  // Classes whose ids are those of tokenizer.model; others number the tokens in another way.
+  static void require_sentence_piece(const JsonPart& kind) {
+    if (kind.is_null()) return;
+    const bool is_known = is_one_of(kind.text(), {"LlamaTokenizer", "LlamaTokenizerFast", "GemmaTokenizer",
+                                                  "GemmaTokenizerFast", "CodeLlamaTokenizer"});
+    if (is_known) return;
+    kind.refuse("is " + in_quotes(kind.text()) +
+                "; Vernier has LlamaTokenizer and GemmaTokenizer for tokenizer.model; save the tokenizer by "
+                "transformers, which writes tokenizer.json");
+  }
+
+  // tokenizer_config.json says what is put around a text for other files, and for Llama 2's tokenizer.json.
   void read_around() {
     const auto kind = config_.member("tokenizer_class");
-    const bool is_json = file_.path.ends_with("tokenizer.json");
-    read_class(kind, is_json);
-    if (is_json && (kind.is_null() || !kind.text().starts_with("LlamaTokenizer"))) return;
-    if (!is_json && config_.part().flag("add_prefix_space", false)) file_.adds_space = true;
-    const auto put = [&](const char* flag, const char* name, std::vector<TokenId>& around) {
-      if (config_.member(flag).is_null()) return;
-      around = config_.part().flag(flag, false) ? ids_of(name, flag) : std::vector<TokenId>();
+    const auto name = fs::path(file_.path).filename().string();
+    const bool is_json = name == "tokenizer.json", is_sentence_piece = name == "tokenizer.model";
+    const bool has_class = !kind.is_null();
+    if (is_json || name == "vocab.json") read_class(kind, is_json);
+    if (is_sentence_piece && !file_.is_byte_level) require_sentence_piece(kind);
+    if (is_json && (!has_class || !kind.text().starts_with("LlamaTokenizer"))) return;
+    if (name == "vocab.json" && config_.part().flag("add_prefix_space", false)) {
+      file_.pieces.insert(file_.pieces.begin(), {.kind = PieceStep::Kind::add_space});
+    }
+    const bool adds_begin = is_sentence_piece && !file_.is_byte_level && has_class;  // by default
+    const auto put = [&](const char* flag, const char* token, bool otherwise, std::vector<TokenId>& around) {
+      if (config_.member(flag).is_null() && !otherwise) return;
+      around = config_.part().flag(flag, otherwise) ? ids_of(token, flag) : std::vector<TokenId>();
     };
-    put("add_bos_token", "bos_token", file_.before);
-    put("add_eos_token", "eos_token", file_.after);
+    put("add_bos_token", "bos_token", adds_begin, file_.before);
+    put("add_eos_token", "eos_token", false, file_.after);
   }
 
   TokenizerFile& file_;

@@ -7,6 +7,11 @@
 
 namespace vernier {
 
+// A text of a file in a message.
+inline std::string in_quotes(std::string_view text) {
+  return "'" + shortened(std::string(text)) + "'";
+}
+
 // A value in a JSON file, which names file and place in its errors.
 class JsonPart {
  public:

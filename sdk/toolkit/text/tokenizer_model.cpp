@@ -2,15 +2,12 @@
 
 #include <vernier/error.h>
 
+#include <algorithm>
 #include <unordered_set>
 
 namespace vernier {
 
 namespace {
-
-std::string in_quotes(std::string_view token) {
-  return "'" + shortened(std::string(token)) + "'";
-}
 
 void read_merges(const JsonPart& merges, TokenizerFile& file) {
   const auto count = merges.size();
@@ -29,24 +26,68 @@ void read_merges(const JsonPart& merges, TokenizerFile& file) {
   }
 }
 
-// Reads the template around a text. The ids of its tokens are in `special_tokens`.
-void read_template(const JsonPart& processor, TokenizerFile& file) {
-  const auto single = processor.member("single");
-  const auto special = processor.member("special_tokens");
-  bool has_text = false;
-  for (std::size_t i = 0; i < single.size(); ++i) {
-    if (!single[i].member("Sequence").is_null()) {
-      if (has_text) single[i].refuse("is a second place for the text");
-      has_text = true;
-      continue;
-    }
-    const auto& name = single[i].member("SpecialToken").member("id").text();
-    const auto token = special.member(name.c_str());
-    if (token.is_null()) single[i].refuse("is the token " + in_quotes(name) + ", which `special_tokens` lacks");
-    const auto ids = token.member("ids");
-    for (std::size_t j = 0; j < ids.size(); ++j) (has_text ? file.after : file.before).push_back(token_id(ids[j]));
+void read_unknown(const JsonPart& unknown, TokenizerFile& file) {
+  if (unknown.is_null()) return;
+  const auto found = file.vocabulary.find(unknown.text());
+  if (found == file.vocabulary.end()) unknown.refuse("is not in the vocabulary");
+  file.unknown = found->second;
+}
+
+void read_bpe(const JsonPart& model, TokenizerFile& file) {
+  model.require_only({"type", "dropout", "unk_token", "continuing_subword_prefix", "end_of_word_suffix", "fuse_unk",
+                      "byte_fallback", "ignore_merges", "vocab", "merges"});
+  const auto dropout = model.member("dropout");
+  if (!dropout.is_null() && dropout.json() != 0.0) dropout.refuse("drops merges at random; set it to null");
+  const auto prefix = model.member("continuing_subword_prefix"), suffix = model.member("end_of_word_suffix");
+  if (!prefix.is_null() && !prefix.text().empty()) prefix.refuse("is not empty, and Vernier does not have it");
+  if (!suffix.is_null()) file.suffix = suffix.text();
+  file.ignore_merges = model.flag("ignore_merges", false);
+  file.byte_fallback = model.flag("byte_fallback", false);
+  file.fuse_unknown = model.flag("fuse_unk", false);
+  read_vocabulary(model.member("vocab"), file);
+  read_merges(model.member("merges"), file);
+  read_unknown(model.member("unk_token"), file);
+}
+
+void read_words(const JsonPart& model, bool is_whole, TokenizerFile& file) {
+  if (is_whole) {
+    model.require_only({"type", "unk_token", "vocab"});
+    file.model = TokenizerFile::Model::word_level;
+  } else {
+    model.require_only({"type", "unk_token", "vocab", "continuing_subword_prefix", "max_input_chars_per_word"});
+    file.model = TokenizerFile::Model::word_piece;
+    const auto prefix = model.member("continuing_subword_prefix"), most = model.member("max_input_chars_per_word");
+    file.prefix = prefix.is_null() ? "##" : prefix.text();
+    file.most_characters = most.is_null() ? 100 : static_cast<std::size_t>(std::max<std::int64_t>(0, most.number()));
   }
-  if (!has_text) single.refuse("has no place for the text");
+  read_vocabulary(model.member("vocab"), file);
+  read_unknown(model.member("unk_token"), file);
+  if (!file.unknown) model.refuse("has no `unk_token` for words that tokens do not cover");
+}
+
+// `vocab` is a list of tokens and their scores.
+void read_unigram(const JsonPart& model, TokenizerFile& file) {
+  constexpr double penalty = 10;  // kUnkPenalty of `tokenizers` and `sentencepiece`
+  model.require_only({"type", "unk_id", "vocab", "byte_fallback"});
+  file.model = TokenizerFile::Model::unigram;
+  file.byte_fallback = model.flag("byte_fallback", false);
+  const auto vocab = model.member("vocab");
+  if (vocab.size() == 0 || vocab.size() > most_tokens) vocab.refuse("has not between 1 and 16777216 tokens");
+  for (std::size_t i = 0; i < vocab.size(); ++i) {
+    const auto token = vocab[i];
+    const auto score = token[1].json();
+    if (!score.is_number()) token[1].refuse("is not a number");
+    file.scores.push_back(score.get<double>());
+    const auto [other, is_new] = file.vocabulary.emplace(token[0].text(), static_cast<TokenId>(i));
+    if (!is_new)
+      token.refuse("is the token " + in_quotes(other->first) + ", which has the id " + std::to_string(other->second) +
+                   " already");
+  }
+  file.unknown_score = *std::ranges::min_element(file.scores) - penalty;
+  const auto unknown = model.member("unk_id");
+  if (unknown.is_null()) model.refuse("has no `unk_id` for characters that are not tokens");
+  file.unknown = token_id(unknown);
+  if (static_cast<std::size_t>(*file.unknown) >= vocab.size()) unknown.refuse("is not the id of a token");
 }
 
 }  // namespace
@@ -81,7 +122,7 @@ void add_merge(TokenizerFile& file, const std::string& where, const std::string&
     }
     return found->second;
   };
-  file.merges.push_back({id(left), id(right), id(left + right)});
+  file.merges.push_back({id(left), id(right), id(left + right), static_cast<std::uint32_t>(file.merges.size())});
 }
 
 bool add_merge(TokenizerFile& file, const std::string& where, std::string_view text) {
@@ -91,102 +132,59 @@ bool add_merge(TokenizerFile& file, const std::string& where, std::string_view t
   return true;
 }
 
+void add_merges_by_rank(TokenizerFile& file, const std::unordered_map<std::string, std::uint32_t>& ranks) {
+  for (const auto& [token, id] : file.vocabulary) {
+    const auto rank = ranks.find(token);
+    if (rank == ranks.end()) continue;
+    for (std::size_t at = 1; at < token.size(); ++at) {
+      if ((static_cast<unsigned char>(token[at]) & 0xC0) == 0x80) continue;  // within a character
+      const auto left = token.substr(0, at), right = token.substr(at);
+      if (!ranks.contains(left) || !ranks.contains(right)) continue;
+      file.merges.push_back({file.vocabulary.at(left), file.vocabulary.at(right), id, rank->second});
+    }
+  }
+}
+
 void read_model(const JsonPart& model, TokenizerFile& file) {
   const auto type = model.member("type");
-  if (!type.is_null() && type.text() != "BPE") {
-    type.refuse("is " + in_quotes(type.text()) + "; Vernier has tokenizers of the type 'BPE' only");
-  }
-  model.require_only({"type", "dropout", "unk_token", "continuing_subword_prefix", "end_of_word_suffix", "fuse_unk",
-                      "byte_fallback", "ignore_merges", "vocab", "merges"});
-  const auto dropout = model.member("dropout");
-  if (!dropout.is_null() && dropout.json() != 0.0) dropout.refuse("drops merges at random; set it to null");
-  for (const auto* name : {"continuing_subword_prefix", "end_of_word_suffix"}) {
-    const auto affix = model.member(name);
-    if (!affix.is_null() && !affix.text().empty()) affix.refuse("is not empty, and Vernier does not have it");
-  }
-  file.ignore_merges = model.flag("ignore_merges", false);
-  file.byte_fallback = model.flag("byte_fallback", false);
-  file.fuse_unknown = model.flag("fuse_unk", false);
-  read_vocabulary(model.member("vocab"), file);
-  read_merges(model.member("merges"), file);
-  const auto unknown = model.member("unk_token");
-  if (unknown.is_null()) return;
-  const auto found = file.vocabulary.find(unknown.text());
-  if (found == file.vocabulary.end()) unknown.refuse("is not in the vocabulary");
-  file.unknown = found->second;
-}
-
-AddedToken added_token(const JsonPart& token, TokenId id) {
-  AddedToken added;
-  added.id = id;
-  added.text = token.member("content").text();
-  added.is_special = token.flag("special", false);
-  added.strips_left = token.flag("lstrip", false);
-  added.strips_right = token.flag("rstrip", false);
-  added.is_normalized = token.flag("normalized", !added.is_special);
-  if (token.flag("single_word", false)) token.refuse("has `single_word`, which Vernier does not have");
-  return added;
-}
-
-TokenAdder::TokenAdder(TokenizerFile& file) : file_(file) {
-  for (const auto& [text, id] : file.vocabulary) of_id_.emplace(id, text);
-  for (const auto& token : file.added) {
-    of_id_.emplace(token.id, token.text);
-    added_.emplace(token.text, token.id);
+  const auto name = type.is_null() ? std::string("BPE") : type.text();
+  if (name == "BPE") {
+    read_bpe(model, file);
+  } else if (name == "WordPiece" || name == "WordLevel") {
+    read_words(model, name == "WordLevel", file);
+  } else if (name == "Unigram") {
+    read_unigram(model, file);
+  } else {
+    type.refuse("is " + in_quotes(name) + "; Vernier has BPE, WordPiece, WordLevel and Unigram");
   }
 }
 
-bool TokenAdder::add(const JsonPart& place, AddedToken token) {
-  if (token.text.empty()) place.refuse("is an empty token");
-  const auto id = id_of(token.text);
-  if (id && *id != token.id) {
-    place.refuse("has the id " + std::to_string(token.id) + ", and the same token in '" + file_.path + "' has " +
-                 std::to_string(*id));
-  }
-  const auto [other, is_new] = of_id_.emplace(token.id, token.text);
-  if (!is_new && other->second != token.text) place.refuse("has the id of the token " + in_quotes(other->second));
-  if (!added_.emplace(token.text, token.id).second) return false;
-  file_.added.push_back(std::move(token));
-  return true;
-}
-
-std::optional<TokenId> TokenAdder::id_of(const std::string& text) const {
-  if (const auto found = file_.vocabulary.find(text); found != file_.vocabulary.end()) return found->second;
-  if (const auto found = added_.find(text); found != added_.end()) return found->second;
-  return std::nullopt;
-}
-
-void read_added_tokens(const JsonPart& tokens, TokenizerFile& file) {
-  TokenAdder adder(file);
-  for (std::size_t i = 0; i < tokens.size(); ++i) {
-    const auto token = tokens[i];
-    auto added = added_token(token, token_id(token.member("id")));
-    const auto text = added.text;
-    if (!adder.add(token, std::move(added))) token.refuse("is there twice: " + in_quotes(text));
+void require_bytes(const JsonPart& vocab, const TokenizerFile& file) {
+  for (const auto& suffix : {std::string(), file.suffix}) {
+    for (unsigned byte = 0; byte < 256; ++byte) {
+      const auto name = byte_characters()[byte] + suffix;
+      if (file.vocabulary.contains(name)) continue;
+      vocab.refuse("lacks the byte " + std::to_string(byte) + ", '" + name + "'; all 256 are needed");
+    }
   }
 }
 
-void read_post_processor(const JsonPart& post_processor, TokenizerFile& file) {
-  if (post_processor.is_null()) return;
-  const auto type = post_processor.type();
-  if (type == "ByteLevel") return;  // changes only where in the text a token is said to be
-  if (type == "Sequence") {
-    const auto processors = post_processor.member("processors");
-    for (std::size_t i = 0; i < processors.size(); ++i) read_post_processor(processors[i], file);
+void require_all_characters(const JsonPart& root, const TokenizerFile& file) {
+  const auto model = root.member("model");
+  if (file.is_byte_level) {
+    if (file.model != TokenizerFile::Model::bpe) {
+      root.member("pre_tokenizer").refuse("has ByteLevel, which Vernier has with a model of the type 'BPE' only");
+    }
+    return require_bytes(model.member("vocab"), file);
+  }
+  if (!file.byte_fallback) {
+    if (!file.unknown) model.refuse("has neither `byte_fallback` nor `unk_token` for other characters");
     return;
   }
-  const bool is_pair = type == "RobertaProcessing" || type == "BertProcessing";
-  if (!is_pair && type != "TemplateProcessing") {
-    post_processor.refuse("is of the type " + in_quotes(type) +
-                          "; Vernier has ByteLevel, Sequence, TemplateProcessing, RobertaProcessing, BertProcessing");
+  for (unsigned byte = 0; byte < 256; ++byte) {
+    const auto name = byte_token(byte);
+    if (!file.vocabulary.contains(name)) model.member("vocab").refuse("lacks the byte " + name);
   }
-  if (!file.before.empty() || !file.after.empty()) post_processor.refuse("is a second template");
-  if (is_pair) {  // a token and its id each
-    file.before = {token_id(post_processor.member("cls")[1])};
-    file.after = {token_id(post_processor.member("sep")[1])};
-    return;
-  }
-  read_template(post_processor, file);
 }
 
 }  // namespace vernier

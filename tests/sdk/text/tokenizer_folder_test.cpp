@@ -59,14 +59,20 @@ void check_changes(std::span<const Change> changes) {
 TEST_CASE("tokenizer folder: each damage of the model and its tokens has its line") {
   const Change changes[] = {
       {"gpt2", "/model", gone, "`model` is not a JSON object"},
-      {"gpt2",
-       "/model",
-       {{"type", "WordPiece"}, {"max_input_chars_per_word", 100}, {"vocab", {{"a", 0}}}},
-       "`model.type` is 'WordPiece'; Vernier has tokenizers of the type 'BPE' only"},
-      {"gpt2", "/model/type", "Unigram", "`model.type` is 'Unigram'; Vernier has tokenizers of the type 'BPE' only"},
+      {"gpt2", "/model/type", "Other", "`model.type` is 'Other'; Vernier has BPE, WordPiece, WordLevel and Unigram"},
+      {"bert", "/model/unk_token", Json(nullptr), "`model` has no `unk_token` for words that tokens do not cover"},
+      {"bert", "/model/unk_token", "none", "`model.unk_token` is not in the vocabulary"},
+      {"bert", "/model/new_thing", 1, "`model` has the member 'new_thing', which Vernier does not know"},
+      {"t5", "/model/unk_id", Json(nullptr), "`model` has no `unk_id` for characters that are not tokens"},
+      {"t5", "/model/unk_id", 1000, "`model.unk_id` is not the id of a token"},
+      {"t5", "/model/vocab", Json::array(), "`model.vocab` has not between 1 and 16777216 tokens"},
+      {"t5", "/model/vocab/5/0", "</s>", "`model.vocab[5]` is the token '</s>', which has the id 2 already"},
+      {"t5", "/model/vocab/5/1", "high", "`model.vocab[5][1]` is not a number"},
+      {"unigram_bytes", "/model/vocab/70/0", "other", "`model.vocab` lacks the byte <0x43>"},
       {"gpt2", "/model/dropout", 0.1, "`model.dropout` drops merges at random; set it to null"},
-      {"gpt2", "/model/end_of_word_suffix", "</w>",
-       "`model.end_of_word_suffix` is not empty, and Vernier does not have it"},
+      {"gpt2", "/model/continuing_subword_prefix", "##",
+       "`model.continuing_subword_prefix` is not empty, and Vernier does not have it"},
+      {"gpt2", "/model/end_of_word_suffix", "</w>", "`model.vocab` lacks the byte 0, 'Ā</w>'; all 256 are needed"},
       {"gpt2", "/model/vocab", Json::object(), "`model.vocab` is empty"},
       {"gpt2", "/model/vocab", Json::array(), "`model.vocab` is not a JSON object of tokens and their ids"},
       {"gpt2", "/model/vocab/a", -1, "`model.vocab` gives the token 'a' no id from 0 to 16777215"},
@@ -83,7 +89,6 @@ TEST_CASE("tokenizer folder: each damage of the model and its tokens has its lin
       {"gpt2", "/model/new_thing", 1, "`model` has the member 'new_thing', which Vernier does not know"},
       {"gpt2", "/new_thing", 1, "it has the member 'new_thing', which Vernier does not know"},
       {"gpt2", "/added_tokens/0/id", 5, "`added_tokens[0]` has the id 5, and the same token in"},
-      {"gpt2", "/added_tokens/0/single_word", true, "`added_tokens[0]` has `single_word`, which Vernier does not have"},
       {"gpt2", "/added_tokens/0/content", "", "`added_tokens[0]` is an empty token"},
       {"gpt2", "/added_tokens/0/content", "new", "`added_tokens[0]` has the id of the token '<|endoftext|>'"},
       {"gpt2", "/added_tokens/0/special", 1, "`added_tokens[0].special` is neither true nor false"},
@@ -92,28 +97,40 @@ TEST_CASE("tokenizer folder: each damage of the model and its tokens has its lin
 }
 
 TEST_CASE("tokenizer folder: each style that Vernier does not have has its line") {
-  const Json byte_level = {{"type", "ByteLevel"}, {"add_prefix_space", true}, {"use_regex", false}};
+  const Json byte_level = {{"type", "ByteLevel"}, {"add_prefix_space", false}, {"use_regex", true}};
+  const auto of_type = [](const char* type) { return Json::object({{"type", type}}); };
   const Change changes[] = {
-      {"gpt2", "/normalizer", Json::object({{"type", "NFKC"}}),
-       "`normalizer` is of the type 'NFKC' here; Vernier has NFC with ByteLevel"},
-      {"gpt2", "/decoder", Json(nullptr), "`decoder` is missing; ByteLevel is needed"},
-      {"gpt2", "/decoder/type", "Fuse", "`decoder` is of the type 'Fuse' here; Vernier has ByteLevel"},
-      {"gpt2", "/pre_tokenizer", byte_level,
-       "`pre_tokenizer` has `use_regex` false, and no Split before it cuts the text"},
+      {"gpt2", "/normalizer", of_type("ByteLevel"), "`normalizer` is of the type 'ByteLevel'; Vernier has NFC, NFD,"},
+      {"gpt2", "/normalizer", Json::object({{"type", "Replace"}, {"pattern", {{"String", ""}}}, {"content", ""}}),
+       "`normalizer.pattern.String` is empty"},
+      {"t5", "/normalizer/precompiled_charsmap", "abc",
+       "`normalizer.precompiled_charsmap` is not base64: its length is not a multiple of 4"},
+      {"t5", "/normalizer/precompiled_charsmap",
+       "ab?=", "`normalizer.precompiled_charsmap` is not base64: it has another character"},
+      {"t5", "/normalizer/precompiled_charsmap", "AAAA",
+       "`normalizer.precompiled_charsmap` is too short for a map of characters"},
+      {"t5", "/normalizer/precompiled_charsmap", "EAAAAAAA",
+       "`normalizer.precompiled_charsmap` says that its table has 16 bytes, and 2 follow"},
+      {"gpt2", "/decoder", of_type("CTC"), "`decoder` is of the type 'CTC'; Vernier has ByteLevel, Replace,"},
+      {"gpt2", "/pre_tokenizer", of_type("UnicodeScripts"), "`pre_tokenizer` is of the type 'UnicodeScripts'; Vernier"},
+      {"gpt2", "/pre_tokenizer",
+       Json::object({{"type", "Sequence"}, {"pretokenizers", {byte_level, of_type("Whitespace")}}}),
+       "`pre_tokenizer.pretokenizers[1]` stands behind ByteLevel, which must be the last one"},
       {"gpt2", "/pre_tokenizer", Json(nullptr),
-       "it has the normalizer '' and the pre_tokenizer ''; Vernier has ByteLevel, and those of"
-       " Llama 2 and Gemma"},
+       "`model` has neither `byte_fallback` nor `unk_token` for other characters"},
+      {"bert", "/pre_tokenizer", byte_level,
+       "`pre_tokenizer` has ByteLevel, which Vernier has with a model of the type 'BPE' only"},
+      {"t5", "/pre_tokenizer/prepend_scheme", "first",
+       "`pre_tokenizer.prepend_scheme` is 'first' behind a step that may remove the beginning of a text"},
       {"gpt2", "/post_processor", Json::object({{"type", "Other"}}),
        "`post_processor` is of the type 'Other'; Vernier"},
       {"llama3", "/pre_tokenizer/pretokenizers/0/behavior", "Taken",
        "`pre_tokenizer.pretokenizers[0].behavior` is 'Taken', and must be one of `tokenizers`, such as Isolated"},
-      {"llama3", "/pre_tokenizer/pretokenizers/0/type", "Whitespace",
-       "`pre_tokenizer.pretokenizers[0]` is of the type 'Whitespace' here; Vernier has Split, Digits and ByteLevel"},
       {"llama3", "/post_processor/processors/1/special_tokens", Json::object(),
        "`post_processor.processors[1].single[0]` is the token '<|endoftext|>', which `special_tokens` lacks"},
       {"llama2", "/model/vocab/<0x41>", gone, "`model.vocab` lacks the byte <0x41>"},
-      {"llama2", "/decoder/decoders/0/content", "_", "`decoder.decoders[0].content` is '_', and Vernier has ' ' only"},
-      {"llama2", "/decoder/decoders/3/start", 2, "`decoder.decoders[3]` strips more than one space at the beginning"},
+      {"llama2", "/decoder/decoders/3/content", "ab", "`decoder.decoders[3].content` is not one character"},
+      {"llama2", "/decoder/decoders/3/start", -1, "`decoder.decoders[3].start` is negative"},
       {"llama2_metaspace", "/pre_tokenizer/prepend_scheme", "last",
        "`pre_tokenizer.prepend_scheme` is not always, first or never"},
       {"unknown_apart", "/model/unk_token", Json(nullptr),
@@ -157,9 +174,26 @@ TEST_CASE("tokenizer folder: files that are missing or no JSON") {
     std::string message;  // FOLDER is the path
   };
   const auto vocab = read_text(oracles + "gpt2_files/vocab.json");
-  const auto gpt2 = read_text(oracles + "gpt2/tokenizer.json");
+  const auto gpt2 = read_text(oracles + "gpt2/tokenizer.json"), bert = read_text(oracles + "bert/tokenizer.json");
+  const auto sentence_piece = read_text(oracles + "sp_bpe/tokenizer.model");
   const Case cases[] = {
-      {{}, "'FOLDER' has no tokenizer: neither tokenizer.json nor vocab.json and merges.txt"},
+      {{}, "'FOLDER' has no tokenizer: neither tokenizer.json, vocab.json and merges.txt, tokenizer.model, tekken"},
+      {{{"tokenizer.model", "\x0A"}}, "'FOLDER/tokenizer.model': it ends in the middle of a field"},
+      {{{"tokenizer.model", "\x0B"}}, "'FOLDER/tokenizer.model': it has a field of an unknown kind"},
+      {{{"tokenizer.model", ""}}, "'FOLDER/tokenizer.model': it has not between 1 and 16777216 tokens"},
+      {{{"tokenizer.model", "IQ== 0\nIg== 1\n"}},
+       "'FOLDER/tokenizer.model': it lacks the expression that cuts a text, and is none of the vocabularies"},
+      {{{"own.tiktoken", "IQ== 0\nIg==\n"}}, "'FOLDER/own.tiktoken': it has in line 2 no token in base64 and its rank"},
+      {{{"a.tiktoken", ""}, {"b.tiktoken", ""}}, "'FOLDER' has two files of tiktoken; keep one of them"},
+      {{{"tekken.json", "{}"}}, "'FOLDER/tekken.json': `config` is not a JSON object"},
+      {{{"vocab.txt", "[PAD]\n[UNK]\n"}}, "'FOLDER/vocab.txt' lacks the token '[SEP]'"},
+      {{{"vocab.txt", "a\na\n"}}, "'FOLDER/vocab.txt': line 2 is a token that is there already"},
+      {{{"tokenizer.json", bert}, {"tokenizer_config.json", "{\"do_lower_case\": false}"}},
+       "'FOLDER/tokenizer_config.json': `do_lower_case` is not what the normalizer of the tokenizer does"},
+      {{{"tokenizer.json", gpt2}, {"tokenizer_config.json", "{\"do_lower_case\": true}"}},
+       "'FOLDER/tokenizer_config.json': `do_lower_case` is not what the normalizer of the tokenizer does"},
+      {{{"tokenizer.model", sentence_piece}, {"tokenizer_config.json", "{\"tokenizer_class\": \"T5Tokenizer\"}"}},
+       "'FOLDER/tokenizer_config.json': `tokenizer_class` is 'T5Tokenizer'; Vernier has LlamaTokenizer and Gemma"},
       {{{"tokenizer.json", "{"}}, "'FOLDER/tokenizer.json': the tokenizer is not JSON"},
       {{{"tokenizer.json", "[]"}}, "'FOLDER/tokenizer.json': it is not a JSON object"},
       {{{"tokenizer.json", "{\"model\": \"\xFF\"}"}}, "'FOLDER/tokenizer.json': the tokenizer is not JSON"},
@@ -218,6 +252,29 @@ TEST_CASE("tokenizer folder: vocab.json and merges.txt are used as their class h
     expected.insert(expected.end(), ids.begin(), ids.end());
   }
   CHECK(ids_with("Qwen2Tokenizer") == expected);
+}
+
+TEST_CASE("tokenizer folder: the files beside tokenizer.model and vocab.txt count") {
+  const TemporaryFolder folder;
+  folder.write("tokenizer.model", read_text(oracles + "sp_bpe/tokenizer.model"));
+  const auto plain = vernier::open_tokenizer(folder.path())->encode("the model <s>");
+  folder.write(
+      "tokenizer_config.json",
+      Json{{"tokenizer_class", "LlamaTokenizer"}, {"bos_token", "<s>"}, {"eos_token", "</s>"}, {"unk_token", "<unk>"}}
+          .dump());
+  const auto named = vernier::open_tokenizer(folder.path());
+  const auto ids = named->encode("the model <s>");
+  CHECK(ids.front() == 1);  // by default of the class
+  CHECK(ids.back() == 1);   // written in the text
+  CHECK(plain.back() != 1);
+  CHECK(named->end_of_text() == 2);
+  CHECK(named->decode(ids, true).ends_with("<s>"));
+
+  const TemporaryFolder bert;
+  bert.write("vocab.txt", read_text(oracles + "bert_vocab/vocab.txt"));
+  bert.write("tokenizer_config.json", R"({"do_lower_case": false, "tokenizer_class": "BertTokenizer"})");
+  const auto cased = vernier::open_tokenizer(bert.path());
+  CHECK(cased->decode(cased->encode("the Model")) == "the");  // no token for M
 }
 
 }  // namespace tokenizer_folder_test

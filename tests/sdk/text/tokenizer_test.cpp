@@ -1,4 +1,4 @@
-// Tokenizers of each style against the package `tokenizers`: tests/oracles/bpe.py.
+// Tokenizers of each style against the packages that they are made for: tests/oracles/bpe.py, more_tokenizers.py.
 #include <doctest/doctest.h>
 #include <vernier/tokenizer.h>
 
@@ -26,10 +26,23 @@ const std::string oracles = VERNIER_SOURCE_DIR "/tests/oracles/tokenizers/";
 const std::string styles[] = {"gpt2",         "gpt2_prefix",      "llama3",        "qwen2",         "llama2",
                               "llama2_added", "llama2_metaspace", "words_unknown", "unknown_apart", "gemma2",
                               "o200k",        "tekken",           "deepseek",      "starcoder",     "all_splits"};
-// A text goes in one part through expressions that are not matched by hand.
-const std::string whole_styles[] = {"o200k", "tekken", "deepseek", "starcoder", "all_splits"};
+const std::string more_styles[] = {"bert",        "bert_cased",    "bert_vocab",  "many_steps",
+                                   "word_level",  "clip",          "openai_gpt",  "t5",
+                                   "xlm_roberta", "unigram_bytes", "sp_unigram",  "sp_unigram_bytes",
+                                   "sp_folded",   "sp_bpe",        "sp_bpe_user", "tekken_file"};
+// A text goes in one part through expressions that are not matched by hand, and where sums go over all of it.
+const std::string whole_styles[] = {"o200k",      "tekken",    "deepseek",    "starcoder",     "all_splits",
+                                    "bert_cased", "clip",      "many_steps",  "word_level",    "xlm_roberta",
+                                    "sp_unigram", "sp_folded", "sp_bpe_user", "unigram_bytes", "sp_unigram_bytes",
+                                    "tekken_file"};
 const std::string exact_styles[] = {"gpt2",     "llama3",   "o200k", "tekken",
                                     "deepseek", "starcoder"};  // that change no text: no space added, no normalization
+
+std::vector<std::string> all_styles() {
+  std::vector<std::string> all(std::begin(styles), std::end(styles));
+  all.insert(all.end(), std::begin(more_styles), std::end(more_styles));
+  return all;
+}
 
 Json read_json(const std::string& path) {
   return Json::parse(read_text(path));
@@ -84,7 +97,7 @@ Ids in_parts(const vernier::TextTokenizer& tokenizer, std::string_view text, std
 
 TEST_CASE("tokenizer: ids and texts are those of the package") {
   const auto texts = read_json(oracles + "texts.json").get<std::vector<std::string>>();
-  for (const auto& style : styles) {
+  for (const auto& style : all_styles()) {
     CAPTURE(style);
     const auto tokenizer = vernier::open_tokenizer(oracles + style);
     const auto cases = read_json(oracles + "cases/" + style + ".json");
@@ -95,25 +108,24 @@ TEST_CASE("tokenizer: ids and texts are those of the package") {
   }
 }
 
-TEST_CASE("tokenizer: more random texts, where the package is here") {
-  if (!has_python("tokenizers")) {
-    MESSAGE("skipped: python3 has not the package tokenizers here");
-    return;
-  }
-  const TemporaryFolder folder;
-  std::string out;
-  const auto count = std::to_string(is_long() ? 200000 : 4000);
-  REQUIRE_MESSAGE(
-      python(VERNIER_SOURCE_DIR "/tests/oracles/bpe.py --more more.json " + count + " 11", folder.path(), out) == 0,
-      out);
-  const auto recorded = read_json(folder / "more.json");
-  const auto texts = recorded["texts"].get<std::vector<std::string>>();
-  for (const auto& style : styles) {
-    CAPTURE(style);
-    const auto tokenizer = vernier::open_tokenizer(oracles + style);
-    const auto& cases = recorded["styles"][style];
-    REQUIRE(cases.size() == texts.size());
-    for (std::size_t i = 0; i < texts.size(); ++i) check_case(*tokenizer, texts[i], cases[i]);
+TEST_CASE("tokenizer: more random texts, where the packages are here") {
+  for (const std::string script : {"bpe.py", "more_tokenizers.py"}) {
+    if (!has_python(script == "bpe.py" ? "tokenizers" : "tokenizers, sentencepiece, tiktoken")) {
+      MESSAGE("skipped: python3 has not the packages of " << script << " here");
+      continue;
+    }
+    const TemporaryFolder folder;
+    std::string out;
+    const auto options = " --more more.json " + std::to_string(is_long() ? 200000 : 4000) + " 11";
+    REQUIRE_MESSAGE(python(VERNIER_SOURCE_DIR "/tests/oracles/" + script + options, folder.path(), out) == 0, out);
+    const auto recorded = read_json(folder / "more.json");
+    const auto texts = recorded["texts"].get<std::vector<std::string>>();
+    for (const auto& [style, cases] : recorded["styles"].items()) {
+      CAPTURE(style);
+      const auto tokenizer = vernier::open_tokenizer(oracles + style);
+      REQUIRE(cases.size() == texts.size());
+      for (std::size_t i = 0; i < texts.size(); ++i) check_case(*tokenizer, texts[i], cases[i]);
+    }
   }
 }
 
@@ -132,7 +144,7 @@ TEST_CASE("tokenizer: a text is the text of its tokens") {
 
 TEST_CASE("tokenizer: a text in parts has the ids of the whole") {
   std::mt19937 random(23);
-  for (const auto& style : styles) {
+  for (const auto& style : all_styles()) {
     CAPTURE(style);
     const auto tokenizer = vernier::open_text_tokenizer(oracles + style);
     std::size_t cuts = 0;

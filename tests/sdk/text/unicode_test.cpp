@@ -78,14 +78,17 @@ TEST_CASE("unicode: the classes of characters that changed between versions") {
 }
 
 TEST_CASE("unicode: the tables are those that the package gives") {
-  if (!has_python("tokenizers, unicodedata2")) {
-    MESSAGE("skipped: python3 has not the packages tokenizers and unicodedata2 here");
+  if (!has_python("tokenizers, unicodedata2, regex")) {
+    MESSAGE("skipped: python3 has not the packages tokenizers, unicodedata2 and regex here");
     return;
   }
-  const TemporaryFolder folder;
-  std::string written;
-  REQUIRE(python(VERNIER_SOURCE_DIR "/sdk/toolkit/text/unicode/unicode_tables.py", folder.path(), written) == 0);
-  CHECK(written == read_text(VERNIER_SOURCE_DIR "/sdk/toolkit/text/unicode/unicode_tables.h"));
+  const std::string tables = VERNIER_SOURCE_DIR "/sdk/toolkit/text/unicode/";
+  for (const std::string name : {"unicode_tables", "normalizer_tables"}) {
+    const TemporaryFolder folder;
+    std::string written;
+    REQUIRE(python(tables + name + ".py", folder.path(), written) == 0);
+    CHECK(written == read_text(tables + name + ".h"));
+  }
 }
 
 }  // namespace unicode_test

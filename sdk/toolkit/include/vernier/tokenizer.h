@@ -4,9 +4,9 @@
 //   std::vector<vernier::TokenId> ids = tokenizer->encode("Hello, world");
 //   std::string text = tokenizer->decode(ids);
 //
-// The ids are those of Hugging Face's `tokenizers` 0.23 (https://github.com/huggingface/tokenizers) for byte-level BPE
-// as GPT-2, Llama 3 and Qwen 2 have it, and for BPE of characters as Llama 2 has it. docs/tokenizer.md says which parts
-// of a folder are read. Any thread may call the functions.
+// The ids are those of the package that a file is made for: Hugging Face's `tokenizers` 0.23
+// (https://github.com/huggingface/tokenizers), `sentencepiece` 0.2.3 or `tiktoken` 0.14. docs/tokenizer.md says which
+// parts of a folder are read. Any thread may call the functions.
 #pragma once
 
 #include <vernier/abi.h>
@@ -58,10 +58,14 @@ class VERNIER_API Tokenizer {
   virtual std::string checksum() const = 0;
 };
 
-// Reads tokenizer.json of a folder or, where there is none, vocab.json and merges.txt as GPT-2 has them. Throws Error
-// that names the file and the reason if a file is missing or damaged, or if it asks for something that Vernier does not
-// have, such as another kind of model. Nothing of a file is ignored in silence but `truncation` and `padding`: encode()
+// Reads the first of these that a folder has: tokenizer.json, vocab.json and merges.txt as GPT-2 has them,
+// tokenizer.model of SentencePiece or of Llama 3, tekken.json of Mistral, a file *.tiktoken, vocab.txt of BERT. Throws
+// Error that names the file and the reason if a file is missing or damaged, or if it asks for something that Vernier
+// does not have. Nothing of a file is ignored in silence but `truncation` and `padding`: encode()
 // neither shortens nor pads.
 VERNIER_API std::shared_ptr<const Tokenizer> open_tokenizer(const std::filesystem::path& folder);
+
+// True if a folder has one of these files.
+VERNIER_API bool has_tokenizer(const std::filesystem::path& folder);
 
 }  // namespace vernier

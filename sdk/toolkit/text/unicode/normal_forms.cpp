@@ -1,4 +1,4 @@
-#include "nfc.h"
+#include "normal_forms.h"
 
 #include <algorithm>
 #include <cstdint>
@@ -6,6 +6,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "normalizer_tables.h"
 #include "text/bpe/bpe.h"
 #include "unicode.h"
 #include "unicode_tables.h"
@@ -30,16 +31,17 @@ char32_t compose(char32_t first, char32_t second) {
 }
 }  // namespace hangul
 
-struct NfcTables {
+struct FormTables {
   std::unordered_map<char32_t, const Decomposition*> decomposed;
+  std::unordered_map<char32_t, const std::uint32_t*> compatible;  // to the number of characters, and these
   MergeTable composed{std::size(decompositions)};
   std::vector<std::uint8_t> combining = std::vector<std::uint8_t>(0x110000);
   std::vector<bool> acts = std::vector<bool>(0x110000);  // may change the text beside it, or be changed
 };
 
-const NfcTables& nfc_tables() {
+const FormTables& form_tables() {
   static const auto tables = [] {
-    NfcTables all;
+    FormTables all;
     for (const auto& [first, last, number] : combining_ranges) {
       for (auto code = first; code <= last; ++code) {
         all.combining[code] = static_cast<std::uint8_t>(number);
@@ -55,6 +57,9 @@ const NfcTables& nfc_tables() {
       all.composed.put(entry.first, entry.second, {0, static_cast<TokenId>(entry.code)});
       all.acts[entry.second] = true;
     }
+    for (const auto* at = std::begin(compatibility); at != std::end(compatibility); at += 2 + at[1]) {
+      all.compatible[at[0]] = at + 1;
+    }
     for (char32_t i = 0; i < hangul::vowel_count; ++i) all.acts[hangul::vowels + i] = true;
     for (char32_t i = 1; i < hangul::trailing_count; ++i) all.acts[hangul::trailing + i] = true;
     return all;
@@ -62,7 +67,7 @@ const NfcTables& nfc_tables() {
   return tables;
 }
 
-void decompose(const NfcTables& tables, char32_t code, std::u32string& out) {
+void decompose(const FormTables& tables, char32_t code, std::u32string& out) {
   if (code - hangul::syllables < hangul::syllable_count) {
     const auto index = code - hangul::syllables;
     out += hangul::leading + index / (hangul::vowel_count * hangul::trailing_count);
@@ -80,7 +85,7 @@ void decompose(const NfcTables& tables, char32_t code, std::u32string& out) {
 }
 
 // Marks that follow each other, by their class.
-void order_marks(const NfcTables& tables, std::u32string& text) {
+void order_marks(const FormTables& tables, std::u32string& text) {
   for (std::size_t i = 0; i < text.size(); ++i) {
     auto end = i;
     while (end < text.size() && tables.combining[text[end]] != 0) ++end;
@@ -89,13 +94,13 @@ void order_marks(const NfcTables& tables, std::u32string& text) {
   }
 }
 
-char32_t composed(const NfcTables& tables, char32_t first, char32_t second) {
+char32_t composed(const FormTables& tables, char32_t first, char32_t second) {
   if (const auto syllable = hangul::compose(first, second); syllable != 0) return syllable;
   const auto* found = tables.composed.find(first, second);
   return found != nullptr ? static_cast<char32_t>(found->joined) : 0;
 }
 
-std::u32string compose(const NfcTables& tables, const std::u32string& text) {
+std::u32string compose(const FormTables& tables, const std::u32string& text) {
   std::u32string out;
   constexpr auto none = std::u32string::npos;
   auto starter = none;  // in `out`
@@ -116,36 +121,50 @@ std::u32string compose(const NfcTables& tables, const std::u32string& text) {
   return out;
 }
 
-}  // namespace
-
-bool begins_anew(char32_t code) {
-  return !nfc_tables().acts[code];
+bool is_ascii(std::string_view text) {
+  return std::ranges::all_of(text, [](char c) { return static_cast<unsigned char>(c) < 0x80; });
 }
 
+// True if each character of the text is in form C whatever is beside it.
 bool is_surely_nfc(std::string_view text) {
   constexpr unsigned char first_lead = 0xCC;  // of U+0300; nothing before it acts
   const auto is_low = [](char c) { return static_cast<unsigned char>(c) < first_lead; };
   if (std::ranges::all_of(text, is_low)) return true;
   for (std::size_t at = 0; at < text.size();) {
     const auto [code, size] = character_at(text, at);
-    if (!begins_anew(code)) return false;
+    if (form_tables().acts[code]) return false;
     at += size;
   }
   return true;
 }
 
-std::string nfc(std::string_view text) {
-  if (is_surely_nfc(text)) return std::string(text);
-  const auto& tables = nfc_tables();
+}  // namespace
+
+bool begins_anew(char32_t code) {
+  return !form_tables().acts[code];
+}
+
+std::string in_form(NormalForm form, std::string_view text) {
+  const bool composes = form == NormalForm::c || form == NormalForm::kc;
+  const bool is_compatible = form == NormalForm::kc || form == NormalForm::kd;
+  if (form == NormalForm::c ? is_surely_nfc(text) : is_ascii(text)) return std::string(text);
+  const auto& tables = form_tables();
   std::u32string codes;
   for (std::size_t at = 0; at < text.size();) {
     const auto [code, size] = character_at(text, at);
-    decompose(tables, code, codes);
+    const auto found = is_compatible ? tables.compatible.find(code) : tables.compatible.end();
+    if (found == tables.compatible.end()) {
+      decompose(tables, code, codes);
+    } else {
+      codes.append(found->second + 1, found->second + 1 + *found->second);
+    }
     at += size;
   }
   order_marks(tables, codes);
+  if (composes) codes = compose(tables, codes);
   std::string result;
-  for (const auto code : compose(tables, codes)) append_utf8(result, code);
+  result.reserve(text.size());
+  for (const auto code : codes) append_utf8(result, code);
   return result;
 }
 

@@ -1,0 +1,103 @@
+"""Writes normalizer_tables.h: what the normalizers and pre_tokenizers of `tokenizers` do to each character, asked from
+the package itself.
+
+    python3 normalizer_tables.py >normalizer_tables.h      (tokenizers 0.23.3; regex 2026.11.19 for the graphemes)
+"""
+
+import regex
+import tokenizers
+from tokenizers import normalizers, pre_tokenizers
+
+CODES = [c for c in range(0x110000) if not 0xD800 <= c <= 0xDFFF]  # surrogates are not text
+
+
+def becomes(normalizer, result):
+    return {c for c in CODES if normalizer.normalize_str(chr(c)) == result}
+
+
+def parts(pre_tokenizer, count):
+    return {c for c in CODES if len(pre_tokenizer.pre_tokenize_str("a" + chr(c) + "a")) == count}
+
+
+def bert(clean=False, chinese=False, accents=False):
+    return normalizers.BertNormalizer(clean, chinese, accents, False)
+
+
+def matching(expression):
+    compiled = regex.compile(expression)
+    return {c for c in CODES if compiled.match(chr(c))}
+
+
+def flags():
+    """The characters of each flag, in the order of its bits."""
+    return {
+        "word": parts(pre_tokenizers.Whitespace(), 1),
+        "punctuation": parts(pre_tokenizers.Punctuation(), 3),
+        "control": becomes(bert(clean=True), ""),
+        "mark": becomes(normalizers.StripAccents(), ""),
+        "nonspacing": becomes(bert(accents=True), ""),
+        "chinese": {c for c in CODES if bert(chinese=True).normalize_str(chr(c)) != chr(c)},
+        "nmt_control": becomes(normalizers.Nmt(), ""),
+        "nmt_space": becomes(normalizers.Nmt(), " ") - {0x20},
+        "extends": matching(r"[\p{GCB=Extend}\p{GCB=SpacingMark}\p{GCB=ZWJ}]"),
+        "prepends": matching(r"\p{GCB=Prepend}"),
+        "breaks": matching(r"[\p{GCB=Control}\p{GCB=CR}\p{GCB=LF}]"),
+        "pictographic": matching(r"\p{Extended_Pictographic}"),
+    }
+
+
+def flag_runs(of):
+    out = []
+    for c in range(0x110000):
+        bits = sum(1 << i for i, members in enumerate(of.values()) if c in members)
+        if not out or out[-1][1] != bits:
+            out.append((c, bits))
+    return out
+
+
+def lower_case():
+    """(character, its small letter); U+0130, the only one that becomes two, is left out."""
+    lower = normalizers.Lowercase()
+    pairs = [(c, lower.normalize_str(chr(c))) for c in CODES]
+    assert [c for c, text in pairs if len(text) > 1] == [0x130]
+    return [(c, ord(text)) for c, text in pairs if len(text) == 1 and text != chr(c)]
+
+
+def compatibility():
+    """Character, number of characters, and these: form KD where it is not form D."""
+    form_kd, form_d = normalizers.NFKD(), normalizers.NFD()
+    for c in CODES:
+        text = form_kd.normalize_str(chr(c))
+        if text != form_d.normalize_str(chr(c)):
+            yield [c, len(text), *map(ord, text)]
+
+
+def table(name, kind, rows, note, braces=True):
+    print(f"// {note}\nconstexpr {kind} {name}[] = {{")
+    line = "   "
+    for row in rows:
+        text = ", ".join(f"0x{n:X}" for n in row)
+        text = " {" + text + "}," if braces else " " + text + ","
+        if len(line) + len(text) > 118:
+            print(line)
+            line = "   "
+        line += text
+    print(line + "\n};\n")
+
+
+def main():
+    of = flags()
+    print("// Tables of characters as the package tokenizers changes them. normalizer_tables.py wrote this file:")
+    print(f"// tokenizers {tokenizers.__version__}, regex {regex.__version__}.\n#pragma once\n\n#include <cstdint>\n")
+    print("namespace vernier {\n\n// clang-format off")
+    print("struct FlagRun { std::uint32_t first, flags; };")
+    print("struct LowerCase { std::uint32_t code, lower; };\n")
+    names = ",\n  ".join(f"{name} = {1 << i}" for i, name in enumerate(of))
+    print(f"namespace char_flag {{\nenum : std::uint32_t {{\n  {names}\n}};\n}}  // namespace char_flag\n")
+    table("flag_runs", "FlagRun", flag_runs(of), "Runs of characters with the same flags, up to the next.")
+    table("lower_case", "LowerCase", lower_case(), "Lowercase, without U+0130.")
+    table("compatibility", "std::uint32_t", compatibility(), compatibility.__doc__, braces=False)
+    print("// clang-format on\n\n}  // namespace vernier")
+
+
+main()
