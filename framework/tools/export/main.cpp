@@ -172,7 +172,9 @@ def describe():
 void write_as(const std::string& format, const std::string& part, Prepared& prepared, gguf::Type gguf_type) {
   TrainerRun& run = prepared.run;
   const auto weights = [&](const std::string& file) {
-    save_safetensors(file, model_tensors(*run.model), Metadata{{"format", "pt"}});
+    const auto* python = dynamic_cast<const PythonModule*>(prepared.wiring->task.get());
+    const auto tensors = python == nullptr ? model_tensors(*run.model) : python->state_dict();
+    save_safetensors(file, tensors, Metadata{{"format", "pt"}});
   };
   // Within an evaluation: a callback that has averages puts them into the model there.
   const auto in_evaluation = [&](const std::function<void()>& body) {

@@ -1,5 +1,6 @@
 #include "network.h"
 
+#include <ATen/Context.h>
 #include <c10/core/ScalarType.h>
 #include <c10/util/StringUtil.h>
 #include <vernier/error.h>
@@ -22,13 +23,17 @@ torch::Tensor Network::try_two(const std::vector<torch::Tensor>& tensors) {
     const auto two = tensor.narrow(0, 0, std::min<std::int64_t>(2, tensor.size(0)));
     inputs.push_back(two.is_floating_point() && at::isFloatingType(dtype) ? two.to(dtype) : two);
   }
+  // A model may draw random numbers in evaluation as well, and the training starts with the first ones.
+  auto generator = at::globalContext().defaultGenerator(torch::kCPU);
+  const auto random = generator.get_state().clone();
+  const auto leave = [&] { train(true), generator.set_state(random); };
   eval();
   try {
     auto output = forward(inputs);
-    train(true);
+    leave();
     return output;
   } catch (...) {
-    train(true);
+    leave();
     throw;
   }
 }

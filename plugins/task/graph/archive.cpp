@@ -126,6 +126,11 @@ json Archive::program() {
   return json(names[0]);
 }
 
+json Archive::evaluation() {
+  const std::string record = "extra/evaluation.json";
+  return reader_->hasRecord(record) ? json(record) : nlohmann::json();
+}
+
 json Archive::config(const std::string& folder) {
   for (const auto& record : reader_->getAllRecords()) {
     if (record.starts_with(folder + "/") && record.ends_with("_config.json")) return json(record).at("config");

@@ -19,6 +19,8 @@ class Archive {
   const std::string& path() const { return path_; }
   // Returns the record of the program. Throws Error where there is none, or several.
   nlohmann::json program();
+  // Returns that of the model in evaluation mode, which export.py writes where it differs; else null.
+  nlohmann::json evaluation();
   // Returns the tensors of a folder, "data/weights" or "data/constants", by name. Names that share a record share
   // their tensor. Throws Error where a record is too short for its tensor.
   std::map<std::string, torch::Tensor> tensors(const std::string& folder);

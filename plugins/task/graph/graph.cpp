@@ -26,7 +26,9 @@
 // model's file in them, so that a trained one is used without it and without the data.
 //
 // Weights start as the file has them, not from [run] seed. Export the model in training mode: dropout and batch
-// normalisation then change in evaluation as torch.nn does it. An `if self.training` of your own stays as it was.
+// normalisation then change in evaluation as torch.nn does it. For an `if self.training` of your own, export.py writes
+// the program of evaluation into the same file.
+#include <vernier/graph_export.h>
 #include <vernier/sdk.h>
 
 #include "graph_network.h"
@@ -34,7 +36,7 @@
 
 namespace {
 
-class GraphTask final : public exported::ExportedTask {
+class GraphTask final : public exported::ExportedTask, public vernier::PythonModule {
  public:
   explicit GraphTask(vernier::Options& options)
       : ExportedTask(options, "graph", "file of torch.export.save that Python wrote"),
@@ -43,6 +45,9 @@ class GraphTask final : public exported::ExportedTask {
   bool save_pt2(const std::string& file) const override {
     dynamic_cast<const graph::GraphNetwork&>(*network()).write(file);
     return true;
+  }
+  std::map<std::string, torch::Tensor> state_dict() const override {
+    return dynamic_cast<const graph::GraphNetwork&>(*network()).state_dict();
   }
 
  private:

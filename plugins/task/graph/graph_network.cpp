@@ -4,6 +4,7 @@
 #include <vernier/error.h>
 
 #include <algorithm>
+#include <nlohmann/json.hpp>
 
 #include "run.h"
 
@@ -21,24 +22,36 @@ std::string shown(const std::vector<std::optional<std::int64_t>>& sizes) {
 }  // namespace
 
 GraphNetwork::GraphNetwork(const torch::Tensor& bytes, const std::string& path, const std::string& output)
-    : archive_(bytes, path), program_(program_of(archive_)) {
+    : archive_(bytes, path) {
+  auto program = program_of(archive_, archive_.program());
   tensors_ = archive_.tensors("data/weights");
   const auto constants = archive_.tensors("data/constants");
   for (const auto& [name, tensor] : constants) tensors_.emplace(name, tensor);
-  for (const auto& input : program_.inputs) {
+  way_ = way_of(std::move(program), output);
+  if (const auto evaluation = archive_.evaluation(); !evaluation.is_null()) {
+    evaluation_ = way_of(program_of(archive_, evaluation), output);
+  }
+}
+
+GraphNetwork::Way GraphNetwork::way_of(Program program, const std::string& output) {
+  Way way{std::move(program)};
+  for (const auto& input : way.program.inputs) {
     if (input.kind == Input::Kind::user) {
-      ++user_inputs_;
-      given_.emplace_back();
+      ++way.user_inputs;
+      way.given.emplace_back();
       continue;
     }
     const auto found = tensors_.find(input.name);
     if (found == tensors_.end()) archive_.refuse("it lacks the tensor '" + input.name + "'");
-    const bool is_new = std::ranges::none_of(given_, [&](const auto& known) { return known.is_same(found->second); });
-    if (is_new) register_tensor(input, found->second);
-    given_.push_back(found->second);
+    const auto is_it = [&](const auto& known) { return known.is_same(found->second); };
+    if (std::ranges::none_of(way.given, is_it) && std::ranges::none_of(way_.given, is_it)) {
+      register_tensor(input, found->second);
+    }
+    way.given.push_back(found->second);
   }
-  choose_output(output);
-  refuse_static_batch();
+  way.output = place_of(output, way.program.outputs);
+  refuse_static_batch(way.program);
+  return way;
 }
 
 // "layers.0.weight" becomes the tensor "weight" of the module "0" of the module "layers".
@@ -63,25 +76,24 @@ void GraphNetwork::register_tensor(const Input& input, const torch::Tensor& tens
   }
 }
 
-void GraphNetwork::choose_output(const std::string& name) {
-  const auto& names = program_.outputs;
+std::size_t GraphNetwork::place_of(const std::string& name, const std::vector<std::string>& names) const {
   const auto list = [&] {
     std::string all;
     for (const auto& one : names) all += (all.empty() ? "" : ", ") + one;
     return all;
   };
-  if (name.empty() && names.size() == 1) return;
+  if (name.empty() && names.size() == 1) return 0;
   const auto found = std::ranges::find(names, name);
   if (found == names.end()) {
     archive_.refuse(names.empty()
                         ? "forward() returns nothing"
                         : "forward() returns " + list() + "; name one of them, as in output = \"" + names[0] + "\"");
   }
-  output_ = static_cast<std::size_t>(found - names.begin());
+  return static_cast<std::size_t>(found - names.begin());
 }
 
-void GraphNetwork::refuse_static_batch() const {
-  for (const auto& input : program_.inputs) {
+void GraphNetwork::refuse_static_batch(const Program& program) const {
+  for (const auto& input : program.inputs) {
     if (input.kind != Input::Kind::user || input.sizes.empty() || !input.sizes[0]) continue;
     archive_.refuse(c10::str("its input '", input.name, "' takes batches of ", *input.sizes[0],
                              " samples alone; export it with dynamic_shapes, as in torch.export.export(model, (x,), "
@@ -89,12 +101,12 @@ void GraphNetwork::refuse_static_batch() const {
   }
 }
 
-void GraphNetwork::check_inputs(const std::vector<torch::Tensor>& inputs) const {
-  if (inputs.size() != user_inputs_) {
-    vernier::refuse(c10::str("the model takes ", user_inputs_, " tensors, and ", inputs.size(), " are given"));
+void GraphNetwork::check_inputs(const Way& way, const std::vector<torch::Tensor>& inputs) {
+  if (inputs.size() != way.user_inputs) {
+    vernier::refuse(c10::str("the model takes ", way.user_inputs, " tensors, and ", inputs.size(), " are given"));
   }
   std::size_t next = 0;
-  for (const auto& input : program_.inputs) {
+  for (const auto& input : way.program.inputs) {
     if (input.kind != Input::Kind::user) continue;
     const auto& given = inputs[next++];
     bool fits = given.dim() == static_cast<std::int64_t>(input.sizes.size());
@@ -110,21 +122,33 @@ void GraphNetwork::check_inputs(const std::vector<torch::Tensor>& inputs) const 
 }
 
 torch::Tensor GraphNetwork::forward(const std::vector<torch::Tensor>& inputs) {
-  check_inputs(inputs);
-  std::vector<IValue> slots(static_cast<std::size_t>(program_.graph.slots));
+  const auto& way = evaluation_ && !is_training() ? *evaluation_ : way_;
+  check_inputs(way, inputs);
+  const auto& program = way.program;
+  const auto& given = way.given;
+  std::vector<IValue> slots(static_cast<std::size_t>(program.graph.slots));
   std::size_t next = 0;
-  for (std::size_t i = 0; i < given_.size(); ++i) {
-    slots[static_cast<std::size_t>(program_.inputs[i].slot)] = given_[i].defined() ? given_[i] : inputs[next++];
+  for (std::size_t i = 0; i < given.size(); ++i) {
+    slots[static_cast<std::size_t>(program.inputs[i].slot)] = given[i].defined() ? given[i] : inputs[next++];
   }
-  const Mode mode{is_training(), given_.empty() || !inputs.empty() ? inputs.at(0).device() : given_[0].device()};
+  const Mode mode{is_training(), given.empty() || !inputs.empty() ? inputs.at(0).device() : given[0].device()};
   try {
-    auto output = run(program_.graph, std::move(slots), mode).at(output_);
+    auto output = run(program.graph, std::move(slots), mode).at(way.output);
     if (output.isTensor()) return output.toTensor();
-    vernier::refuse("forward() of the model returns " + output.tagKind() + " as " + program_.outputs[output_] +
+    vernier::refuse("forward() of the model returns " + output.tagKind() + " as " + program.outputs[way.output] +
                     "; it must return a tensor");
   } catch (const vernier::Error& error) {
     throw vernier::Error(std::string(error.what()) + ", for " + exported::shapes_of(inputs));
   }
+}
+
+std::map<std::string, torch::Tensor> GraphNetwork::state_dict() const {
+  std::map<std::string, torch::Tensor> state;
+  for (const auto& input : way_.program.inputs) {
+    const bool is_part = input.kind == Input::Kind::parameter || input.kind == Input::Kind::buffer;
+    if (is_part && input.is_persistent) state.emplace(input.name, tensors_.at(input.name));
+  }
+  return state;
 }
 
 void GraphNetwork::write(const std::string& file) const {

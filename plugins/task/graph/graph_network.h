@@ -2,6 +2,7 @@
 #pragma once
 
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -19,21 +20,30 @@ class GraphNetwork final : public exported::Network {
   torch::Tensor forward(const std::vector<torch::Tensor>& inputs) override;
   // Writes the file again with the weights of now.
   void write(const std::string& file) const;
+  // The tensors of the module's state_dict() in Python. Tied ones have all their names.
+  std::map<std::string, torch::Tensor> state_dict() const;
   // True if all dropout and batch normalisation was exported in evaluation mode.
-  bool trains_as_evaluated() const { return !program_.has_training_nodes && program_.has_idle_nodes; }
+  bool trains_as_evaluated() const { return !way_.program.has_training_nodes && way_.program.has_idle_nodes; }
 
  private:
-  void register_tensor(const Input& input, const torch::Tensor& tensor);
-  void choose_output(const std::string& name);
-  void check_inputs(const std::vector<torch::Tensor>& inputs) const;
-  void refuse_static_batch() const;
+  // A program with its tensors.
+  struct Way {
+    Program program;
+    std::size_t output = 0;                 // the place of the one that counts
+    std::vector<torch::Tensor> given = {};  // for each of program.inputs; undefined: the user's
+    std::size_t user_inputs = 0;
+  };
 
-  mutable Archive archive_;  // its reader is not const
-  Program program_;
-  std::size_t output_ = 0;
-  std::size_t user_inputs_ = 0;
+  Way way_of(Program program, const std::string& output);
+  void register_tensor(const Input& input, const torch::Tensor& tensor);
+  std::size_t place_of(const std::string& output, const std::vector<std::string>& names) const;
+  static void check_inputs(const Way& way, const std::vector<torch::Tensor>& inputs);
+  void refuse_static_batch(const Program& program) const;
+
+  mutable Archive archive_;                       // its reader is not const
   std::map<std::string, torch::Tensor> tensors_;  // by name; tied ones share theirs
-  std::vector<torch::Tensor> given_;              // for each of program_.inputs; undefined: the user's
+  Way way_;
+  std::optional<Way> evaluation_;  // where evaluation is another program
 };
 
 }  // namespace graph

@@ -326,6 +326,7 @@ class Reader {
                      : kind == "buffer"  ? Input::Kind::buffer
                                          : Input::Kind::constant;
         input.name = value.at(kind == "tensor_constant" ? "tensor_constant_name" : kind + "_name").get<std::string>();
+        input.is_persistent = input.kind != Input::Kind::constant && value.value("persistent", true);
       }
       if (vernier::printable(input.name) != input.name)
         archive_.refuse("the name of '" + input.name + "' cannot be printed");
@@ -431,8 +432,7 @@ class Reader {
 
 }  // namespace
 
-Program program_of(Archive& archive) {
-  const auto file = archive.program();
+Program program_of(Archive& archive, const json& file) {
   try {
     return Reader(archive).read(file);
   } catch (const nlohmann::json::exception& error) {

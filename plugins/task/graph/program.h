@@ -60,7 +60,8 @@ struct Graph {
 struct Input {
   enum class Kind { parameter, buffer, constant, user };
   Kind kind = Kind::user;
-  std::string name;  // of the module's tensor, or of forward()'s argument
+  std::string name;           // of the module's tensor, or of forward()'s argument
+  bool is_persistent = true;  // a part of the module's state_dict()
   Slot slot = no_slot;
   c10::ScalarType dtype = c10::ScalarType::Float;
   std::vector<std::optional<std::int64_t>> sizes;  // of a user's input; none: dynamic
@@ -74,8 +75,8 @@ struct Program {
   bool has_idle_nodes = false;       // the same, exported in evaluation mode
 };
 
-// Reads the program, and refuses what cannot be trained: one line that names all operators LibTorch lacks, or the first
-// other reason.
-Program program_of(Archive& archive);
+// Reads a program of the archive, and refuses what cannot be trained: one line that names all operators LibTorch lacks,
+// or the first other reason.
+Program program_of(Archive& archive, const nlohmann::json& file);
 
 }  // namespace graph

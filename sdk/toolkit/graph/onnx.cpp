@@ -5,7 +5,7 @@
 #include <vernier/error.h>
 
 #include <algorithm>
-#include <set>
+#include <map>
 
 #include "onnx_rules.h"
 
@@ -145,13 +145,18 @@ std::string OnnxGraph::bytes(const std::vector<std::string>& inputs, const std::
 }
 
 std::string onnx_bytes(const Graph& graph, const std::vector<std::string>& inputs, const std::string& description) {
-  std::set<std::string> unknown;
+  std::map<std::string, std::pair<std::string, int>>
+      unknown;  // the first place of each operator, and how many there are
   for (const auto& node : graph.nodes) {
-    if (!all_rules().contains(rule_name(node))) unknown.insert(place(node));
+    if (!all_rules().contains(rule_name(node)))
+      ++unknown.try_emplace(rule_name(node), place(node), 0).first->second.second;
   }
   if (!unknown.empty()) {
     std::string all;
-    for (const auto& name : unknown) all += (all.empty() ? "" : ", ") + name;
+    for (const auto& [name, found] : unknown) {
+      all += (all.empty() ? "" : ", ") + found.first;
+      if (found.second > 1) all += " and " + std::to_string(found.second - 1) + " more";
+    }
     refuse("there is no rule that writes by ONNX: " + all);
   }
   OnnxGraph onnx(graph, inputs);

@@ -163,7 +163,7 @@ void group_norm(Call& call) {
 
 void dropout(Call& call) {
   if (call.flag("train") && call.real("p") > 0) call.refuse("it is in training mode");
-  call.set(call.name("input"));
+  call.set(call.name(call.has("input") ? "input" : "self"));  // dropout_ has another name for it
 }
 
 template <int dimensions>
@@ -224,9 +224,21 @@ Name mask_of(Call& call, torch::ScalarType dtype) {
                               .masked_fill(at::ones({rows.number, columns.number}, torch::kBool).triu(1), lowest));
 }
 
+// Keys or values with as many heads as the queries have: each is there several times.
+Name with_all_heads(Call& call, const char* of) {
+  auto sizes = call.value(of).sizes;
+  const auto rank = sizes.size(), place = rank - 3;
+  const auto wanted = rank < 3 ? Size{} : call.value("query").sizes[place];
+  if (!call.flag("enable_gqa") || rank < 3 || sizes[place] == wanted) return call.name(of);
+  auto widened = sizes;
+  widened.insert(widened.begin() + static_cast<std::ptrdiff_t>(place) + 1, {wanted.number / sizes[place].number});
+  const auto x = call.onnx.add("Unsqueeze", {call.name(of), call.onnx.ints({static_cast<std::int64_t>(place) + 1})});
+  sizes[place] = wanted;
+  return reshaped(call, call.onnx.add("Expand", {x, call.onnx.sizes(widened)}), sizes);
+}
+
 void attention(Call& call) {
   if (call.real("dropout_p") > 0) call.refuse("it is in training mode");
-  if (call.flag("enable_gqa")) call.refuse("heads of keys are fewer than those of queries (enable_gqa)");
   const auto dimensions = call.value("key").sizes.size();
   const auto width = static_cast<double>(call.value("query").sizes.back().number);
   const auto dtype = call.dtype();
@@ -235,10 +247,10 @@ void attention(Call& call) {
   std::swap(order[dimensions - 1], order[dimensions - 2]);
   const double scale = call.has("scale") ? call.real("scale") : 1 / std::sqrt(width);
   const auto query = call.onnx.add("Mul", {call.name("query"), call.onnx.number(scale, dtype)});
-  auto scores = call.onnx.add("MatMul", {query, transposed(call, call.name("key"), order)});
+  auto scores = call.onnx.add("MatMul", {query, transposed(call, with_all_heads(call, "key"), order)});
   if (call.has("attn_mask") || call.flag("is_causal")) scores = call.onnx.add("Add", {scores, mask_of(call, dtype)});
   const auto weights = call.onnx.add("Softmax", {scores}, {{"axis", std::int64_t{-1}}});
-  call.set(call.onnx.add("MatMul", {weights, call.name("value")}));
+  call.set(call.onnx.add("MatMul", {weights, with_all_heads(call, "value")}));
 }
 
 // Bags of one length: their places are arange(0, all, length), as for a matrix of indices.
@@ -287,6 +299,19 @@ void upsample_linear(Call& call) {
   upsample(call, "linear");
 }
 
+void upsample_cubic(Call& call) {
+  upsample(call, "cubic");
+}
+
+// By the statistics of each sample and channel.
+void instance_norm(Call& call) {
+  if (!call.flag("use_input_stats")) return batch_norm(call);
+  const auto rank = call.value("input").sizes.size();
+  std::vector<std::int64_t> axes;
+  for (std::size_t i = 2; i < rank; ++i) axes.push_back(static_cast<std::int64_t>(i));
+  call.set(scaled_and_shifted(call, normalized_over(call, call.name("input"), axes, call.real("eps")), rank));
+}
+
 }  // namespace
 
 void add_layer_rules(Rules& rules) {
@@ -329,6 +354,8 @@ void add_layer_rules(Rules& rules) {
       {"upsample_linear1d", upsample_linear},
       {"upsample_bilinear2d", upsample_linear},
       {"upsample_trilinear3d", upsample_linear},
+      {"upsample_bicubic2d", upsample_cubic},
+      {"instance_norm", instance_norm},
   });
 }
 

@@ -39,13 +39,27 @@ void reversed_sub(Call& call) {
   call.set(call.onnx.add("Sub", {call.name("other", dtype), call.name("self", dtype)}));
 }
 
+void floor_divide(Call& call) {
+  const auto dtype = call.dtype();
+  const auto x = call.name("self", dtype), y = call.name("other", dtype);
+  if (c10::isFloatingType(dtype)) {
+    return call.set(call.onnx.add("Floor", {call.onnx.add("Div", {x, y})}));
+  }
+  const auto rest = call.onnx.add("Mod", {x, y});  // ONNX divides whole numbers towards 0
+  call.set(call.onnx.add("Div", {call.onnx.add("Sub", {x, rest}), y}));
+}
+
 void divide(Call& call) {
   const auto dtype = call.dtype();
   auto quotient = call.onnx.add("Div", {call.name("self", dtype), call.name("other", dtype)});
   if (call.has("rounding_mode")) {
-    const bool is_whole = !c10::isFloatingType(dtype);
-    if (is_whole || call.text("rounding_mode") != "floor") call.refuse("it rounds");
-    quotient = call.onnx.add("Floor", {quotient});
+    const bool is_floor = call.text("rounding_mode") == "floor";
+    if (!c10::isFloatingType(dtype)) {
+      if (is_floor) return floor_divide(call);
+    } else {
+      quotient = is_floor ? call.onnx.add("Floor", {quotient})
+                          : call.onnx.cast(call.onnx.cast(quotient, torch::kInt64), dtype);
+    }
   }
   call.set(quotient);
 }
@@ -137,6 +151,47 @@ void leaky_relu(Call& call) {
 void elu(Call& call) {
   if (call.real("scale") != 1 || call.real("input_scale") != 1) call.refuse("it is scaled");
   call.set(call.onnx.add("Elu", {call.name("self")}, {{"alpha", static_cast<float>(call.real("alpha"))}}));
+}
+
+void prelu(Call& call) {
+  Sizes sizes(call.value("self").sizes.size() - 1, Size{1});
+  const auto slope = call.value("weight").sizes;
+  if (!slope.empty() && !sizes.empty()) sizes[0] = slope[0];
+  call.set(call.onnx.add("PRelu", {call.name("self"), reshaped(call, call.name("weight"), sizes)}));
+}
+
+void log_sigmoid(Call& call) {
+  call.set(call.onnx.add("Neg", {call.onnx.add("Softplus", {call.onnx.add("Neg", {call.name("self")})})}));
+}
+
+void hard_sigmoid(Call& call) {
+  call.set(call.onnx.add("HardSigmoid", {call.name("self")}, {{"alpha", 1.0F / 6}, {"beta", 0.5F}}));
+}
+
+void square(Call& call) {
+  const auto x = call.name("self", call.dtype());
+  call.set(call.onnx.add("Mul", {x, x}));
+}
+
+// log(1 + x)
+void log1p(Call& call) {
+  const auto dtype = call.dtype();
+  call.set(call.onnx.add("Log", {call.onnx.add("Add", {call.name("self", dtype), call.onnx.number(1, dtype)})}));
+}
+
+// exp(x) - 1
+void expm1(Call& call) {
+  const auto dtype = call.dtype();
+  call.set(call.onnx.add("Sub", {call.onnx.add("Exp", {call.name("self", dtype)}), call.onnx.number(1, dtype)}));
+}
+
+// The remainder has the sign of the divisor.
+void remainder(Call& call) {
+  const auto dtype = call.dtype();
+  const auto x = call.name("self", dtype), y = call.name("other", dtype);
+  if (!c10::isFloatingType(dtype)) return call.set(call.onnx.add("Mod", {x, y}));
+  const auto whole = call.onnx.add("Floor", {call.onnx.add("Div", {x, y})});
+  call.set(call.onnx.add("Sub", {x, call.onnx.add("Mul", {whole, y})}));
 }
 
 void softplus(Call& call) {
@@ -251,6 +306,13 @@ NAME(reciprocal_, "Reciprocal");
 NAME(sign_, "Sign");
 NAME(mish_, "Mish");
 NAME(hardswish_, "HardSwish");
+NAME(selu_, "Selu");
+NAME(tan_, "Tan");
+NAME(atan_, "Atan");
+NAME(asin_, "Asin");
+NAME(acos_, "Acos");
+NAME(sinh_, "Sinh");
+NAME(cosh_, "Cosh");
 NAME(softsign_, "Softsign");
 NAME(mul_, "Mul");
 NAME(max_, "Max");
@@ -299,6 +361,21 @@ void add_math_rules(Rules& rules) {
       {"sign", same<sign_>},
       {"mish", same<mish_>},
       {"hardswish", same<hardswish_>},
+      {"hardsigmoid", hard_sigmoid},
+      {"selu", same<selu_>},
+      {"tan", same<tan_>},
+      {"atan", same<atan_>},
+      {"asin", same<asin_>},
+      {"acos", same<acos_>},
+      {"sinh", same<sinh_>},
+      {"cosh", same<cosh_>},
+      {"prelu", prelu},
+      {"log_sigmoid", log_sigmoid},
+      {"square", square},
+      {"log1p", log1p},
+      {"expm1", expm1},
+      {"remainder", remainder},
+      {"floor_divide", floor_divide},
       {"rsqrt", rsqrt},
       {"silu", silu},
       {"gelu", gelu},
@@ -344,6 +421,7 @@ void add_math_rules(Rules& rules) {
       {"detach", tensor_cast},
       {"alias", tensor_cast},
       {"lift_fresh", tensor_cast},
+      {"lift_fresh_copy", tensor_cast},
       {"float", tensor_cast},
       {"copy", tensor_cast},
       {"mean", reduced<reduce_mean_>},

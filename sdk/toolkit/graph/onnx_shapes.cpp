@@ -158,18 +158,75 @@ void gather(Call& call) {
   call.set(call.onnx.add("GatherElements", {call.name("self"), call.name("index")}, {{"axis", axis}}));
 }
 
-// x[:, index]: one tensor of whole numbers.
+// x[:, rows, columns]: the indexed dimensions come first, and go back if they are neighbours.
+void index_by_several(Call& call, const std::vector<std::int64_t>& axes, const std::vector<std::size_t>& chosen) {
+  const auto rank = call.value("self").sizes.size();
+  std::size_t index_rank = 0;
+  for (const auto value : chosen) index_rank = std::max(index_rank, call.onnx.value(value).sizes.size());
+  const bool are_neighbours = axes.back() - axes.front() + 1 == std::ssize(axes);
+  const auto first = are_neighbours ? axes.front() : 0;
+  const auto begin = call.result().sizes.begin() + first;
+  const Sizes common(begin, begin + static_cast<std::ptrdiff_t>(index_rank));
+  Names parts;
+  for (const auto value : chosen) {
+    auto name = call.onnx.name_of(value);
+    if (call.onnx.value(value).dtype() != torch::kInt64) name = call.onnx.cast(name, torch::kInt64);
+    name = call.onnx.add("Expand", {name, call.onnx.sizes(common)});
+    parts.push_back(call.onnx.add("Unsqueeze", {name, call.onnx.ints({-1})}));
+  }
+  auto order = axes;
+  for (const auto axis : order_of(rank)) {
+    if (std::ranges::find(axes, axis) == axes.end()) order.push_back(axis);
+  }
+  const auto places = call.onnx.add("Concat", parts, {{"axis", std::int64_t{-1}}});
+  auto found = call.onnx.add("GatherND", {transposed(call, call.name("self"), order), places});
+  if (first > 0) {  // [index…, before…, after…] to [before…, index…, after…]
+    std::vector<std::int64_t> back;
+    const auto count = static_cast<std::int64_t>(index_rank);
+    for (std::int64_t i = 0; i < first; ++i) back.push_back(count + i);
+    for (std::int64_t i = 0; i < count; ++i) back.push_back(i);
+    for (auto i = count + first; i < std::ssize(call.result().sizes); ++i) back.push_back(i);
+    found = transposed(call, found, back);
+  }
+  call.set(found);
+}
+
+// x[:, index]
 void index(Call& call) {
-  std::int64_t axis = -1;
-  std::size_t chosen = 0;
+  std::vector<std::int64_t> axes;
+  std::vector<std::size_t> chosen;
   const auto& items = call.at("indices").items;
   for (std::size_t i = 0; i < items.size(); ++i) {
     if (items[i].kind != Argument::Kind::value) continue;
-    if (axis >= 0) call.refuse("it has several index tensors");
-    axis = static_cast<std::int64_t>(i), chosen = items[i].value;
+    if (call.onnx.value(items[i].value).dtype() == torch::kBool) call.refuse("it has a mask as index");
+    axes.push_back(static_cast<std::int64_t>(i)), chosen.push_back(items[i].value);
   }
-  if (axis < 0 || call.onnx.value(chosen).dtype() == torch::kBool) call.refuse("it has a mask as index");
-  call.set(call.onnx.add("Gather", {call.name("self"), call.onnx.name_of(chosen)}, {{"axis", axis}}));
+  if (axes.empty()) call.refuse("it has no index");
+  if (axes.size() > 1) return index_by_several(call, axes, chosen);
+  call.set(call.onnx.add("Gather", {call.name("self"), call.onnx.name_of(chosen[0])}, {{"axis", axes[0]}}));
+}
+
+// torch.roll: what leaves at one end comes in at the other.
+void roll(Call& call) {
+  const auto& sizes = call.value("self").sizes;
+  const auto shifts = call.integers("shifts"), axes = call.dimensions("dims", sizes.size());
+  if (axes.size() != shifts.size()) call.refuse("it rolls all dimensions as one");
+  auto x = call.name("self");
+  for (std::size_t i = 0; i < axes.size(); ++i) {
+    const auto size = sizes[static_cast<std::size_t>(axes[i])];
+    if (size.is_per_sample) call.refuse("it rolls the samples");
+    const auto cut = size.number - ((shifts[i] % size.number) + size.number) % size.number;
+    x = call.onnx.add("Concat", {sliced(call, x, axes[i], cut, size.number), sliced(call, x, axes[i], 0, cut)},
+                      {{"axis", axes[i]}});
+  }
+  call.set(x);
+}
+
+void flip(Call& call) {
+  const auto axes = call.dimensions("dims", call.value("self").sizes.size());
+  const std::vector<std::int64_t> last(axes.size(), -1), before(axes.size(), std::numeric_limits<std::int64_t>::min());
+  call.set(call.onnx.add("Slice", {call.name("self"), call.onnx.ints(last), call.onnx.ints(before),
+                                   call.onnx.ints(axes), call.onnx.ints(last)}));
 }
 
 void embedding(Call& call) {
@@ -235,7 +292,7 @@ void diff(Call& call) {
 
 void add_shape_rules(Rules& rules) {
   for (const char* name : {"view", "reshape", "_unsafe_view", "_reshape_alias", "view_as", "reshape_as", "flatten",
-                           "unflatten", "squeeze", "unsqueeze"}) {
+                           "unflatten", "squeeze", "unsqueeze", "view_copy"}) {
     rules.emplace(name, reshape);
   }
   rules.insert({
@@ -261,6 +318,8 @@ void add_shape_rules(Rules& rules) {
       {"index_select", index_select},
       {"gather", gather},
       {"index", index},
+      {"roll", roll},
+      {"flip", flip},
       {"embedding", embedding},
       {"zeros", filled<0>},
       {"zeros_like", filled<0>},

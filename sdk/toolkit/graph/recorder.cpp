@@ -71,20 +71,27 @@ Graph Recorder::record(const Forward& forward, const Inputs& inputs) {
 }
 
 std::size_t Recorder::add(Value::Kind kind, const std::string& name, const torch::Tensor& tensor) {
+  return add(kind, name, tensor, tensor);
+}
+
+std::size_t Recorder::add(Value::Kind kind, const std::string& name, const torch::Tensor& tensor,
+                          const torch::Tensor& known_as) {
   const auto index = graph_.values.size();
   graph_.values.push_back({kind, name, tensor, sizes_of(tensor)});
   is_stale_.push_back(false);
   needs_input_.push_back(kind == Value::Kind::input);
-  known_[tensor.unsafeGetTensorImpl()] = index;
-  if (tensor.has_storage()) by_storage_.emplace(tensor.storage().unsafeGetStorageImpl(), index);
+  known_[known_as.unsafeGetTensorImpl()] = index;
+  if (known_as.has_storage()) by_storage_.emplace(known_as.storage().unsafeGetStorageImpl(), index);
   return index;
 }
 
 std::size_t Recorder::value_of(const torch::Tensor& tensor) {
   const auto found = known_.find(tensor.unsafeGetTensorImpl());
   const auto index = found != known_.end() ? found->second : add(Value::Kind::constant, "", tensor);
-  if (is_stale_[index]) refuse("it changes a tensor in place after it took a view of it" + place(layer_));
-  return index;
+  if (!is_stale_[index]) return index;
+  // Numbers that no input has made are what they are now: those of a mask, written piece by piece.
+  if (!needs_input_[index]) return add(Value::Kind::constant, "", tensor.clone(), tensor);
+  refuse("it changes a tensor in place after it took a view of it" + place(layer_));
 }
 
 Argument Recorder::list_of(const c10::IValue& value) {
@@ -136,25 +143,33 @@ void Recorder::call(const c10::OperatorHandle& op, torch::jit::Stack& stack) {
   Node node{op, layer_, {}, {}};
   for (const auto& argument : given) node.arguments.push_back(argument_of(argument));
   const auto changed = changed_by(op, given);
-  for (const auto& tensor : changed) {  // a constant keeps what it was
-    auto& value = graph_.values[known_.at(tensor.unsafeGetTensorImpl())];
-    if (value.kind == Value::Kind::constant) value.tensor = tensor.clone();
+  for (const auto& tensor : changed) {  // what is a constant, or may become one, keeps what it was
+    const auto index = known_.at(tensor.unsafeGetTensorImpl());
+    if (!needs_input_[index]) graph_.values[index].tensor = tensor.clone();
   }
   op.callBoxed(stack);
   std::vector<c10::IValue> results(stack.end() - static_cast<std::ptrdiff_t>(op.schema().returns().size()),
                                    stack.end());
+  const bool needs =
+      std::ranges::any_of(node.arguments, [this](const auto& argument) { return needs_input(argument); });
   for (const auto& tensor : changed) {
     const auto [begin, end] = by_storage_.equal_range(tensor.storage().unsafeGetStorageImpl());
-    for (auto each = begin; each != end; ++each) is_stale_[each->second] = true;
+    for (auto each = begin; each != end; ++each) {
+      is_stale_[each->second] = true;
+      if (needs) needs_input_[each->second] = true;
+    }
     known_.erase(tensor.unsafeGetTensorImpl());  // from here on it is another value
   }
   keep_results(node, results);
 }
 
 void Recorder::keep_results(Node& node, const std::vector<c10::IValue>& results) {
-  const bool needs =
-      std::ranges::any_of(node.arguments, [this](const auto& argument) { return needs_input(argument); });
   const auto& name = node.name();
+  // A new tensor takes dtype and sizes of another, and no number.
+  const bool is_filled = name.starts_with("aten::new_") || name == "aten::zeros_like" || name == "aten::ones_like" ||
+                         name == "aten::full_like" || name == "aten::empty_like";
+  const bool needs =
+      !is_filled && std::ranges::any_of(node.arguments, [this](const auto& argument) { return needs_input(argument); });
   bool is_new = false, has_tensors = false;
   const auto slot = [&](const torch::Tensor& tensor) {
     has_tensors = true;

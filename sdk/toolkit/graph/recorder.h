@@ -22,6 +22,9 @@ class Recorder {
 
  private:
   std::size_t add(Value::Kind kind, const std::string& name, const torch::Tensor& tensor);
+  // known_as: the tensor that operators are given for it.
+  std::size_t add(Value::Kind kind, const std::string& name, const torch::Tensor& tensor,
+                  const torch::Tensor& known_as);
   std::size_t value_of(const torch::Tensor& tensor);
   Argument argument_of(const c10::IValue& value);
   Argument list_of(const c10::IValue& value);

@@ -93,6 +93,10 @@ const std::vector<Model> models = {
      [](auto n, auto s) -> std::vector<torch::Tensor> {
        return {numbers({n, 5, 8}, s)};
      }},
+    {"window",
+     [](auto n, auto s) -> std::vector<torch::Tensor> {
+       return {numbers({n, 4, 8}, s)};
+     }},
     {"branch",
      [](auto n, auto s) -> std::vector<torch::Tensor> {
        return {numbers({n, 4}, s)};
@@ -269,6 +273,9 @@ TEST_CASE("graph: names, tied tensors and buffers are those of the Python module
   CHECK(gpt->named_parameters().contains("qkv.weight"));
   const auto llama = network_of(folder + "llama.pt2");
   CHECK(llama->named_buffers().contains("cos"));
+  CHECK(gpt->state_dict().contains("words.weight"));
+  CHECK(gpt->state_dict().contains("head.weight"));
+  CHECK_FALSE(llama->state_dict().contains("cos"));  // load_state_dict() knows no buffers that are not persistent
   const auto two = network_of(folder + "two.pt2", "logits");
   two->eval();
   for (int i = 0; i < 3; ++i) two->forward({numbers({2, 2}, 1), codes({2, 3}, 7, 1)});

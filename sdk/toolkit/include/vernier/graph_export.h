@@ -10,6 +10,7 @@
 
 #include <concepts>
 #include <functional>
+#include <map>
 #include <string>
 #include <utility>
 #include <vector>
@@ -31,6 +32,15 @@ class VERNIER_API Exportable {
  public:
   virtual ~Exportable() = default;
   virtual ExportedModel exported_model() = 0;  // after Task::prepare
+};
+
+// A task whose model is a torch.nn.Module of Python derives from it, for `vernier export --format safetensors`.
+class VERNIER_API PythonModule {
+ public:
+  virtual ~PythonModule() = default;
+  // Returns the tensors of the module's state_dict(): tied ones under each of their names, no buffers that are not
+  // persistent.
+  virtual std::map<std::string, torch::Tensor> state_dict() const = 0;
 };
 
 // Runs the model in evaluation mode for a few batches, and writes the operators that it calls. Call it with the model

@@ -1,6 +1,6 @@
 """Writes the graphs of this folder, and what PyTorch computes with them: <name>.pt2 and losses.json. Needs torch 2.11.
 
-    python3 tests/plugins/task/graphs/record.py [FOLDER]
+    python3 tests/plugins/task/graphs/record.py [FOLDER [MODEL...]]
 
 Each model trains 20 steps of plain gradient descent in Python's eager mode, with batches of 3 to 9 samples, in float32
 and in bfloat16 autocast, on one thread; then it is evaluated. graph_test.cpp does the same with the graphs, and must
@@ -18,6 +18,9 @@ from torch import nn
 
 folder = pathlib.Path(sys.argv[1] if len(sys.argv) > 1 else __file__).resolve()
 folder = folder if folder.is_dir() else folder.parent
+sys.path.append(str(pathlib.Path(__file__).resolve().parents[4] / "plugins/task/graph"))
+import export  # noqa: E402
+
 torch.set_num_threads(1)
 torch.backends.mha.set_fastpath_enabled(False)
 steps, rate = 20, 0.05
@@ -192,6 +195,31 @@ class Branch(nn.Module):
         return torch.cond(x.sum() > 0, lambda x: self.a(x), lambda x: self.b(x).tanh(), [x]) + shift
 
 
+class Window(nn.Module):
+    """Evaluation without the random part, heads that share keys, a mask written in pieces, and an index of two tensors."""
+
+    def __init__(self):
+        super().__init__()
+        self.q, self.kv = nn.Linear(8, 8), nn.Linear(8, 8)
+        self.table = nn.Parameter(torch.linspace(-1, 1, 16).reshape(4, 4))
+        self.register_buffer("rows", torch.tensor([[0, 1, 2, 3]] * 4), persistent=False)
+        self.head = nn.Linear(8, 3)
+
+    def forward(self, x):
+        batch, length, _ = x.shape
+        part = x.new_zeros(length)
+        part[: length // 2] = 1
+        part[length // 2 :] = 3
+        bias = self.table[self.rows, self.rows.T] + part[:, None] - part
+        q = self.q(x).view(batch, length, 4, 2).transpose(1, 2)
+        k, v = self.kv(x).view(batch, length, 2, 2, 2).permute(2, 0, 3, 1, 4).unbind(0)
+        y = F.scaled_dot_product_attention(q, k, v, attn_mask=bias, enable_gqa=True)
+        y = y.transpose(1, 2).reshape(batch, length, 8)
+        if self.training:  # stochastic depth
+            y = y * torch.empty([batch, 1, 1]).bernoulli_(0.5).div_(0.5)
+        return self.head(F.hardsigmoid(x + torch.roll(y, 1, 1))).mean(1)
+
+
 models = {
     "mlp": (Mlp, lambda n, s: [numbers([n, 4], s)]),
     "plane": (Plane, lambda n, s: [numbers([n, 2], s)]),
@@ -203,6 +231,7 @@ models = {
     "two": (Two, lambda n, s: [numbers([n, 2], s), codes([n, 3], 7, s)]),
     "unet": (Unet, lambda n, s: [numbers([n, 2, 6, 6], s)]),
     "encoder": (Encoder, lambda n, s: [numbers([n, 5, 8], s)]),
+    "window": (Window, lambda n, s: [numbers([n, 4, 8], s)]),
     "branch": (Branch, lambda n, s: [numbers([n, 4], s)]),
 }
 
@@ -234,21 +263,18 @@ def trained(model, make, is_bfloat16):
 
 
 def main():
-    losses = {}
-    for name, (kind, make) in models.items():
+    names = sys.argv[2:] or models
+    file = folder / "losses.json"
+    losses = json.loads(file.read_text()) if sys.argv[2:] else {}
+    for name in names:
+        kind, make = models[name]
         torch.manual_seed(1)
         model = kind().train()
-        inputs = make(4, 1)
-        dynamic = tuple({0: torch.export.Dim.AUTO} for _ in inputs)
-        program = torch.export.export(copy.deepcopy(model), tuple(inputs), dynamic_shapes=dynamic)
-        for module in program.graph_module.modules():
-            for node in module.graph.nodes:
-                node.meta.pop("stack_trace", None)  # it has paths of this machine
-        torch.export.save(program, folder / f"{name}.pt2")
+        export.write(copy.deepcopy(model), make(4, 1), folder / f"{name}.pt2")
         losses[name] = {}
         for dtype in ("float32", "bfloat16"):
             losses[name][dtype] = trained(copy.deepcopy(model), make, dtype == "bfloat16")
-    (folder / "losses.json").write_text(json.dumps(losses, indent=1) + "\n")
+    file.write_text(json.dumps(losses, indent=1) + "\n")
 
 
 main()
