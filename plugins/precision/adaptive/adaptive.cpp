@@ -8,8 +8,6 @@
 //   error_budget = 0.02       relative root mean square error of outputs and of gradients, against float32
 //   min_gain = 0.05           share of the time that a change must save
 //   measure_steps = 3         first steps that are measured; they compute in float32
-//   measure_every = 500       steps between later measurements; 0: none. A skipped step is followed by one too
-//   quiet_steps = 1000        steps that a layer stays promoted after an error or an overflow, before it may be lowered
 //   decided = []              [[precision.decided]] tables, which a run writes to <run.output>/adaptive.toml: the same
 //                             decisions at the same steps, without measuring
 //     decided.step = 0             steps finished when it took effect
@@ -55,7 +53,6 @@ struct Site {
   std::string work;    // operator and shapes: what takes the same time
   std::vector<Measured> measured;
   bool seen = false;  // in this step
-  std::int64_t promoted_at = -1;
 
   std::string name() const { return layer.empty() ? op : layer; }
 };
@@ -72,11 +69,7 @@ class Adaptive final : public vernier::MixedPrecision {
       : MixedPrecision(options, torch::kFloat32, Levels::none),
         error_budget_(options.get("error_budget", 0.02, "relative RMS error against float32", vernier::above(0))),
         min_gain_(options.get("min_gain", 0.05, "share of the time that a change must save", vernier::between(0, 1))),
-        measure_steps_(options.get("measure_steps", 3, "first steps that are measured", vernier::at_least(1))),
-        measure_every_(
-            options.get("measure_every", 500, "steps between later measurements; 0: none", vernier::at_least(0))),
-        quiet_steps_(options.get("quiet_steps", 1000, "steps before a promoted layer may be lowered again",
-                                 vernier::at_least(1))) {
+        measure_steps_(options.get("measure_steps", 3, "first steps that are measured", vernier::at_least(1))) {
     read_candidates(options);
     read_decisions(options);
   }
@@ -124,10 +117,6 @@ class Adaptive final : public vernier::MixedPrecision {
     }
     state.put("decisions", decided.str());
     state.put("step", step_);
-    state.put("was_skipped", static_cast<std::int64_t>(was_skipped_));
-    for (const auto& [name, site] : by_name_) {
-      state.put("site/" + site.op + "/" + site.layer + "/promoted_at", site.promoted_at);
-    }
     for (const auto& [work, seconds] : seconds_) state.put("seconds/" + work, torch::tensor(seconds, torch::kFloat64));
     return state;
   }
@@ -141,7 +130,6 @@ class Adaptive final : public vernier::MixedPrecision {
     // Nothing comes from a policy with other candidates: this one measures again.
     if (std::getline(decided, line) && line != text_of_candidates()) return;
     if (std::getline(decided, line)) measurements_ = std::stoll(line);
-    was_skipped_ = state.integer("was_skipped") != 0;
     decisions_.clear();
     while (std::getline(decided, line)) {
       std::istringstream words(line);
@@ -153,11 +141,6 @@ class Adaptive final : public vernier::MixedPrecision {
       decision.candidate = {use_named(use), kernel == "matmul" ? Kernel::matmul : Kernel::fused};
       take(site(decision.layer, decision.op), decision.candidate);
       decisions_.push_back(std::move(decision));
-    }
-    for (const auto& [name, value] : state.part("site").tensors) {
-      const auto first = name.find('/'), last = name.rfind('/');
-      if (first == last) continue;
-      site(name.substr(first + 1, last - first - 1), name.substr(0, first)).promoted_at = value.item<std::int64_t>();
     }
     for (const auto& [work, tensor] : state.part("seconds").tensors) {
       const auto seconds = tensor.contiguous();
@@ -286,9 +269,7 @@ class Adaptive final : public vernier::MixedPrecision {
   void begin(Run& run) {
     step_ = run.step;
     if (replays_) return take_decided();
-    const bool is_due = measure_every_ > 0 && run.step > 0 && run.step % measure_every_ == 0;
-    measuring_ = measurements_ < measure_steps_ || is_due || was_skipped_;
-    was_skipped_ = false;
+    measuring_ = measurements_ < measure_steps_;
     if (!measuring_) return;
     for (auto& [name, site] : by_name_) {
       site.seen = false;
@@ -299,11 +280,10 @@ class Adaptive final : public vernier::MixedPrecision {
   void end(Run& run) {
     step_ = run.step;
     if (replays_) return take_decided();  // for a validation after this step
-    was_skipped_ = vernier::is_skipped(run.last_update);
     if (!measuring_) return;
     measuring_ = false;
     measurements_ += 1;
-    if (measurements_ >= measure_steps_) decide(run);
+    if (measurements_ == measure_steps_) decide(run);
   }
 
   // Called in the backward pass, with the gradient of the operation's output.
@@ -337,15 +317,13 @@ class Adaptive final : public vernier::MixedPrecision {
     std::vector<std::pair<Site*, std::size_t>> changes;
     for (auto& [name, site] : by_name_) {
       if (!site.seen || seconds_.count(site.work) == 0) continue;
-      const auto chosen = choose(site, run.step);
+      const auto chosen = choose(site);
       if (candidates_for(site)[chosen] != taken(site)) changes.emplace_back(&site, chosen);
     }
     if (changes.empty()) return;
     report(run, changes);
     for (const auto& [site, chosen] : changes) {
       const auto candidate = candidates_for(*site)[chosen];
-      const bool is_promoted = candidate.use == Use::fp32 && site->rule.use != Use::fp32;
-      if (is_promoted) site->promoted_at = run.step;
       take(*site, candidate);
       decisions_.push_back({run.step, site->layer, site->op, candidate});
     }
@@ -353,17 +331,13 @@ class Adaptive final : public vernier::MixedPrecision {
   }
 
   // The fastest candidate that is good enough. The current one stays unless another saves min_gain of its time.
-  std::size_t choose(const Site& site, std::int64_t step) const {
+  std::size_t choose(const Site& site) const {
     const auto candidates = candidates_for(site);
     const auto now =
         static_cast<std::size_t>(std::find(candidates.begin(), candidates.end(), taken(site)) - candidates.begin());
-    const bool is_held = site.promoted_at >= 0 && step - site.promoted_at < quiet_steps_;
     const auto is_good = [&](std::size_t i) {
       const auto& measured = site.measured[i];
-      if (candidates[i].use == Use::fp32) return true;
-      // After a promotion only half of the budget is allowed; else the next large gradient would promote it again.
-      const double budget = site.promoted_at >= 0 && i != now ? error_budget_ / 2 : error_budget_;
-      return !is_held && !measured.overflows && measured.error <= budget;
+      return candidates[i].use == Use::fp32 || (!measured.overflows && measured.error <= error_budget_);
     };
     const auto& seconds = seconds_.at(site.work);
     std::size_t best = is_good(now) ? now : 0;
@@ -442,11 +416,11 @@ class Adaptive final : public vernier::MixedPrecision {
   }
 
   double error_budget_, min_gain_;
-  std::int64_t measure_steps_, measure_every_, quiet_steps_;
+  std::int64_t measure_steps_;
   std::vector<Candidate> candidates_;  // the first is float32
   std::vector<Decision> decisions_;    // all so far, or those of the option `decided`
   bool replays_ = false;               // the option `decided` is given
-  bool measuring_ = false, was_skipped_ = false;
+  bool measuring_ = false;
   std::int64_t step_ = 0;  // the last that began
   std::int64_t measurements_ = 0;
   c10::Device device_ = torch::kCPU;

@@ -2,8 +2,12 @@
 #pragma once
 
 #include <vernier/options.h>
+#include <vernier/plugin.h>
 #include <vernier/run.h>
 #include <vernier/tensor_format.h>
+
+#include <functional>
+#include <string>
 
 namespace formats {
 
