@@ -66,8 +66,9 @@ class Overlapping final : public vernier::Dataset {
 
 }  // namespace
 
-Data::Data(vernier::Options& options)
+Data::Data(vernier::Options& options, bool pairs)
     : is_given_(options.given("data")),
+      are_pairs_(pairs),
       files_(options.get("data", std::vector<std::string>{},
                          "needed: files of tokens, .bin or .npy, or of texts: .txt, .jsonl and .json; []: the model is "
                          "only used, not trained")),
@@ -127,6 +128,13 @@ void Data::refuse_mistakes(const vernier::Options& options) const {
   };
   only_for(true, {"packing", "learn", "chat", "instructions", "fields", "roles"});
   only_for(false, {"stride", "validation_stride", "token_type"});
+  if (are_pairs_ && !files_.empty() && !are_texts_) {
+    options.refuse("data",
+                   "'" + files_.front() + "' is a file of tokens, and pairs of answers are read from .jsonl and .json");
+  }
+  for (const auto* key : {"packing", "learn", "instructions"}) {
+    if (are_pairs_ && options.given(key)) options.refuse(key, "is for objective = \"likelihood\"");
+  }
   if (validation_stride_ > 0 && held_out_.empty()) options.refuse("validation_stride", "needs files in `validation`");
   if (validation_stride_ > context_) {
     options.refuse("validation_stride", c10::str("is above context = ", context_, ", so tokens would be left out"));
@@ -180,15 +188,28 @@ std::vector<DatasetPtr> Data::texts_of(const std::vector<std::string>& files, Mo
   }
   std::vector<DatasetPtr> all;
   for (const auto& file : files) {
-    const auto data = vernier::read_language_data(*tokenizer, file, texts_);
-    if (data.chats > 0) require_chat_style(folder, is_chatml());
-    model.has_chats = model.has_chats || data.chats > 0;
-    model.note(c10::str(file, ": ", data.texts, " texts in ", data.dataset->size(), " rows, ", data.tokens, " tokens, ",
-                        data.learned, " learned, ", data.left_out, " texts left out; ", data.chats, " chats, ",
-                        data.prompts, " prompts"));
-    all.push_back(data.dataset);
+    const bool had_chats = std::exchange(model.has_chats, false);
+    all.push_back(text_of(file, *tokenizer, model));
+    if (model.has_chats) require_chat_style(folder, is_chatml());
+    model.has_chats = model.has_chats || had_chats;
   }
   return all;
+}
+
+DatasetPtr Data::text_of(const std::string& file, const vernier::Tokenizer& tokenizer, Model& model) const {
+  if (are_pairs_) {
+    const auto data = vernier::read_preference_data(tokenizer, file, texts_);
+    model.has_chats = data.chats > 0;
+    model.note(c10::str(file, ": ", data.dataset->size(), " pairs of answers, ", data.left_out, " left out; ",
+                        data.chats, " of chats"));
+    return data.dataset;
+  }
+  const auto data = vernier::read_language_data(tokenizer, file, texts_);
+  model.has_chats = data.chats > 0;
+  model.note(c10::str(file, ": ", data.texts, " texts in ", data.dataset->size(), " rows, ", data.tokens, " tokens, ",
+                      data.learned, " learned, ", data.left_out, " texts left out; ", data.chats, " chats, ",
+                      data.prompts, " prompts"));
+  return data.dataset;
 }
 
 std::vector<DatasetPtr> Data::read(const std::vector<std::string>& files, Model& model) const {

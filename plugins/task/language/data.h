@@ -15,12 +15,13 @@ namespace language {
 // Reads the options of the data, which task.h lists, and makes datasets of the files.
 class Data {
  public:
-  explicit Data(vernier::Options& options);
+  // pairs: the texts are pairs of answers (preferences.h).
+  Data(vernier::Options& options, bool pairs);
 
   bool is_given() const { return is_given_; }  // the option is, perhaps as an empty list
   bool names_files() const { return !files_.empty(); }
   // True if rows have several texts: samples are {inputs, targets, positions, segments}, as in vernier/language_data.h.
-  bool packs() const { return are_texts_ && texts_.packs; }
+  bool packs() const { return are_texts_ && texts_.packs && !are_pairs_; }
   bool reads_bytes() const { return token_type_ == "uint8"; }
   std::int64_t context() const { return context_; }
   // Returns the tokenizer folder that the option names, or the model's own, or "" if there is none.
@@ -56,11 +57,12 @@ class Data {
   std::string checksum_of_tokenizer(const std::string& model) const;
   std::vector<vernier::DatasetPtr> read(const std::vector<std::string>& files, Model& model) const;
   std::vector<vernier::DatasetPtr> texts_of(const std::vector<std::string>& files, Model& model) const;
+  vernier::DatasetPtr text_of(const std::string& file, const vernier::Tokenizer& tokenizer, Model& model) const;
   vernier::DatasetPtr tokens_of(const std::string& file, Model& model, std::int64_t stride) const;
   vernier::DatasetPtr held_out_of(const std::vector<std::string>& files, Model& model) const;
   void read_both(Model& model, std::uint64_t seed, Sets& sets) const;
 
-  bool is_given_, are_texts_ = false;
+  bool is_given_, are_pairs_, are_texts_ = false;
   std::vector<std::string> files_, held_out_;
   std::string token_type_, tokenizer_;
   std::int64_t context_, stride_, validation_stride_;

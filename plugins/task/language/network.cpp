@@ -7,12 +7,15 @@
 #include <ATen/ops/matmul.h>
 #include <ATen/ops/ones.h>
 #include <ATen/ops/scaled_dot_product_attention.h>
+#include <ATen/ops/stack.h>
 #include <ATen/ops/tanh.h>
+#include <torch/csrc/autograd/autograd.h>
 #include <vernier/linear_cross_entropy.h>
 
 #include <cmath>
 #include <limits>
 #include <tuple>
+#include <vector>
 
 namespace language {
 
@@ -92,9 +95,42 @@ torch::Tensor Network::forward(const Texts& texts) {
   return logits(features(texts));
 }
 
-torch::Tensor Network::loss(const Texts& texts, const torch::Tensor& targets) {
-  if (has_linear_logits()) return vernier::linear_cross_entropy(features(texts), head(), targets);
-  return at::cross_entropy_loss(forward(texts).flatten(0, 1), targets.flatten());
+torch::Tensor Network::loss(const Texts& texts, const torch::Tensor& targets, double label_smoothing) {
+  if (has_linear_logits()) {
+    vernier::LinearCrossEntropyOptions options;
+    options.label_smoothing = label_smoothing;
+    return vernier::linear_cross_entropy(features(texts), head(), targets, options);
+  }
+  return at::cross_entropy_loss(forward(texts).flatten(0, 1), targets.flatten(), {}, at::Reduction::Mean, -100,
+                                label_smoothing);
+}
+
+// The slopes of the sums are known only when all sums are, and the head's product with each text is made twice for
+// that.
+torch::Tensor Network::loss_of_sums(const Texts& texts, const torch::Tensor& targets, const OfSums& loss) {
+  if (!has_linear_logits()) {
+    const auto losses = at::cross_entropy_loss(forward(texts).flatten(0, 1).to(torch::kFloat32), targets.flatten(), {},
+                                               at::Reduction::None);
+    return loss(losses.view(targets.sizes()).sum(1));
+  }
+  const auto x = features(texts);
+  vernier::LinearCrossEntropyOptions options;
+  options.sums = true;
+  std::vector<torch::Tensor> each;
+  {
+    const torch::NoGradGuard no_grad;
+    for (std::int64_t i = 0; i < targets.size(0); ++i) {
+      each.push_back(vernier::linear_cross_entropy(x[i], head(), targets[i], options));
+    }
+  }
+  const auto sums = at::stack(each);
+  if (!at::GradMode::is_enabled()) return loss(sums);
+  const auto leaf = sums.detach().requires_grad_();
+  const auto value = loss(leaf);
+  const auto slopes = torch::autograd::grad({value}, {leaf})[0];
+  options.sample_weight = slopes.unsqueeze(1).expand_as(targets);
+  const auto line = vernier::linear_cross_entropy(x, head(), targets, options);
+  return value.detach() + (line - line.detach());
 }
 
 torch::Tensor Network::next_logits(const Texts& text) {

@@ -51,7 +51,11 @@ class Network : public torch::nn::Module {
   torch::Tensor forward(const Texts& texts);
   torch::Tensor forward(const torch::Tensor& tokens) { return forward(Texts{tokens}); }
   // The mean loss of targets, int64 [batch, time], without all logits at once; -100: a token that is not learned.
-  torch::Tensor loss(const Texts& texts, const torch::Tensor& targets);
+  torch::Tensor loss(const Texts& texts, const torch::Tensor& targets, double label_smoothing = 0);
+  // Calls `loss` with the sum of the losses of each text, [batch], and returns what it returned: the same without all
+  // logits at once. With gradients on, that is 0-dim and differentiable.
+  using OfSums = std::function<torch::Tensor(const torch::Tensor& sums)>;
+  torch::Tensor loss_of_sums(const Texts& texts, const torch::Tensor& targets, const OfSums& loss);
   // Logits [vocabulary] of the token after the only text, and of no other.
   torch::Tensor next_logits(const Texts& text);
   virtual std::int64_t vocabulary() const = 0;

@@ -18,13 +18,22 @@ PublishedTask::PublishedTask(vernier::Options& options, Family family)
       folder_(options.require<std::string>("folder", "the folder of a published model, with config.json")),
       weights_(options.choose("weights", "folder", {"folder", "random"},
                               "what training begins with; random: drawn by [run] seed")),
-      data_(options),
+      preferences_(options),
+      data_(options, preferences_.are_learned()),
       samples_(options),
       dropout_(
           options.get("dropout", -1.0, "replaces all dropouts of config.json; below 0: those", between(-1, 0.99))) {}
 
+void PublishedTask::attach(vernier::Bus& bus) {
+  if (!preferences_.are_learned()) return;
+  bus.on(vernier::Event::StepBegin, [this](vernier::Run&) { preferences_.forget_rewards(); });
+  bus.on(vernier::Event::UpdateDone, [this](vernier::Run& run) { preferences_.report_rewards(run); });
+}
+
 void PublishedTask::build(vernier::Run& run) {
+  run_ = &run;
   if (is_trained()) {
+    preferences_.set_state(learned().part("references"));
     files_ = learned().part("files");
     has_chats_ = learned().integer("has_chats") != 0;
     kept_.emplace(files_);
@@ -36,16 +45,27 @@ void PublishedTask::build(vernier::Run& run) {
   if (weights_ == "folder" && !is_trained()) read_weights(folder_, *network_, family_.layout);
   network_->run_blocks_by([this](const Network::Part& block, const torch::Tensor& x) { return recomputed(block, x); });
   set_model(network_, [this](const vernier::Batch& batch) { return network_->forward(texts_of(batch)); });
+  use_losses();
+  if (!reads_data()) return;
+  if (data_.names_files()) refuse_long_rows();
+  read_data(run);
+  samples_.open(*this);
+}
+
+void PublishedTask::use_losses() {
+  if (preferences_.are_learned()) {
+    set_loss([this](const torch::Tensor& ratios, const torch::Tensor& targets) {
+      return preferences_.loss_of(ratios, targets);
+    });
+    for (auto& metric : preferences_.metrics()) add_metric(std::move(metric));
+    return;
+  }
   set_loss([](const torch::Tensor& output, const torch::Tensor& targets) {
     return output.dim() == 0 ? output : at::cross_entropy_loss(output.flatten(0, 1), targets.flatten());
   });
   auto token_loss = std::make_unique<TokenLoss>();
   token_loss_ = token_loss.get();
   add_metric(std::move(token_loss));
-  if (!reads_data()) return;
-  if (data_.names_files()) refuse_long_rows();
-  read_data(run);
-  samples_.open(*this);
 }
 
 void PublishedTask::refuse_long_rows() const {
@@ -78,7 +98,10 @@ void PublishedTask::read_data(const vernier::Run& run) {
     warn("the model was not trained on these data, so all are held out");
   }
   set_training(sets.training, sets.weights);
-  if (sets.held_out) add_validation(sets.held_out);
+  sets_["training"] = sets.training;
+  if (!sets.held_out) return;
+  add_validation(sets.held_out);
+  sets_["held_out"] = sets.held_out;
 }
 
 // A trained model is used without its data, and without the folders that it came from.
@@ -90,6 +113,44 @@ void PublishedTask::learn(const Data::Sets& sets) {
   facts.put("data", sets.content);
   facts.put("has_chats", std::int64_t{has_chats_});
   set_learned(std::move(facts));
+}
+
+// A program that uses the model gives it texts, so of pairs these are the chosen answers.
+vernier::Batch PublishedTask::example(std::int64_t samples) const {
+  auto batch = SupervisedTask::example(samples);
+  if (preferences_.are_learned()) batch.tensors = {batch.tensors[0].select(1, 0).contiguous()};
+  return batch;
+}
+
+// Here the model is in the run's precision, with its adapters, so the reference is what training begins with.
+void PublishedTask::need_references(const std::string& set, std::int64_t batch_size) {
+  if (ready_.count(set) > 0) return;
+  const auto& asked = sets_.at(set);
+  if (!preferences_.has(set, asked)) {
+    if (is_trained() || run_->step > 0) {
+      vernier::refuse(
+          "objective: the checkpoint has no log-probabilities of these pairs by the model that training "
+          "began with, and that model is gone; evaluate on the pairs that the run held out");
+    }
+    for (const auto& [name, dataset] : sets_) {
+      info("computes the log-probabilities of ", dataset->size(), " pairs (", name, ") by the model as it is now");
+      preferences_.compute(name, dataset, batch_size, *network_, run_->device);
+    }
+  }
+  ready_.insert(set);
+}
+
+vernier::State PublishedTask::save() const {
+  auto state = SupervisedTask::save();
+  if (preferences_.are_learned()) state.put("learned/references", preferences_.state());
+  return state;
+}
+
+void PublishedTask::load(const vernier::State& state) {
+  SupervisedTask::load(state);
+  ready_.clear();
+  preferences_.forget_rewards();
+  preferences_.set_state(state.part("learned/references"));
 }
 
 // A batch of texts has targets in its second tensor, but for those that have none: an example for export.
@@ -108,21 +169,33 @@ vernier::Batch PublishedTask::next() {
 }
 
 torch::Tensor PublishedTask::loss(const vernier::Batch& micro_batch) {
-  return network_->loss(texts_of(micro_batch), micro_batch.tensors.at(1));
+  if (!preferences_.are_learned()) {
+    return network_->loss(texts_of(micro_batch), micro_batch.tensors.at(1), preferences_.label_smoothing());
+  }
+  need_references("training", micro_batch.samples);
+  return preferences_.loss("training", *network_, micro_batch);
 }
 
-// Rows of texts learn different numbers of tokens, and the loss is the mean over all that an update learns.
+// Pairs count alike. Rows of texts learn different numbers of tokens, and the loss is the mean over all that an update
+// learns.
 std::optional<double> PublishedTask::weight_of(const vernier::Batch& part) const {
+  if (preferences_.are_learned()) return std::nullopt;
   if (part.tensors.empty()) return 0;
   return (part.tensors[1] >= 0).sum().item<double>();
 }
 
-// The mean over all tokens, which are not as many in each row.
+// The loss of texts is the mean over all tokens, which are not as many in each row.
 torch::Tensor PublishedTask::validate(vernier::Run& run) {
   for (const auto& text : samples_.write(*this, run.device, run.seed + static_cast<std::uint64_t>(run.step))) {
     info("sample after step ", run.step, ":\n", text);
   }
-  const auto loss = validate_with(run, [this](const vernier::Batch& batch) { return PublishedTask::loss(batch); });
+  if (preferences_.are_learned()) {
+    if (sets_.count("held_out") > 0) need_references("held_out", 1);
+    return validate_with(
+        run, [this](const vernier::Batch& pairs) { return preferences_.ratios("held_out", *network_, pairs); });
+  }
+  const auto loss = validate_with(
+      run, [this](const vernier::Batch& batch) { return network_->loss(texts_of(batch), batch.tensors.at(1)); });
   return loss.defined() ? token_loss_->mean() : loss;
 }
 

@@ -27,6 +27,10 @@
 // fields = {}           the files' names of fields, such as {text = "body"}; then only these are read
 // roles = {}            what the files' roles are, such as {bot = "assistant"}
 // batch_size = 8
+// objective = "likelihood"  of texts; "dpo", "ipo" or "hinge": which of two answers is preferred (preferences.h)
+// beta = 0.1            of these: how much the model is held to the one that training began with
+// label_smoothing = 0.0 the share of the loss that goes to all tokens alike; of dpo, of pairs that are taken for the
+//                       wrong way round
 // order = "shuffled", drop_last = false, workers = 1, prefetch = 2, recompute = "none"  see vernier/supervised_task.h
 #pragma once
 
@@ -35,8 +39,10 @@
 #include <vernier/supervised_task.h>
 
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -44,6 +50,7 @@
 #include "data.h"
 #include "folder.h"
 #include "model_files.h"
+#include "preferences.h"
 #include "samples.h"
 
 namespace language {
@@ -53,6 +60,10 @@ class PublishedTask : public vernier::SupervisedTask, public vernier::PublishedM
   PublishedTask(vernier::Options& options, Family family);
 
   void build(vernier::Run& run) override;
+  void attach(vernier::Bus& bus) override;
+  vernier::Batch example(std::int64_t samples) const override;
+  vernier::State save() const override;
+  void load(const vernier::State& state) override;
   vernier::Batch next() override;
   std::optional<double> weight_of(const vernier::Batch& part) const override;
   torch::Tensor loss(const vernier::Batch& micro_batch) override;
@@ -76,6 +87,8 @@ class PublishedTask : public vernier::SupervisedTask, public vernier::PublishedM
   void refuse_long_rows() const;
   void read_data(const vernier::Run& run);
   void learn(const Data::Sets& sets);
+  void use_losses();
+  void need_references(const std::string& set, std::int64_t batch_size);
   Texts texts_of(const vernier::Batch& batch) const;
 
   Family family_;
@@ -83,11 +96,15 @@ class PublishedTask : public vernier::SupervisedTask, public vernier::PublishedM
   std::optional<ModelFolder> kept_;  // of a trained model
   vernier::State files_;             // of the model and its tokenizer
   bool has_chats_ = false;           // it was trained on some
+  Preferences preferences_;
   Data data_;
   Samples samples_;
   double dropout_;
   std::shared_ptr<Network> network_;
   TokenLoss* token_loss_ = nullptr;
+  vernier::Run* run_ = nullptr;
+  std::map<std::string, vernier::DatasetPtr> sets_;  // "training", and "held_out" where there are some
+  std::set<std::string> ready_;                      // those whose reference is known
 };
 
 }  // namespace language

@@ -28,6 +28,10 @@
 // fields = {}           the files' names of fields, such as {text = "body"}; then only these are read
 // roles = {}            what the files' roles are, such as {bot = "assistant"}
 // batch_size = 8
+// objective = "likelihood"  of texts; "dpo", "ipo" or "hinge": which of two answers is preferred (preferences.h)
+// beta = 0.1            of these: how much the model is held to the one that training began with
+// label_smoothing = 0.0 the share of the loss that goes to all tokens alike; of dpo, of pairs that are taken for the
+//                       wrong way round
 // order = "shuffled", drop_last = false, workers = 1, prefetch = 2, recompute = "none"  see vernier/supervised_task.h
 //
 // Sources: Touvron et al. 2023, arXiv:2307.09288; for names and defaults of all families the configuration and modeling

@@ -348,4 +348,94 @@ TEST_CASE("language data: mistakes name file and line") {
   CHECK_MESSAGE(thrown.text.starts_with("'" + path + "' line 2 has 314572799 bytes; divide it"), thrown.text);
 }
 
+namespace {
+
+// The compared parts of both answers of a pair, and the text before them.
+struct Answers {
+  std::string prompt, chosen, rejected;
+  bool operator==(const Answers&) const = default;
+};
+
+Answers answers_of(const ChatTokenizer& tokenizer, const vernier::PreferenceData& data, std::int64_t index) {
+  vernier::Random random(1, 0, index);
+  const auto sample = data.dataset->get(index, random);
+  Answers answers;
+  for (const std::int64_t row : {0, 1}) {
+    std::vector<TokenId> before, compared;
+    const auto *inputs = sample[0][row].const_data_ptr<std::int64_t>(),
+               *targets = sample[1][row].const_data_ptr<std::int64_t>();
+    for (std::int64_t i = 0; i < sample[0].size(1); ++i) {
+      if (compared.empty() && (i == 0 || targets[i - 1] < 0)) before.push_back(static_cast<TokenId>(inputs[i]));
+      if (targets[i] >= 0) compared.push_back(static_cast<TokenId>(targets[i]));
+    }
+    const auto text = (*tokenizer).decode(before, true);
+    if (row == 1) CHECK(text == answers.prompt);
+    answers.prompt = text;
+    (row == 0 ? answers.chosen : answers.rejected) = (*tokenizer).decode(compared, true);
+  }
+  return answers;
+}
+
+}  // namespace
+
+TEST_CASE("preference data: the forms of TRL give the same answers behind the same prompt") {
+  const ChatTokenizer tokenizer;
+  const std::string head = "<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\n";
+  const Answers chat = {head, "yes<|im_end|>", "no<|im_end|>"};
+  const std::string user = R"({"role": "user", "content": "hi"})", yes = R"({"role": "assistant", "content": "yes"})",
+                    no = R"({"role": "assistant", "content": "no"})";
+  const std::string whole = R"("chosen": [)" + user + ", " + yes + R"(], "rejected": [)" + user + ", " + no + "]";
+  struct Form {
+    std::string line;
+    Answers answers;
+    std::map<std::string, std::string> fields = {};
+  };
+  const std::vector<Form> forms = {
+      {R"({"prompt": "a b", "chosen": " c", "rejected": " d e"})", {"a b", " c<|endoftext|>", " d e<|endoftext|>"}},
+      {R"({"prompt": [)" + user + R"(], "chosen": [)" + yes + R"(], "rejected": [)" + no + "]}", chat},
+      {"{" + whole + "}", chat},
+      {R"({"prompt": "hi", )" + whole + "}", chat, {{"chosen", "chosen"}, {"rejected", "rejected"}}},
+      {R"({"q": "a", "w": " b", "l": " c"})",
+       {"a", " b<|endoftext|>", " c<|endoftext|>"},
+       {{"prompt", "q"}, {"chosen", "w"}, {"rejected", "l"}}},
+  };
+  const TemporaryFolder folder;
+  for (const auto& [line, answers, fields] : forms) {
+    CAPTURE(line);
+    const auto data = vernier::read_preference_data(*tokenizer, folder.write("a.jsonl", line + "\n"),
+                                                    {.length = 64, .fields = fields});
+    REQUIRE(data.dataset->size() == 1);
+    const auto found = answers_of(tokenizer, data, 0);
+    CHECK(found.prompt == answers.prompt);
+    CHECK(found.chosen == answers.chosen);
+    CHECK(found.rejected == answers.rejected);
+    CHECK(data.dataset->where(0) == "'" + (folder / "a.jsonl") + "' line 1");
+  }
+}
+
+TEST_CASE("preference data: pairs without an answer are left out or refused, with their line") {
+  const ChatTokenizer tokenizer;
+  const TemporaryFolder folder;
+  const std::string good = R"({"prompt": "a", "chosen": "b", "rejected": "c"})";
+  const std::string late = R"({"prompt": "one two three four five six seven", "chosen": "b", "rejected": "c"})";
+  const auto data =
+      vernier::read_preference_data(*tokenizer, folder.write("a.jsonl", late + "\n" + good), {.length = 4});
+  CHECK(data.dataset->size() == 1);
+  CHECK(data.left_out == 1);
+  CHECK(data.dataset->where(0) == "'" + (folder / "a.jsonl") + "' line 2");
+  const std::pair<std::string, const char*> wrong[] = {
+      {R"({"prompt": "a", "completion": "b"})", "a preference has chosen and rejected"},
+      {R"({"chosen": "b", "rejected": "c"})", "the field 'prompt' is missing"},
+      {R"({"prompt": "a", "chosen": [{"role": "assistant", "content": "b"}], "rejected": []})",
+       "so that the prompt is not read"},
+      {late, "has no pair of answers"},
+  };
+  for (const auto& [line, message] : wrong) {
+    const auto path = folder.write("a.jsonl", line);
+    const auto thrown = thrown_by([&] { vernier::read_preference_data(*tokenizer, path, {.length = 4}); });
+    CHECK_MESSAGE(says(thrown.text, message), thrown.text);
+    CHECK_MESSAGE(says(thrown.text, "a.jsonl"), thrown.text);
+  }
+}
+
 }  // namespace language_data_test

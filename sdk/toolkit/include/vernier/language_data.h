@@ -76,6 +76,25 @@ struct LanguageData {
 VERNIER_API LanguageData read_language_data(const Tokenizer& tokenizer, const std::string& path,
                                             const LanguageDataOptions& options = {});
 
+// Sample: {inputs, targets}, each int64 [2, length]: row 0 has the chosen answer behind the prompt, row 1 the rejected
+// one. They are as in LanguageData, with the answers alone as targets.
+struct PreferenceData {
+  DatasetPtr dataset;
+  std::int64_t chats = 0;     // pairs that are messages
+  std::int64_t left_out = 0;  // pairs that have an answer without a token in the first `length`
+};
+
+// Reads pairs of answers to one prompt, of which people preferred the first, in the forms of TRL:
+//
+//   {"prompt": "…", "chosen": "…", "rejected": "…"}
+//   {"prompt": [{"role": …}, …], "chosen": [{"role": …}], "rejected": [{"role": …}]}
+//   {"chosen": [{"role": …}, …], "rejected": [{"role": …}, …]}   the messages that both begin with are the prompt
+//
+// As read_language_data(), but for `packs` and `learns_all`, which have no meaning here. The rest of a longer text is
+// left out.
+VERNIER_API PreferenceData read_preference_data(const Tokenizer& tokenizer, const std::string& path,
+                                                const LanguageDataOptions& options = {});
+
 // True if the name is that of a file of texts: it ends in .txt, .jsonl or .json, or in these and .gz.
 VERNIER_API bool has_texts(const std::string& path);
 

@@ -14,9 +14,9 @@ namespace {
 
 using Form = LanguageLine::Form;
 
-constexpr std::array<const char*, 11> mapped_names = {"text",          "prompt",      "completion", "messages",
-                                                      "conversations", "instruction", "input",      "output",
-                                                      "system",        "role",        "content"};
+constexpr std::array<const char*, 13> mapped_names = {"text",     "prompt",        "completion",  "chosen", "rejected",
+                                                      "messages", "conversations", "instruction", "input",  "output",
+                                                      "system",   "role",          "content"};
 
 // Stanford's, with a new line at the end, as torchtune has it.
 constexpr const char* alpaca_begin = "Below is an instruction that describes a task";
@@ -39,6 +39,7 @@ class LineForm {
   LineForm(const Json& line, const LanguageDataOptions& options, const std::string& where)
       : line_(line), options_(options), where_(where) {}
   LanguageLine read() const;
+  PreferenceLine read_preference() const;
 
  private:
   [[noreturn]] void refuse(const std::string& reason) const { vernier::refuse(where_ + reason); }
@@ -56,7 +57,8 @@ class LineForm {
   ChatMessage message_of(const Json& message) const;
   std::vector<ChatMessage> messages_of(const Json& list, const std::string& name) const;
   LanguageLine of_messages(const char* field) const;
-  LanguageLine of_prompt() const;
+  LanguageLine of_prompt(const char* answer) const;
+  LanguageLine of_whole_chat(const char* answer, std::size_t prompt) const;
   LanguageLine of_instruction() const;
   LanguageLine as_chat(std::string question, std::string answer) const;
 
@@ -173,17 +175,42 @@ LanguageLine LineForm::of_messages(const char* field) const {
 }
 
 // Texts, or lists of messages, of which the first is the prompt.
-LanguageLine LineForm::of_prompt() const {
+LanguageLine LineForm::of_prompt(const char* answer) const {
   const auto* prompt = find("prompt");
-  const auto* completion = find("completion");
-  if (!prompt->is_array())
-    return {.form = Form::prompt, .prompt = needed("prompt"), .completion = needed("completion")};
+  const auto* completion = find(answer);
+  if (!prompt->is_array()) return {.form = Form::prompt, .prompt = needed("prompt"), .completion = needed(answer)};
   refuse_unread_of_chat();
   LanguageLine result{.form = Form::messages, .messages = messages_of(*prompt, name_of("prompt"))};
   for (auto& message : result.messages) message.is_learned = false;
-  if (completion == nullptr) refuse(": the field '" + name_of("completion") + "' is missing");
-  std::ranges::move(messages_of(*completion, name_of("completion")), std::back_inserter(result.messages));
+  if (completion == nullptr) refuse(": the field '" + name_of(answer) + "' is missing");
+  std::ranges::move(messages_of(*completion, name_of(answer)), std::back_inserter(result.messages));
   return result;
+}
+
+// A chat whose first messages are the prompt.
+LanguageLine LineForm::of_whole_chat(const char* answer, std::size_t prompt) const {
+  refuse_unread_of_chat();
+  LanguageLine result{.form = Form::messages, .messages = messages_of(*find(answer), name_of(answer))};
+  for (std::size_t i = 0; i < prompt; ++i) result.messages[i].is_learned = false;
+  return result;
+}
+
+// As in TRL: without a prompt, both answers are chats that begin with it.
+PreferenceLine LineForm::read_preference() const {
+  const auto *prompt = find("prompt"), *chosen = find("chosen"), *rejected = find("rejected");
+  if (chosen == nullptr || rejected == nullptr) {
+    refuse(" has " + fields_of(line_) + "; a preference has chosen and rejected, and a prompt");
+  }
+  if (prompt != nullptr && !prompt->is_array() && chosen->is_array()) {
+    refuse(": the prompt is a text, and '" + name_of("chosen") +
+           "' a list of messages; if the messages begin with the prompt, set fields = {chosen = \"" +
+           name_of("chosen") + "\", rejected = \"" + name_of("rejected") + "\"}, so that the prompt is not read");
+  }
+  if (prompt != nullptr) return {of_prompt("chosen"), of_prompt("rejected")};
+  if (!chosen->is_array() || !rejected->is_array()) refuse(": the field 'prompt' is missing");
+  const auto [end, other] = std::ranges::mismatch(*chosen, *rejected);
+  const auto common = static_cast<std::size_t>(end - chosen->begin());
+  return {of_whole_chat("chosen", common), of_whole_chat("rejected", common)};
 }
 
 LanguageLine LineForm::as_chat(std::string question, std::string answer) const {
@@ -213,7 +240,7 @@ LanguageLine LineForm::read() const {
   for (const auto* field : {"messages", "conversations"}) {
     if (find(field) != nullptr) return of_messages(field);
   }
-  if (find("prompt") != nullptr) return of_prompt();
+  if (find("prompt") != nullptr) return of_prompt("completion");
   if (find("instruction") != nullptr) return of_instruction();
   if (find("text") != nullptr) return {.form = Form::text, .text = needed("text")};
   std::string known = "known are text, prompt with completion, instruction with output, messages, and conversations";
@@ -231,6 +258,10 @@ LanguageLine read_language_line(const Json& line, const LanguageDataOptions& opt
   return LineForm(line, options, where).read();
 }
 
+PreferenceLine read_preference_line(const Json& line, const LanguageDataOptions& options, const std::string& where) {
+  return LineForm(line, options, where).read_preference();
+}
+
 void require_known_fields(const LanguageDataOptions& options) {
   for (const auto& [name, field] : options.fields) {
     if (std::ranges::find(mapped_names, name) != mapped_names.end()) continue;
@@ -238,9 +269,12 @@ void require_known_fields(const LanguageDataOptions& options) {
     for (const auto* known : mapped_names) all += (all.empty() ? "" : ", ") + std::string(known);
     refuse("fields: no form has a field '" + shortened(name) + "'; there are " + all);
   }
-  constexpr std::pair<const char*, const char*> pairs[] = {{"prompt", "completion"}, {"instruction", "output"}};
+  constexpr std::pair<const char*, const char*> pairs[] = {
+      {"prompt", "completion"}, {"instruction", "output"}, {"chosen", "rejected"}};
+  const bool are_preferences = options.fields.count("chosen") > 0;
   for (const auto& [one, other] : pairs) {
     if (options.fields.count(one) == options.fields.count(other)) continue;
+    if (are_preferences && one == std::string_view("prompt")) continue;  // it has no completion
     const auto* missing = options.fields.count(one) == 0 ? one : other;
     refuse(c10::str("fields: ", one, " and ", other, " belong together; name the file's field of ", missing, " too"));
   }

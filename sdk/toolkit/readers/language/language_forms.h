@@ -28,6 +28,12 @@ struct LanguageLine {
 // Throws Error for a line of no known form, and for what is not read, such as calls of tools.
 LanguageLine read_language_line(const Json& line, const LanguageDataOptions& options, const std::string& where);
 
+// Both answers of a preference, each with the prompt: two lines of Form::prompt or two of Form::messages.
+struct PreferenceLine {
+  LanguageLine chosen, rejected;
+};
+PreferenceLine read_preference_line(const Json& line, const LanguageDataOptions& options, const std::string& where);
+
 void require_known_fields(const LanguageDataOptions& options);
 
 // The kind of a file by its name, whether or not it ends in .gz.

@@ -123,25 +123,52 @@ std::string LanguageTexts::where(std::size_t line) const {
   return line == 0 ? path : path + " " + unit() + " " + std::to_string(line);
 }
 
-TokenizedText LanguageTexts::tokenized(std::size_t i) const {
-  file_->require_unchanged();
+Json LanguageTexts::parsed(std::size_t i) const {
   const auto& [bytes, line] = texts_[i];
   const auto place = where(line);
-  if (line == 0) return of_text(std::string(bytes), place);
-  const auto parsed = [&] {
+  const auto text = [&] {
     try {
       return parse_json(place, unit(), std::string(bytes), most_levels);
     } catch (const Error& error) {
       refuse(message(error));
     }
   }();
-  if (!parsed.value.is_object()) refuse(place + " is not a JSON object, such as {\"text\": \"abc\"}");
-  const auto read = read_language_line(parsed.value, options_, place);
-  auto result = read.form == LanguageLine::Form::messages ? of_messages(read.messages)
-                : read.form == LanguageLine::Form::prompt ? of_prompt(read.prompt, read.completion, place)
-                                                          : of_text(read.text, place);
-  result.form = read.form;
+  if (!text.value.is_object()) refuse(place + " is not a JSON object, such as {\"text\": \"abc\"}");
+  return text.value;
+}
+
+TokenizedText LanguageTexts::of_line(const LanguageLine& line, const std::string& where) const {
+  auto result = line.form == LanguageLine::Form::messages ? of_messages(line.messages)
+                : line.form == LanguageLine::Form::prompt ? of_prompt(line.prompt, line.completion, where)
+                                                          : of_text(line.text, where);
+  result.form = line.form;
   return result;
+}
+
+TokenizedText LanguageTexts::tokenized(std::size_t i) const {
+  file_->require_unchanged();
+  const auto& [bytes, line] = texts_[i];
+  const auto place = where(line);
+  if (line == 0) return of_text(std::string(bytes), place);
+  return of_line(read_language_line(parsed(i), options_, place), place);
+}
+
+// The answers begin at one place, as in TRL: where the first of both does.
+TokenizedPreference LanguageTexts::preference(std::size_t i) const {
+  file_->require_unchanged();
+  const auto place = where(texts_[i].line);
+  if (texts_[i].line == 0) {
+    refuse(place + " is one text, and preferences are lines of .jsonl or .json with prompt, chosen and rejected");
+  }
+  const auto line = read_preference_line(parsed(i), options_, place);
+  TokenizedPreference pair{of_line(line.chosen, place), of_line(line.rejected, place)};
+  if (line.chosen.form != LanguageLine::Form::prompt) return pair;
+  const auto begin = [](const TokenizedText& text) { return std::ranges::find(text.is_learned, true); };
+  const auto of_prompt = std::min(begin(pair.chosen) - pair.chosen.is_learned.begin(),
+                                  begin(pair.rejected) - pair.rejected.is_learned.begin());
+  for (auto* text : {&pair.chosen, &pair.rejected})
+    std::fill(text->is_learned.begin() + of_prompt, text->is_learned.end(), true);
+  return pair;
 }
 
 std::vector<TokenId> LanguageTexts::encode(const std::string& text, const std::string& where, bool special) const {

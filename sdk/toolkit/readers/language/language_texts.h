@@ -18,12 +18,17 @@ struct TokenizedText {
   bool goes_on = false;  // in the next row if it is longer than one
 };
 
+struct TokenizedPreference {
+  TokenizedText chosen, rejected;
+};
+
 // Any thread may call the functions.
 class LanguageTexts {
  public:
   LanguageTexts(const Tokenizer& tokenizer, const std::string& path, const LanguageDataOptions& options);
   std::size_t size() const { return texts_.size(); }
   TokenizedText tokenized(std::size_t i) const;
+  TokenizedPreference preference(std::size_t i) const;
   // In the file, from 1; 0: the text is the whole file.
   std::size_t line(std::size_t i) const { return texts_[i].line; }
   // The unit that line() counts: "line", or "element" of an array.
@@ -37,6 +42,8 @@ class LanguageTexts {
   void read_lines(std::string_view bytes);
   void read_array(std::string_view bytes);
   std::string where(std::size_t line) const;
+  Json parsed(std::size_t i) const;
+  TokenizedText of_line(const LanguageLine& line, const std::string& where) const;
   TokenizedText of_text(const std::string& text, const std::string& where) const;
   TokenizedText of_prompt(const std::string& prompt, const std::string& completion, const std::string& where) const;
   TokenizedText of_messages(const std::vector<ChatMessage>& messages) const;
