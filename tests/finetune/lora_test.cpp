@@ -10,6 +10,7 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
+#include "compact_weight.h"
 #include "loaded_task.h"
 #include "oracle.h"
 #include "run_folder.h"
@@ -163,8 +164,16 @@ TEST_CASE("lora: only its matrices train, also in 16 bits and where blocks are c
 
 namespace {
 
-// A matrix that was stored in 8 bits, one element after the other: with a scale for each 64 elements of a row, or for a
-// whole row.
+// The nearest of the 16 numbers that bitsandbytes has.
+float nearest_nf4(float number) {
+  static const auto table = Oracle("lora")["nf4.table"];
+  const auto* first = table.const_data_ptr<float>();
+  return *std::min_element(first, first + 16,
+                           [&](float a, float b) { return std::abs(a - number) < std::abs(b - number); });
+}
+
+// A matrix that was stored in 8 or 4 bits, one element after the other: with a scale for each 64 elements of a row, or
+// for a whole row.
 torch::Tensor stored(const torch::Tensor& matrix, const std::string& base) {
   auto result = matrix.to(torch::kFloat32).contiguous().clone();
   const auto columns = result.size(1), block = columns % 64 == 0 ? 64 : columns;
@@ -172,10 +181,12 @@ torch::Tensor stored(const torch::Tensor& matrix, const std::string& base) {
   for (std::int64_t begin = 0; begin < result.numel(); begin += block) {
     float largest = 0;
     for (std::int64_t i = begin; i < begin + block; ++i) largest = std::max(largest, std::abs(numbers[i]));
-    const float scale = largest > 0 ? largest / (base == "int8" ? 127.0F : 448.0F) : 1.0F;
+    const float scale = largest > 0 ? largest / (base == "int8" ? 127.0F : base == "fp8" ? 448.0F : 1.0F) : 1.0F;
     for (std::int64_t i = begin; i < begin + block; ++i) {
       const float steps = numbers[i] / scale;
-      numbers[i] = scale * (base == "int8" ? std::nearbyint(steps) : static_cast<float>(c10::Float8_e4m3fn(steps)));
+      numbers[i] = scale * (base == "int8"  ? std::nearbyint(steps)
+                            : base == "fp8" ? static_cast<float>(c10::Float8_e4m3fn(steps))
+                                            : nearest_nf4(steps));
     }
   }
   return result;
@@ -189,9 +200,9 @@ torch::Tensor& weight_of(Tensors& weights, const std::string& layer) {
 
 }  // namespace
 
-TEST_CASE("lora: a base in 8 bits trains as the numbers do that it stands for, and is exported with them") {
+TEST_CASE("lora: a base in 8 or 4 bits trains as the numbers do that it stands for, and is exported with them") {
   for (const auto& which : {cases[0], cases[1]}) {
-    for (const std::string base : {"int8", "fp8"}) {
+    for (const std::string base : {"int8", "fp8", "nf4"}) {
       CAPTURE(which.name);
       CAPTURE(base);
       const Given given(which);
@@ -212,7 +223,7 @@ TEST_CASE("lora: a base in 8 bits trains as the numbers do that it stands for, a
           elements += entry.value().numel();
         }
       }
-      CHECK(bytes == elements);
+      CHECK(bytes == elements);  // of nf4, two numbers each
       CHECK(elements > 0);
       vernier::save_safetensors(given.folder / "base/model.safetensors", numbers);
       SmallRun plain(from_toml({given.toml + no_checkpoint}), given.folder.path());
@@ -254,10 +265,30 @@ TEST_CASE("lora: a base in 8 bits has a scale for each 64 elements of a row") {
   }
 }
 
-TEST_CASE("lora: with a base in 8 bits a resumed run has the same bits, in 16 bits and in micro-batches too") {
+TEST_CASE("oracle lora: a weight in nf4 has the bytes, the scales and the numbers of bitsandbytes") {
+  const Oracle oracle("lora");
+  torch::nn::Module module;
+  const auto matrix = oracle["nf4.matrix"].clone();
+  lora::CompactWeight weight(module, matrix, lora::Form::nf4);
+  CHECK(torch::equal(matrix, oracle["nf4.codes"]));
+  const auto zero = oracle["nf4.largest"] == 0;  // any scale is right there
+  CHECK(torch::equal(module.named_buffers()["base_scale.weight"], oracle["nf4.largest"].masked_fill(zero, 1)));
+  CHECK(torch::equal(weight.as(torch::kFloat32), oracle["nf4.numbers"]));
+  CHECK(torch::equal(weight.like(matrix.t(), torch::kBFloat16), oracle["nf4.numbers"].to(torch::kBFloat16).t()));
+  weight.expand();
+  CHECK(torch::equal(matrix, oracle["nf4.numbers"]));
+  CHECK(module.buffers().empty());
+  CHECK_THROWS_WITH_AS(lora::CompactWeight(module, torch::ones({2, 3}), lora::Form::nf4),
+                       doctest::Contains("the rows have 3"), vernier::Error);
+}
+
+TEST_CASE("lora: with a base in 4 or 8 bits a resumed run has the same bits, in 16 bits and in micro-batches too") {
   const Given given(cases[0]);
-  for (const std::string more : {"", "[precision]\nuse = 'bf16'\nlevel = 'O2'\n[accumulation]\nmicro_batches = 2\n"}) {
-    RunFolder whole(given.toml + "base = 'int8'\n" + more), parts(given.toml + "base = 'int8'\n" + more);
+  const std::pair<std::string, std::string> runs[] = {
+      {"nf4", ""}, {"int8", "[precision]\nuse = 'bf16'\nlevel = 'O2'\n[accumulation]\nmicro_batches = 2\n"}};
+  for (const auto& [base, more] : runs) {
+    const auto toml = given.toml + "base = '" + base + "'\n" + more;
+    RunFolder whole(toml), parts(toml);
     REQUIRE_MESSAGE(whole.train({"--quiet"}) == 0, whole.err);
     REQUIRE_MESSAGE(parts.train({"--quiet", "--set=run.steps=3"}) == 0, parts.err);
     REQUIRE_MESSAGE(parts.train({"--quiet", "--resume"}) == 0, parts.err);

@@ -1,9 +1,9 @@
-"""Records lora.safetensors: five steps of PEFT's LoRA on small models.
+"""Records lora.safetensors: five steps of PEFT's LoRA on small models, and a matrix in 4 bits.
 
     python3 tests/oracles/lora.py [--compare]
     python3 tests/oracles/lora.py --load BASE ADAPTER   loads what `vernier export --format peft` wrote, merged and not
 
-Needs transformers 5.23.0 and peft 0.21.2 beside what oracle.py needs. README.md says what is in the file.
+Needs transformers 5.23.0, peft 0.21.2 and bitsandbytes 0.50.2 beside what oracle.py needs. README.md says what is in the file.
 """
 
 import sys
@@ -65,7 +65,24 @@ def record():
         recorded[f"{case}.config"] = text(json.dumps(config))
         recorded[f"{case}.losses"] = torch.stack(losses)
         recorded[f"{case}.logits"] = merged(windows[0, :, :-1], use_cache=False).logits
-    return recorded
+    return recorded | in_four_bits(random)
+
+
+def in_four_bits(random):
+    """What bitsandbytes makes of a matrix in NF4 with blocks of 64."""
+    from bitsandbytes.functional import dequantize_4bit, quantize_4bit
+
+    matrix = random.normal((32, 128))
+    matrix[3, :64] = 0
+    matrix[4, :64] = torch.linspace(-1, 1, 64)
+    codes, state = quantize_4bit(matrix, blocksize=64, quant_type="nf4")
+    return {
+        "nf4.matrix": matrix,
+        "nf4.codes": codes.view(32, 64),
+        "nf4.largest": state.absmax.view(32, 2),
+        "nf4.numbers": dequantize_4bit(codes, state),
+        "nf4.table": state.code,
+    }
 
 
 @torch.no_grad()

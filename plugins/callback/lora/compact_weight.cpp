@@ -1,6 +1,10 @@
 #include "compact_weight.h"
 
+#include <ATen/ops/bucketize.h>
+#include <ATen/ops/stack.h>
 #include <ATen/ops/where.h>
+#include <c10/util/StringUtil.h>
+#include <vernier/error.h>
 
 #include <memory>
 
@@ -23,27 +27,69 @@ torch::Tensor in_blocks(const torch::Tensor& matrix) {
   return matrix.view({matrix.size(0), columns / size, size});
 }
 
+// The numbers of NF4: Dettmers et al. 2023, arXiv:2305.14314, appendix E.
+torch::Tensor nf4_numbers() {
+  return torch::tensor({-1.0F, -0.6961928009986877F, -0.5250730514526367F, -0.39491748809814453F, -0.28444138169288635F,
+                        -0.18477343022823334F, -0.09105003625154495F, 0.0F, 0.07958029955625534F, 0.16093020141124725F,
+                        0.24611230194568634F, 0.33791524171829224F, 0.44070982933044434F, 0.5626170039176941F,
+                        0.7229568362236023F, 1.0F});
+}
+
+// Two numbers to a byte. A number takes the nearest of the 16.
+torch::Tensor nf4_bytes(const torch::Tensor& numbers) {
+  const auto of = nf4_numbers();
+  const auto middles = (of.slice(0, 0, 15) + of.slice(0, 1)) / 2;
+  const auto codes = at::bucketize(numbers, middles.to(numbers.device()), /*out_int32=*/true).to(torch::kUInt8);
+  const auto pairs = codes.view({-1, 2});
+  return pairs.select(1, 0) * 16 + pairs.select(1, 1);
+}
+
+// The numbers of such bytes: each byte is looked up as the 8 bytes of two numbers.
+torch::Tensor nf4_numbers_of(const torch::Tensor& bytes) {
+  const auto of = nf4_numbers();
+  const auto all = torch::arange(256, torch::kInt64);
+  const auto pairs = at::stack({of.index_select(0, all.floor_divide(16)), of.index_select(0, all.remainder(16))}, 1);
+  const auto table = pairs.view(torch::kInt64).flatten().to(bytes.device());
+  return table.index_select(0, bytes.flatten().to(torch::kInt32)).view(torch::kFloat32);
+}
+
 }  // namespace
 
+Form form_of(const std::string& base) {
+  return base == "int8" ? Form::int8 : base == "fp8" ? Form::fp8 : Form::nf4;
+}
+
 CompactWeight::CompactWeight(torch::nn::Module& module, torch::Tensor weight, Form form)
-    : module_(&module), weight_(std::move(weight)), form_(form) {
+    : module_(&module), weight_(std::move(weight)), sizes_(weight_.sizes().vec()), form_(form) {
+  if (form == Form::nf4 && sizes_[1] % 2 == 1) {
+    vernier::refuse(c10::str("a byte has two numbers of a row, and the rows have ", sizes_[1]));
+  }
   const torch::NoGradGuard no_grad;
   const auto blocks = in_blocks(weight_.detach().to(torch::kFloat32).contiguous());
-  const auto largest = blocks.abs().amax(-1) / (form == Form::int8 ? largest_int8 : largest_fp8);
-  const auto scale = at::where(largest > 0, largest, 1.0);
+  const double largest = form == Form::int8 ? largest_int8 : form == Form::fp8 ? largest_fp8 : 1;
+  const auto scales = blocks.abs().amax(-1) / largest;
+  const auto scale = at::where(scales > 0, scales, 1.0);
   const auto steps = blocks / scale.unsqueeze(-1);
-  auto stored =
-      form == Form::int8 ? steps.round().to(torch::kInt8) : steps.to(torch::kFloat8_e4m3fn).view(torch::kUInt8);
+  const auto stored = form == Form::int8  ? steps.round().to(torch::kInt8)
+                      : form == Form::fp8 ? steps.to(torch::kFloat8_e4m3fn).view(torch::kUInt8)
+                                          : nf4_bytes(steps);
   scale_ = module.register_module("base_scale", std::make_shared<Scales>(scale))->weight;
   weight_.set_requires_grad(false);
-  weight_.set_data(stored.view(weight_.sizes()));
+  weight_.set_data(stored.view({sizes_[0], -1}));
 }
 
 torch::Tensor CompactWeight::as(torch::ScalarType dtype) const {
   const torch::NoGradGuard no_grad;
-  const auto blocks = in_blocks(weight_.detach());
-  const auto numbers = form_ == Form::int8 ? blocks : blocks.view(torch::kFloat8_e4m3fn).to(torch::kFloat32);
-  return (numbers * scale_.unsqueeze(-1)).to(dtype).view(weight_.sizes());
+  const auto stored = weight_.detach();
+  const auto numbers = form_ == Form::int8  ? stored.to(torch::kFloat32)
+                       : form_ == Form::fp8 ? stored.view(torch::kFloat8_e4m3fn).to(torch::kFloat32)
+                                            : nf4_numbers_of(stored).view(sizes_);
+  return in_blocks(numbers).mul_(scale_.unsqueeze(-1)).to(dtype).view(sizes_);
+}
+
+torch::Tensor CompactWeight::like(const torch::Tensor& view, torch::ScalarType dtype) const {
+  const auto numbers = as(dtype);
+  return view.strides() == weight_.strides() ? numbers : numbers.t();
 }
 
 void CompactWeight::expand() {

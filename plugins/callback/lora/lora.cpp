@@ -9,8 +9,8 @@
 //                           the new head of task/text, if the model has one and it gets no adapter
 //   fan_in_fan_out = false  true for a model that stores its weights as [inputs, outputs], such as task/gpt
 //   rslora = false          scale = alpha / sqrt(rank) (Kalajdzievski 2023, arXiv:2312.03732)
-//   base = "model"          the chosen layers' own weights: as the model has them, or in 8 bits, "int8" or "fp8", with
-//                           a scale for each 64 elements of a row
+//   base = "model"          the chosen layers' own weights: as the model has them, in 8 bits, "int8" or "fp8", or in 4,
+//                           "nf4", with a scale for each 64 elements of a row
 // All other weights of the model are frozen. A and B are parameters of it, "h.0.attn.c_attn.lora_A.weight", and so are
 // part of checkpoints. They are float32 unless the precision lowers the model's weights (level O2 or O3). B begins at
 // 0, and A with the numbers of PEFT after torch.manual_seed([run] seed). `vernier export --format peft` writes them as
@@ -102,7 +102,7 @@ class Lora final : public vernier::Callback, public vernier::Interceptor, public
                            "layers by name that are trained whole; none: score, if the model has one")),
         fan_in_fan_out_(options.get("fan_in_fan_out", false, "the model stores its weights as [inputs, outputs]")),
         rslora_(options.get("rslora", false, "alpha / sqrt(rank) instead of alpha / rank")),
-        base_(options.choose("base", "model", {"model", "int8", "fp8"},
+        base_(options.choose("base", "model", {"model", "int8", "fp8", "nf4"},
                              "what the chosen layers' own weights are kept as; model: as they are")),
         options_(options) {}
 
@@ -143,7 +143,7 @@ class Lora final : public vernier::Callback, public vernier::Interceptor, public
     }
     if (base_ != "model") {
       for (auto& target : targets_) {
-        target.compact.emplace(*target.module, target.weight, base_ == "int8" ? lora::Form::int8 : lora::Form::fp8);
+        make_compact(target);
       }
     }
     layers_ = vernier::Layers(weights);
@@ -238,23 +238,31 @@ class Lora final : public vernier::Callback, public vernier::Interceptor, public
     bool is_met = false;
   };
 
+  void make_compact(Target& target) const {
+    try {
+      target.compact.emplace(*target.module, target.weight, lora::form_of(base_));
+    } catch (const Error& error) {
+      options_.refuse("base", "cannot keep " + target.layer + " in 4 bits: " + vernier::message(error) +
+                                  "; leave it out of `targets`, or set base = \"int8\"");
+    }
+  }
+
   double scale() const {
     const auto rank = static_cast<double>(rank_);
     return alpha_ / (rslora_ ? std::sqrt(rank) : rank);
   }
 
-  // The layer with the numbers that its 8 bits stand for. Autocast rounds them, and the input, where it applies.
+  // The layer with the numbers that its bits stand for. Autocast rounds them, and the input, where it applies.
   static torch::Tensor compact_base(const vernier::Operation& operation, vernier::Values arguments,
                                     const vernier::LinearCall& linear, const lora::CompactWeight& compact) {
     const auto place = operation.name() == "addmm" ? 2 : 1, of_input = operation.name() == "addmm" ? 1 : 0;
     const auto given = arguments[place].toTensor();
     const auto base = [&](const torch::Tensor& input) {
       arguments[of_input] = input;
-      arguments[place] = compact.as(input.scalar_type()).as_strided(given.sizes(), given.strides());
+      arguments[place] = compact.like(given, input.scalar_type());
       return operation.proceed(std::move(arguments))[0].toTensor();
     };
-    const auto weight = [&compact, sizes = linear.weight.sizes().vec(), strides = linear.weight.strides().vec()](
-                            torch::ScalarType type) { return compact.as(type).as_strided(sizes, strides); };
+    const auto weight = [&compact, view = linear.weight](torch::ScalarType type) { return compact.like(view, type); };
     return CompactLinear::apply(linear.input, CompactLinear::Base(base), CompactLinear::Weight(weight));
   }
 
