@@ -6,7 +6,10 @@
 Needs transformers 5.23.0, peft 0.21.2 and bitsandbytes 0.50.2 beside what oracle.py needs. README.md says what is in the file.
 """
 
+import json
+import os
 import sys
+import tempfile
 
 import torch
 from oracle import Random, run
@@ -30,12 +33,41 @@ CASES = {
         GPT2 | {"resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0},
         {"r": 2, "lora_alpha": 4, "target_modules": ["c_attn"], "fan_in_fan_out": True, "lora_dropout": 0.3},
     ),
+    "dora": (
+        LLAMA | {"num_key_value_heads": 1, "attention_bias": True},
+        {"r": 3, "lora_alpha": 6, "target_modules": ["q_proj", "down_proj"], "use_dora": True},
+    ),
+    "dora_dropout": (
+        GPT2 | {"resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0, "tie_word_embeddings": False},
+        {"r": 2, "lora_alpha": 4, "target_modules": ["c_attn"], "fan_in_fan_out": True, "lora_dropout": 0.3}
+        | {"use_dora": True, "modules_to_save": ["lm_head"]},
+    ),
 }
 
 
-def record():
-    import json
+def train(model, windows):
+    optimizer = torch.optim.AdamW(
+        [parameter for parameter in model.parameters() if parameter.requires_grad], lr=1e-2, weight_decay=0.0
+    )
+    torch.manual_seed(2)  # of dropout
+    losses = []
+    for window in windows:
+        loss = loss_of(model(window[:, :-1], use_cache=False).logits, window[:, 1:])
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.detach())
+    return torch.stack(losses)
 
+
+def again(config, weights, folder, windows):
+    """The losses of five more steps, of a model that PEFT reads from its folder."""
+    base = model_of(config)
+    base.load_state_dict(weights)
+    return train(PeftModel.from_pretrained(base, folder, is_trainable=True).train(), windows)
+
+
+def record():
     random = Random(25)
     recorded = {"tokens": random.integers(0, VOCABULARY, (STEPS * BATCH * TIME + 1,))}
     windows = recorded["tokens"].unfold(0, TIME + 1, TIME).view(STEPS, BATCH, TIME + 1)
@@ -44,28 +76,26 @@ def record():
         for name, parameter in base.named_parameters():
             parameter.data.copy_(weight(random, name, parameter))
             recorded[f"{case}.base.{name}"] = parameter.data.clone()
+        before = {name: value.clone() for name, value in base.state_dict().items()}
         torch.manual_seed(1)
         model = get_peft_model(base, LoraConfig(task_type="CAUSAL_LM", **options)).train()
         for name, value in get_peft_model_state_dict(model).items():
             recorded[f"{case}.start.{name}"] = value.clone()
-        optimizer = torch.optim.AdamW(
-            [parameter for parameter in model.parameters() if parameter.requires_grad], lr=1e-2, weight_decay=0.0
-        )
-        torch.manual_seed(2)  # of dropout
-        losses = []
-        for window in windows:
-            loss = loss_of(model(window[:, :-1], use_cache=False).logits, window[:, 1:])
-            optimizer.zero_grad()
-            loss.backward()
-            optimizer.step()
-            losses.append(loss.detach())
+        losses = train(model, windows)
         for name, value in get_peft_model_state_dict(model).items():
             recorded[f"{case}.end.{name}"] = value.clone()
+        with tempfile.TemporaryDirectory() as folder:
+            model.save_pretrained(folder)
+            with open(os.path.join(folder, "adapter_config.json"), encoding="utf-8") as file:
+                config_of_adapter = json.load(file)
+            config_of_adapter["target_modules"].sort()
+            recorded[f"{case}.adapter"] = text(json.dumps(config_of_adapter))
+            recorded[f"{case}.again"] = again(config, before, folder, windows)
         merged = model.eval().merge_and_unload()
         recorded[f"{case}.config"] = text(json.dumps(config))
-        recorded[f"{case}.losses"] = torch.stack(losses)
+        recorded[f"{case}.losses"] = losses
         recorded[f"{case}.logits"] = merged(windows[0, :, :-1], use_cache=False).logits
-    return recorded | in_four_bits(random)
+    return recorded | in_four_bits(Random(26))
 
 
 def in_four_bits(random):

@@ -9,13 +9,17 @@
 //                           the new head of task/text, if the model has one and it gets no adapter
 //   fan_in_fan_out = false  true for a model that stores its weights as [inputs, outputs], such as task/gpt
 //   rslora = false          scale = alpha / sqrt(rank) (Kalajdzievski 2023, arXiv:2312.03732)
+//   dora = false            each row of a layer's weight is scaled to a length of its own, which is trained too (Liu et
+//                           al. 2024, arXiv:2402.09353)
+//   adapter = ""            a folder of PEFT, whose adapter is trained on; it says all of the above but dropout and
+//                           fan_in_fan_out, which are its own unless they are given
 //   base = "model"          the chosen layers' own weights: as the model has them, in 8 bits, "int8" or "fp8", or in 4,
 //                           "nf4", with a scale for each 64 elements of a row
-// All other weights of the model are frozen. A and B are parameters of it, "h.0.attn.c_attn.lora_A.weight", and so are
-// part of checkpoints. They are float32 unless the precision lowers the model's weights (level O2 or O3). B begins at
-// 0, and A with the numbers of PEFT after torch.manual_seed([run] seed). `vernier export --format peft` writes them as
-// a folder of PEFT; the other formats have them merged into the weights. Sources: Hu et al., LoRA, ICLR 2022;
-// peft/tuners/lora of Hugging Face's PEFT 0.21.
+// All other weights of the model are frozen. A and B are parameters of it, "h.0.attn.c_attn.lora_A.weight", as are the
+// lengths of dora, "h.0.attn.c_attn.lora_magnitude_vector.weight", and so are part of checkpoints. They are float32
+// unless the precision lowers the model's weights (level O2 or O3). B begins at 0, and A with the numbers of PEFT after
+// torch.manual_seed([run] seed). `vernier export --format peft` writes them as a folder of PEFT; the other formats have
+// them merged into the weights. Sources: Hu et al., LoRA, ICLR 2022; peft/tuners/lora of Hugging Face's PEFT 0.21.
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/ops/dropout.h>
 #include <ATen/ops/empty.h>
@@ -34,12 +38,14 @@
 #include <vernier/sdk.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <optional>
 
+#include "adapter_folder.h"
 #include "compact_weight.h"
 
 namespace {
@@ -49,6 +55,9 @@ using vernier::Error;
 using vernier::Event;
 using vernier::Run;
 
+const std::string lengths_name = "lora_magnitude_vector";
+const std::array<std::string, 3> own_parts = {"lora_A", "lora_B", lengths_name};  // modules of a layer
+
 // torch.nn.init.kaiming_uniform_(a=sqrt(5)) of a matrix with so many inputs.
 torch::Tensor kaiming_uniform(std::int64_t outputs, std::int64_t inputs, const at::Generator& generator) {
   const double gain = std::sqrt(2.0 / (1 + std::pow(std::sqrt(5.0), 2)));
@@ -56,7 +65,7 @@ torch::Tensor kaiming_uniform(std::int64_t outputs, std::int64_t inputs, const a
   return at::empty({outputs, inputs}, torch::kFloat32).uniform_(-bound, bound, generator);
 }
 
-// Holds A or B.
+// Holds A, B, or the lengths of rows.
 class Matrix final : public torch::nn::Module {
  public:
   explicit Matrix(torch::Tensor value) : weight(register_parameter("weight", std::move(value))) {}
@@ -102,9 +111,15 @@ class Lora final : public vernier::Callback, public vernier::Interceptor, public
                            "layers by name that are trained whole; none: score, if the model has one")),
         fan_in_fan_out_(options.get("fan_in_fan_out", false, "the model stores its weights as [inputs, outputs]")),
         rslora_(options.get("rslora", false, "alpha / sqrt(rank) instead of alpha / rank")),
+        dora_(options.get("dora", false, "the rows of a weight get lengths of their own, which are trained too")),
+        folder_(options.get("adapter", "", "a folder of PEFT, whose adapter is trained on")),
         base_(options.choose("base", "model", {"model", "int8", "fp8", "nf4"},
                              "what the chosen layers' own weights are kept as; model: as they are")),
-        options_(options) {}
+        options_(options) {
+    for (const char* key : {"rank", "alpha", "targets", "modules_to_save", "rslora", "dora"}) {
+      if (!folder_.empty() && options.given(key)) options.refuse(key, "is what `adapter` says; leave it out");
+    }
+  }
 
   void attach(vernier::Bus& bus) override {
     bus.on(Event::BatchReady, [this](Run&) { guard_.emplace(layers_, *this); });
@@ -128,6 +143,7 @@ class Lora final : public vernier::Callback, public vernier::Interceptor, public
 
   void adapt(Run& run) override {
     model_ = run.model;
+    if (!folder_.empty()) begin_with_folder();
     const auto generator = at::make_generator<at::CPUGeneratorImpl>(run.seed);
     vernier::Tensors weights;
     for (const auto& [layer, weight] : chosen()) {
@@ -135,17 +151,18 @@ class Lora final : public vernier::Callback, public vernier::Interceptor, public
       weights[layer + ".weight"] = weight;
     }
     choose_whole();
+    for (auto& target : targets_) {
+      if (base_ != "model") make_compact(target);
+      if (dora_) add_lengths(target);
+    }
     std::int64_t count = 0;
     for (auto& entry : run.model->named_parameters()) {
-      const bool is_own = entry.key().ends_with(".lora_A.weight") || entry.key().ends_with(".lora_B.weight");
+      const bool is_own = std::ranges::any_of(
+          own_parts, [&](const std::string& part) { return entry.key().ends_with("." + part + ".weight"); });
       entry.value().set_requires_grad(is_own || is_whole(entry.key()));
       if (is_own) count += entry.value().numel();
     }
-    if (base_ != "model") {
-      for (auto& target : targets_) {
-        make_compact(target);
-      }
-    }
+    if (adapter_) put_adapter();
     layers_ = vernier::Layers(weights);
     std::ranges::sort(targets_, {}, [](const Target& target) { return target.layer + ".weight"; });  // as layers_ does
     info(targets_.size(), " layers get ", count, " parameters; the weights of the model are frozen",
@@ -166,27 +183,27 @@ class Lora final : public vernier::Callback, public vernier::Interceptor, public
     }
     refuse_other_layout(target, call->weight);
     target.is_met = true;
-    vernier::Values results(1);
-    const auto base = target.compact ? compact_base(operation, std::move(arguments), *call, *target.compact)
-                                     : operation.proceed(std::move(arguments))[0].toTensor();
-    auto x = call->input.to(target.a.scalar_type());
-    if (dropout_ > 0 && model_->is_training()) x = at::dropout(x, dropout_, /*train=*/true);
-    const auto added = at::linear(at::linear(x, target.a), target.b) * scale();
-    results[0] = (base + added).to(base.scalar_type());
-    return results;
+    const auto base_of = [&](const torch::Tensor& input) {
+      auto own = arguments;
+      own[operation.name() == "addmm" ? 1 : 0] = input;
+      if (!target.compact) return operation.proceed(std::move(own))[0].toTensor();
+      return compact_base(operation, std::move(own), *call, *target.compact);
+    };
+    return {with_adapter(target, *call, base_of)};
   }
 
   void merge() override {
+    is_merged_ = true;  // call() knows weights by their memory, which is freed below and used again
     const torch::NoGradGuard no_grad;
     for (auto& target : targets_) {
-      auto added = at::matmul(target.b.to(torch::kFloat32), target.a.to(torch::kFloat32)) * scale();
-      if (fan_in_fan_out_) added = added.t();
+      auto sum = adapted_weight(target);
+      if (dora_) sum *= (target.lengths / sum.norm(2, 1)).unsqueeze(1);
       if (target.compact) std::exchange(target.compact, std::nullopt)->expand();
-      target.weight.copy_(target.weight.to(torch::kFloat32) + added);
-      target.module->unregister_module("lora_A");
-      target.module->unregister_module("lora_B");
+      target.weight.copy_(fan_in_fan_out_ ? sum.t() : sum);
+      for (const auto& part : own_parts) {
+        if (part != lengths_name || dora_) target.module->unregister_module(part);
+      }
     }
-    is_merged_ = true;
   }
 
   void write_adapter(const std::string& folder, const vernier::PublishedModel* published) const override {
@@ -198,6 +215,7 @@ class Lora final : public vernier::Callback, public vernier::Interceptor, public
       targets.push_back(name);
       tensors["base_model.model." + name + ".lora_A.weight"] = target.a.detach().to(torch::kFloat32);
       tensors["base_model.model." + name + ".lora_B.weight"] = target.b.detach().to(torch::kFloat32);
+      if (dora_) tensors["base_model.model." + name + "." + lengths_name] = target.lengths.detach().to(torch::kFloat32);
     }
     auto whole = nlohmann::json::array();
     for (const auto& layer : whole_) whole.push_back(name_of(layer));
@@ -217,6 +235,7 @@ class Lora final : public vernier::Callback, public vernier::Interceptor, public
         {"target_modules", targets},
         {"fan_in_fan_out", fan_in_fan_out_},
         {"use_rslora", rslora_},
+        {"use_dora", dora_},
         {"bias", "none"},
         {"modules_to_save", whole_.empty() ? nlohmann::json() : whole},
         {"inference_mode", true},
@@ -234,6 +253,7 @@ class Lora final : public vernier::Callback, public vernier::Interceptor, public
     std::string layer;
     std::shared_ptr<torch::nn::Module> module;
     torch::Tensor weight, a, b;
+    torch::Tensor lengths = {};  // of dora: [outputs]
     std::optional<lora::CompactWeight> compact = {};
     bool is_met = false;
   };
@@ -250,6 +270,29 @@ class Lora final : public vernier::Callback, public vernier::Interceptor, public
   double scale() const {
     const auto rank = static_cast<double>(rank_);
     return alpha_ / (rslora_ ? std::sqrt(rank) : rank);
+  }
+
+  // The weight with the effect of A and B, [outputs, inputs], in float32 and without a gradient.
+  torch::Tensor adapted_weight(const Target& target) const {
+    const torch::NoGradGuard no_grad;
+    const auto stored = target.compact ? target.compact->as(torch::kFloat32) : target.weight.to(torch::kFloat32);
+    const auto added = at::matmul(target.b.to(torch::kFloat32), target.a.to(torch::kFloat32)) * scale();
+    return (fan_in_fan_out_ ? stored.t() : stored) + added;
+  }
+
+  // The output of a layer. base_of: the layer alone. The lengths of rows have no gradient but by their own factors.
+  torch::Tensor with_adapter(const Target& target, const vernier::LinearCall& call,
+                             const std::function<torch::Tensor(const torch::Tensor&)>& base_of) const {
+    const auto base = base_of(call.input);
+    const bool drops = dropout_ > 0 && model_->is_training();
+    auto x = call.input.to(target.a.scalar_type());
+    if (drops) x = at::dropout(x, dropout_, /*train=*/true);
+    const auto added = at::linear(at::linear(x, target.a), target.b) * scale();
+    if (!dora_) return (base + added).to(base.scalar_type());
+    const auto factor = target.lengths / adapted_weight(target).norm(2, 1);
+    auto product = drops ? base_of(x.to(call.input.scalar_type())) : base;
+    if (call.bias.defined()) product = product - call.bias;
+    return (base + (factor - 1) * product + factor * added).to(base.scalar_type());
   }
 
   // The layer with the numbers that its bits stand for. Autocast rounds them, and the input, where it applies.
@@ -276,6 +319,10 @@ class Lora final : public vernier::Callback, public vernier::Interceptor, public
       names.push_back(entry.key().substr(0, entry.key().size() - end.size()));
       layers.emplace_back(names.back(), entry.value());
     }
+    if (adapter_) {
+      std::erase_if(layers, [&](const auto& layer) { return !adapter_->has_matrices(layer.first); });
+      return layers;
+    }
     const auto patterns = patterns_.empty() ? patterns_for(names) : patterns_;
     for (const auto& pattern : patterns) vernier::matching(names, pattern, options_, "targets", "linear layer");
     std::erase_if(layers, [&](const auto& layer) { return !vernier::matches_any(patterns, layer.first); });
@@ -296,14 +343,44 @@ class Lora final : public vernier::Callback, public vernier::Interceptor, public
             vernier::some_of(names));
   }
 
-  // The layers that the option means, by name.
-  void choose_whole() {
+  // The layers that have parameters, by name.
+  std::vector<std::string> layer_names() const {
     std::vector<std::string> names;
     for (const auto& entry : model_->named_modules("", /*include_self=*/false)) {
       if (!entry.value()->parameters().empty()) names.push_back(entry.key());
     }
+    return names;
+  }
+
+  void begin_with_folder() {
+    adapter_.emplace(folder_);
+    const auto& shape = adapter_->shape();
+    rank_ = shape.rank, alpha_ = shape.alpha, rslora_ = shape.rslora, dora_ = shape.dora;
+    if (!options_.given("dropout")) dropout_ = shape.dropout;
+    if (!options_.given("fan_in_fan_out")) fan_in_fan_out_ = shape.fan_in_fan_out;
+    adapter_->find_layers(layer_names());
+    whole_ = adapter_->whole();
+  }
+
+  void put_adapter() {
+    for (auto& target : targets_) {
+      adapter_->put(target.layer, "lora_A.weight", target.a);
+      adapter_->put(target.layer, "lora_B.weight", target.b);
+      if (dora_) adapter_->put(target.layer, lengths_name, target.lengths);
+    }
+    const auto modules = model_->named_modules();
+    for (const auto& layer : whole_) {
+      for (const auto& entry : modules[layer]->named_parameters()) adapter_->put(layer, entry.key(), entry.value());
+    }
+    adapter_->refuse_unused();
+    adapter_.reset();
+  }
+
+  // The layers that the option means, by name.
+  void choose_whole() {
+    auto names = layer_names();
     const bool is_target = std::ranges::count(targets_, "score", &Target::layer) > 0;
-    if (whole_.empty() && !is_target && std::ranges::count(names, "score") > 0) whole_ = {"score"};
+    if (whole_.empty() && !adapter_ && !is_target && std::ranges::count(names, "score") > 0) whole_ = {"score"};
     for (const auto& pattern : whole_) vernier::matching(names, pattern, options_, "modules_to_save", "layer");
     std::erase_if(names, [&](const auto& name) { return !vernier::matches_any(whole_, name); });
     whole_ = names;
@@ -331,6 +408,11 @@ class Lora final : public vernier::Callback, public vernier::Interceptor, public
     targets_.push_back({layer, module, weight, a->weight, b->weight});
   }
 
+  void add_lengths(Target& target) {
+    const auto lengths = std::make_shared<Matrix>(adapted_weight(target).norm(2, 1));
+    target.lengths = target.module->register_module(lengths_name, lengths)->weight;
+  }
+
   [[noreturn]] void refuse_other_use(const Target& target, const vernier::Operation& operation) const {
     options_.refuse("base", c10::str("is for linear layers, and the model uses the weight of ", target.layer, " in ",
                                      operation.name(), "; leave it out of `targets`"));
@@ -353,9 +435,10 @@ class Lora final : public vernier::Callback, public vernier::Interceptor, public
   std::int64_t rank_;
   double alpha_, dropout_;
   std::vector<std::string> patterns_, whole_;
-  bool fan_in_fan_out_, rslora_, is_merged_ = false;
-  std::string base_;
-  vernier::Options options_;  // for messages
+  bool fan_in_fan_out_, rslora_, dora_, is_merged_ = false;
+  std::string folder_, base_;
+  std::optional<lora::AdapterFolder> adapter_;  // while adapt() puts it into the model
+  vernier::Options options_;                    // for messages
 
   std::shared_ptr<torch::nn::Module> model_;
   std::vector<Target> targets_;
