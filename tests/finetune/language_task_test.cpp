@@ -2,6 +2,8 @@
 #include <ATen/ops/cross_entropy_loss.h>
 #include <doctest/doctest.h>
 #include <torch/csrc/autograd/function.h>
+#include <vernier/published_model.h>
+#include <vernier/safetensors.h>
 #include <vernier/supervised_task.h>
 #include <vernier/tokenizer.h>
 
@@ -302,6 +304,58 @@ TEST_CASE("language task: mistakes in the data are refused in one line") {
   CHECK(contains(refusal([&] { LoadedTask("gpt", without); }), "`data` is needed"));
   const auto unused = plain.load({{"data", list<std::string>({})}});
   CHECK(contains(refusal([&] { unused->next(); }), "nothing to train on"));
+}
+
+TEST_CASE("language task: new tokens get rows that are the mean of the others, in the export too") {
+  for (const char* variant : {"gpt2", "gpt2_untied", "llama", "llama_tied"}) {
+    CAPTURE(variant);
+    const Texts texts(variant, "{\"text\": \"one <a> two<b>\"}\n{\"text\": \"three<a>\"}\n");
+    const auto old = load(texts);
+    const auto task_of = [](const LoadedTask& loaded) { return dynamic_cast<vernier::PublishedModel*>(&*loaded.task); };
+    task_of(old)->write_published(texts.given.folder / "old");
+    const Table more = {{"folder", value(texts.given.folder / "old")},
+                        {"weights", value("folder")},
+                        {"new_tokens", list<std::string>({"<a>", "<|endoftext|>", "<b>"})}};
+    const auto grown = load(texts, more);
+    task_of(grown)->write_published(texts.given.folder / "grown");
+    const auto before = vernier::load_safetensors(texts.given.folder / "old/model.safetensors"),
+               after = vernier::load_safetensors(texts.given.folder / "grown/model.safetensors");
+    const auto size = Texts::vocabulary();
+    std::size_t changed = 0;
+    for (const auto& [name, tensor] : after) {
+      const auto& was = before.at(name);
+      if (tensor.sizes() == was.sizes()) {
+        CHECK(torch::equal(tensor, was));
+        continue;
+      }
+      ++changed;
+      CHECK(tensor.size(0) == size + 2);
+      CHECK(torch::equal(tensor.slice(0, 0, size), was));
+      CHECK(distance(tensor.slice(0, size), was.mean(0).expand({2, was.size(1)})) <= 1e-6);
+    }
+    CHECK(changed == (std::string(variant).ends_with("untied") || std::string(variant) == "llama" ? 2 : 1));
+    const auto written = vernier::open_tokenizer(texts.given.folder / "grown");
+    CHECK(written->id("<a>") == size);
+    CHECK(written->id("<b>") == size + 1);
+    const auto batch = grown->next();
+    CHECK((batch.tensors[0] == size).sum().item<std::int64_t>() +
+              (batch.tensors[1] == size).sum().item<std::int64_t>() >
+          0);
+    grown->loss(batch).backward();
+  }
+}
+
+TEST_CASE("language task: new tokens that do not fit are refused") {
+  const Texts texts("llama");
+  struct Wrong {
+    std::vector<std::string> words;
+    const char* message;
+  };
+  const Wrong all[] = {{{"<a>", "<a>"}, "twice"}, {{""}, "an empty word"}};
+  for (const auto& [words, message] : all) {
+    const auto thrown = thrown_by([&, &words = words] { load(texts, {{"new_tokens", list(words)}}); });
+    CHECK_MESSAGE(says(thrown.text, message), thrown.text);
+  }
 }
 
 }  // namespace language_task_test

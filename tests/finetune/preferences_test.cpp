@@ -2,6 +2,7 @@
 // reference was recorded.
 #include <ATen/ops/cross_entropy_loss.h>
 #include <doctest/doctest.h>
+#include <torch/types.h>
 #include <vernier/model_adapter.h>
 #include <vernier/published_model.h>
 #include <vernier/safetensors.h>
@@ -15,6 +16,7 @@
 
 #include "oracle.h"
 #include "run_folder.h"
+#include "same_tensors.h"
 #include "small_run.h"
 #include "temporary_folder.h"
 #include "thrown.h"

@@ -184,7 +184,7 @@ std::vector<DatasetPtr> Data::texts_of(const std::vector<std::string>& files, Mo
   if (tokenizer->vocabulary() > model.vocabulary) {
     vernier::refuse(c10::str("the tokenizer of ", folder, " has ", tokenizer->vocabulary(),
                              " tokens, and the model of ", model.folder, " ", model.vocabulary,
-                             "; give the model's own tokenizer"));
+                             "; give the model's own tokenizer, or name those that are new in new_tokens"));
   }
   std::vector<DatasetPtr> all;
   for (const auto& file : files) {

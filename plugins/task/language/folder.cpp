@@ -78,8 +78,8 @@ bool is_weight_type(torch::ScalarType type) {
 // Puts the tensors of one file after the other into the network.
 class Reader {
  public:
-  Reader(Network& network, const Layout& layout)
-      : layout_(layout), is_tied_(network.is_tied()), has_head_(network.has_head()) {
+  Reader(Network& network, const Layout& layout, bool grows)
+      : layout_(layout), is_tied_(network.is_tied()), has_head_(network.has_head()), grows_(grows) {
     for (const auto& entry : network.named_parameters()) {
       missing_.insert(own_name(entry.key()));
       parameters_[own_name(entry.key())] = entry.value();
@@ -106,7 +106,8 @@ class Reader {
                       ", which the model of its config.json has");
     }
     if (!head_.defined()) return;
-    const auto& embedding = parameters_.at(layout_.embedding);
+    auto embedding = parameters_.at(layout_.embedding);
+    if (grows_ && head_.dim() == 2) embedding = embedding.slice(0, 0, head_.size(0));
     if (head_.sizes() == embedding.sizes() && head_.to(torch::kFloat32).equal(embedding)) return;
     refuse_tensor(head_file_, head,
                   "differs from the token embedding, and tie_word_embeddings of config.json says that they are one; "
@@ -137,6 +138,7 @@ class Reader {
     }
     auto& parameter = found->second;
     if (missing_.erase(name) == 0) refuse_tensor(file, published, "is there twice");
+    if (grows(name, tensor, parameter)) return put_rows(file, published, tensor, parameter);
     if (tensor.sizes() != parameter.sizes()) {
       refuse_tensor(file, published,
                     c10::str("is ", tensor.sizes(), ", and must be ", parameter.sizes(), " by config.json"));
@@ -146,11 +148,30 @@ class Reader {
     }
     const torch::NoGradGuard no_grad;
     parameter.copy_(tensor);
+    refuse_not_finite(file, published, parameter);
+  }
+
+  static void refuse_not_finite(const std::string& file, const std::string& published, const torch::Tensor& parameter) {
     if (!parameter.isfinite().all().item<bool>()) refuse_tensor(file, published, "has a number that is not finite");
   }
 
+  // True for a token embedding or a head with fewer rows than the model's.
+  bool grows(const std::string& name, const torch::Tensor& tensor, const torch::Tensor& parameter) const {
+    return grows_ && (name == layout_.embedding || name == head) && tensor.dim() == 2 &&
+           is_weight_type(tensor.scalar_type()) && tensor.size(1) == parameter.size(1) &&
+           tensor.size(0) < parameter.size(0);
+  }
+
+  static void put_rows(const std::string& file, const std::string& published, const torch::Tensor& tensor,
+                       torch::Tensor& parameter) {
+    const torch::NoGradGuard no_grad;
+    parameter.slice(0, 0, tensor.size(0)).copy_(tensor);
+    parameter.slice(0, tensor.size(0)).copy_(tensor.to(torch::kFloat32).mean(0, /*keepdim=*/true));
+    refuse_not_finite(file, published, parameter);
+  }
+
   const Layout& layout_;
-  bool is_tied_, has_head_;
+  bool is_tied_, has_head_, grows_;
   vernier::Tensors parameters_;
   std::set<std::string> missing_;
   torch::Tensor head_;
@@ -186,8 +207,8 @@ std::string published_name(const Layout& layout, const std::string& name) {
   return layout.prefix + name;
 }
 
-void read_weights(const std::string& folder, Network& network, const Layout& layout) {
-  Reader reader(network, layout);
+void read_weights(const std::string& folder, Network& network, const Layout& layout, bool grows) {
+  Reader reader(network, layout, grows);
   for (const auto& file : weight_files(folder)) reader.take(file);
   reader.finish(folder);
 }

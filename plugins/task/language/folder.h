@@ -34,8 +34,9 @@ std::string published_name(const Layout& layout, const std::string& name);
 // Copies the weights of a folder into a new network. float64, float32, float16 and bfloat16 are read, whatever the
 // config says. Masks and rotary tables, which some files have, are left out, and so is the head of a tied model if it
 // equals the embedding. Throws Error with file and tensor for a tensor that is missing, unknown, there twice, or of
-// another shape or dtype. A network whose head for tokens was taken away leaves out the heads of the files.
-void read_weights(const std::string& folder, Network& network, const Layout& layout);
+// another shape or dtype. A network whose head for tokens was taken away leaves out the heads of the files. grows: the
+// token embedding and the head may have more rows than the files; a new one is the mean of those that are there.
+void read_weights(const std::string& folder, Network& network, const Layout& layout, bool grows = false);
 
 // Writes a folder that transformers' from_pretrained() reads: model.safetensors, and `files` (model_files.h), whose
 // config.json gets the dtype of the weights. All parameters of the network are written, so an adapter must be merged

@@ -1,15 +1,18 @@
 #include "model_files.h"
 
+#include <c10/util/StringUtil.h>
 #include <unistd.h>
 #include <vernier/data_file.h>
 #include <vernier/error.h>
 #include <vernier/json_text.h>
+#include <vernier/tokenizer.h>
 
 #include <algorithm>
 #include <array>
 #include <cstring>
 #include <fstream>
 #include <nlohmann/json.hpp>
+#include <set>
 
 namespace language {
 
@@ -107,6 +110,47 @@ void add_end(vernier::State& files, std::int64_t token) {
   ends.push_back(token);
   json["eos_token_id"] = ends;
   put_text(files, generation, vernier::json_text(json, 2) + "\n");
+}
+
+void add_tokens(vernier::State& files, const std::vector<std::string>& words) {
+  auto json = Json::parse(text_of(files, "tokenizer.json"), nullptr, false);
+  auto config = Json::parse(text_of(files, "config.json"), nullptr, false);
+  if (!json.is_object()) vernier::refuse("new_tokens needs a tokenizer with a tokenizer.json, and there is none");
+  if (!config.is_object() || !config.value("vocab_size", Json()).is_number_integer()) {
+    vernier::refuse("new_tokens needs vocab_size in the model's config.json, a whole number");
+  }
+  const ModelFolder folder(files);
+  const auto tokenizer = vernier::open_tokenizer(folder.path());
+  const auto rows = config["vocab_size"].get<std::int64_t>();
+  auto size = static_cast<std::int64_t>(tokenizer->vocabulary());
+  std::set<std::int64_t> named;
+  for (const auto& word : words) {
+    if (word.empty()) vernier::refuse("new_tokens has an empty word");
+    if (std::ranges::count(words, word) > 1) vernier::refuse("new_tokens has '" + word + "' twice");
+    auto id = size;
+    if (const auto known = tokenizer->id(word)) {
+      id = *known;
+    } else {
+      ++size;
+      json["added_tokens"].push_back({{"id", id},
+                                      {"content", word},
+                                      {"single_word", false},
+                                      {"lstrip", false},
+                                      {"rstrip", false},
+                                      {"normalized", false},
+                                      {"special", true}});
+    }
+    named.insert(id);
+  }
+  for (auto id = rows; id < size; ++id) {
+    if (named.count(id) > 0) continue;
+    vernier::refuse(c10::str("the tokenizer has ", size, " tokens and the model ", rows,
+                             ", and new_tokens does not name token ", id,
+                             "; name all that are new, or give the model's own tokenizer"));
+  }
+  config["vocab_size"] = std::max(rows, size);
+  put_text(files, "tokenizer.json", vernier::json_text(json, 2) + "\n");
+  put_text(files, "config.json", vernier::json_text(config, 2) + "\n");
 }
 
 ModelFolder::ModelFolder(const vernier::State& files) {

@@ -5,6 +5,7 @@
 
 #include <filesystem>
 #include <string>
+#include <vector>
 
 namespace language {
 
@@ -17,6 +18,10 @@ void write_model_files(const vernier::State& files, const std::filesystem::path&
 
 // Adds a token to those that end a text by generation_config.json.
 void add_end(vernier::State& files, std::int64_t token);
+
+// Adds words to the tokenizer as special tokens, if it does not have them yet, and raises vocab_size of config.json to
+// hold them. Throws Error without a tokenizer.json, or if the tokenizer has tokens that neither words nor model have.
+void add_tokens(vernier::State& files, const std::vector<std::string>& words);
 
 // A folder of its own with such files, as long as it lives.
 class ModelFolder {

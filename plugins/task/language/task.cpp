@@ -18,6 +18,8 @@ PublishedTask::PublishedTask(vernier::Options& options, Family family)
       folder_(options.require<std::string>("folder", "the folder of a published model, with config.json")),
       weights_(options.choose("weights", "folder", {"folder", "random"},
                               "what training begins with; random: drawn by [run] seed")),
+      new_tokens_(options.get("new_tokens", std::vector<std::string>{},
+                              "special tokens that tokenizer and model get, unless the tokenizer has them")),
       preferences_(options),
       data_(options, preferences_.are_learned()),
       samples_(options),
@@ -38,11 +40,18 @@ void PublishedTask::build(vernier::Run& run) {
     has_chats_ = learned().integer("has_chats") != 0;
     kept_.emplace(files_);
     data_.forget_tokenizer();
+  } else if (!new_tokens_.empty()) {
+    files_ = read_model_files(folder_, tokenizer_folder());
+    add_tokens(files_, new_tokens_);
+    kept_.emplace(files_);
+    data_.forget_tokenizer();
   }
   const Config config(model_folder());
   require_model_type(config, family_.layout.model_types);
   network_ = family_.make(config, dropout_, run.seed);
-  if (weights_ == "folder" && !is_trained()) read_weights(folder_, *network_, family_.layout);
+  if (weights_ == "folder" && !is_trained()) {
+    read_weights(folder_, *network_, family_.layout, !new_tokens_.empty());
+  }
   network_->run_blocks_by([this](const Network::Part& block, const torch::Tensor& x) { return recomputed(block, x); });
   set_model(network_, [this](const vernier::Batch& batch) { return network_->forward(texts_of(batch)); });
   use_losses();
@@ -106,7 +115,7 @@ void PublishedTask::read_data(const vernier::Run& run) {
 
 // A trained model is used without its data, and without the folders that it came from.
 void PublishedTask::learn(const Data::Sets& sets) {
-  files_ = read_model_files(folder_, tokenizer_folder());
+  if (!kept_) files_ = read_model_files(folder_, tokenizer_folder());
   has_chats_ = sets.has_chats;
   vernier::State facts;
   facts.put("files", files_);

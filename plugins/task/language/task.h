@@ -6,6 +6,8 @@
 //                       trained
 // weights = "folder"    "random": draws new ones by [run] seed, for which config.json is enough
 // tokenizer = ""        folder of the tokenizer for texts; empty: the model's folder
+// new_tokens = []       special tokens that the tokenizer gets, unless it has them. Embedding and head of the model get
+//                       rows for them, if they have too few, each the mean of the others
 // context = 256         tokens that a window or a row of texts predicts
 // validation = []       held-out files of the same kind
 // validation_share = 0.1  the share of windows held out if there are no such files, drawn by [run] seed; 0: none
@@ -93,7 +95,8 @@ class PublishedTask : public vernier::SupervisedTask, public vernier::PublishedM
 
   Family family_;
   std::string folder_, weights_;
-  std::optional<ModelFolder> kept_;  // of a trained model
+  std::vector<std::string> new_tokens_;
+  std::optional<ModelFolder> kept_;  // of a trained model, or of one with new tokens
   vernier::State files_;             // of the model and its tokenizer
   bool has_chats_ = false;           // it was trained on some
   Preferences preferences_;

@@ -7,6 +7,8 @@
 //                       trained
 // weights = "folder"    "random": draws new ones by [run] seed, for which config.json is enough
 // tokenizer = ""        folder of the tokenizer for texts; empty: the model's folder
+// new_tokens = []       special tokens that the tokenizer gets, unless it has them. Embedding and head of the model get
+//                       rows for them, if they have too few, each the mean of the others
 // context = 256         tokens that a window or a row of texts predicts
 // validation = []       held-out files of the same kind
 // validation_share = 0.1  the share of windows held out if there are no such files, drawn by [run] seed; 0: none
