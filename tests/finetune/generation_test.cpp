@@ -5,6 +5,10 @@
 #include <vernier/generation.h>
 
 #include <functional>
+#include <map>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <set>
 
 #include "loaded_task.h"
 #include "oracle.h"
@@ -65,10 +69,10 @@ struct Scripted final : vernier::LanguageModel {
   std::string tokenizer_folder() const override { return ""; }
   bool reads_bytes() const override { return bytes_; }
   torch::Tensor next_logits(const torch::Tensor& tokens, KeyValueCache* cache) override {
-    const auto seen = tokens.size(0) + (cache == nullptr ? 0 : cache->length());
-    if (cache != nullptr) cache->end_pass(tokens.size(0));
-    auto logits = torch::zeros({256});
-    logits[script_.at(static_cast<std::size_t>(seen) - 1)] = 9;
+    const auto seen = tokens.size(1) + (cache == nullptr ? 0 : cache->length());
+    if (cache != nullptr) cache->end_pass(tokens.size(1));
+    auto logits = torch::zeros({1, 256});
+    logits[0][script_.at(static_cast<std::size_t>(seen) - 1)] = 9;
     return logits;
   }
 
@@ -81,6 +85,30 @@ Tokens bytes_in(const std::string& text) {
   Tokens bytes;
   for (const unsigned char byte : text) bytes.push_back(byte);
   return bytes;
+}
+
+// As GenerationConfig of transformers has them.
+GenerationOptions options_of(const nlohmann::json& given) {
+  GenerationOptions options;
+  options.max_tokens = 15;
+  options.sampling.temperature = 0;
+  options.sampling.repetition_penalty = given.value("repetition_penalty", 1.0);
+  options.sampling.no_repeat_ngram = given.value("no_repeat_ngram_size", 0);
+  options.min_tokens = given.value("min_new_tokens", 0);
+  options.min_length = given.value("min_length", 0);
+  const auto ends = given.value("eos_token_id", nlohmann::json::array());
+  options.ends = ends.is_array() ? ends.get<Tokens>() : Tokens{ends.get<TokenId>()};
+  return options;
+}
+
+vernier::BeamOptions beams_of(const nlohmann::json& given) {
+  using Early = vernier::BeamOptions::Early;
+  vernier::BeamOptions beams;
+  beams.beams = given["num_beams"];
+  beams.length_penalty = given.value("length_penalty", 1.0);
+  const auto early = given.value("early_stopping", nlohmann::json(false));
+  beams.early_stopping = early.is_string() ? Early::never : early.get<bool>() ? Early::yes : Early::no;
+  return beams;
 }
 
 }  // namespace
@@ -126,6 +154,122 @@ TEST_CASE("oracle generation: whole texts are those of transformers, with the ca
   }
 }
 
+TEST_CASE("oracle generation: beams, limits of the length and log-probabilities are those of transformers") {
+  const auto searches = nlohmann::json::parse(bytes_of(Oracle("generation")["searches"]));
+  REQUIRE(searches.size() == 55);
+  std::map<std::string, std::unique_ptr<PublishedFolder>> folders;
+  std::map<std::string, std::unique_ptr<LoadedTask>> tasks;
+  for (const auto& search : searches) {
+    const auto variant = search["variant"].get<std::string>();
+    if (!tasks.contains(variant)) {
+      folders[variant] = std::make_unique<PublishedFolder>(variant);
+      tasks[variant] = std::make_unique<LoadedTask>(published_folder::task_of(variant), folders[variant]->table());
+    }
+    auto& model = model_of(*tasks[variant]);
+    const auto& given = search["options"];
+    CAPTURE(search.dump());
+    const auto prompt = search["prompt"].get<Tokens>();
+    GenerationOptions options = options_of(given);
+    std::vector<Tokens> texts;
+    std::vector<double> numbers;
+    if (!given.contains("num_beams")) {
+      options.likeliest = 1;
+      texts.emplace_back();
+      vernier::Generation one(model, options, torch::kCPU);
+      const auto take = [&](const vernier::GeneratedToken& token) {
+        texts[0].push_back(token.id);
+        numbers.push_back(token.log_probability);
+        return token.likeliest.size() == 1;
+      };
+      one.add(prompt, {}, {{take, [](GenerationEnd) {}}});
+      while (one.size() > 0) one.step();
+    } else {
+      for (const bool caches : {false, true}) {
+        options.uses_cache = caches;
+        texts.clear();
+        numbers.clear();
+        for (const auto& text : vernier::search_beams(model, prompt, options, beams_of(given), torch::kCPU)) {
+          if (std::ssize(texts) == given["num_return_sequences"]) break;
+          texts.push_back(text.tokens);
+          numbers.push_back(text.score);
+        }
+        CHECK(texts == search["texts"].get<std::vector<Tokens>>());
+      }
+    }
+    CHECK(texts == search["texts"].get<std::vector<Tokens>>());
+    const auto expected = search[given.contains("num_beams") ? "scores" : "logprobs"].get<std::vector<double>>();
+    REQUIRE(numbers.size() == expected.size());
+    for (std::size_t i = 0; i < numbers.size(); ++i) CHECK(numbers[i] == doctest::Approx(expected[i]).epsilon(1e-5));
+  }
+}
+
+TEST_CASE("generation: texts of a batch are those that each has alone, whenever they come and end") {
+  for (const std::string variant :
+       {"gpt2", "llama_grouped", "llama_dynamic", "mistral", "gemma2", "gemma3", "smollm3"}) {
+    CAPTURE(variant);
+    const PublishedFolder given(variant);
+    auto task = given.load();
+    auto& model = model_of(task);
+    for (const bool slides : {false, true}) {
+      GenerationOptions options;
+      options.max_tokens = 20;
+      options.ends = {2, 13};
+      options.slides = slides;
+      std::vector<Text> alone, together(9);
+      vernier::Generation all(model, options, torch::kCPU);
+      for (std::size_t i = 0; i < together.size(); ++i) {
+        auto& text = together[i];
+        Tokens prompt;
+        for (std::size_t j = 0; j < 1 + (i * 5) % 7; ++j) prompt.push_back(static_cast<TokenId>((i + 3 * j) % 29));
+        alone.push_back(text_of(model, prompt, options, i));
+        text.tokens = prompt;
+        all.add(prompt, at::make_generator<at::CPUGeneratorImpl>(i),
+                {{[&](const vernier::GeneratedToken& token) {
+                    text.tokens.push_back(token.id);
+                    return true;
+                  },
+                  [&](GenerationEnd end) { text.end = end; }}});
+        if (i % 2 == 1) all.step();  // some are there already
+      }
+      while (all.size() > 0) all.step();
+      for (std::size_t i = 0; i < together.size(); ++i) {
+        CHECK(together[i].tokens == alone[i].tokens);
+        CHECK(together[i].end == alone[i].end);
+      }
+    }
+  }
+}
+
+TEST_CASE("generation: several texts behind one prompt draw in turn, and equal each other where nothing is drawn") {
+  const PublishedFolder given("llama");
+  auto task = given.load();
+  GenerationOptions options;
+  options.max_tokens = 10;
+  const auto texts_of = [&](std::uint64_t seed) {
+    std::vector<Tokens> texts(4);
+    std::vector<vernier::Generation::Text> takers;
+    for (auto& text : texts) {
+      takers.push_back({[&](const vernier::GeneratedToken& token) {
+                          text.push_back(token.id);
+                          return true;
+                        },
+                        [](GenerationEnd) {}});
+    }
+    vernier::Generation all(model_of(task), options, torch::kCPU);
+    all.add({4, 14, 23}, at::make_generator<at::CPUGeneratorImpl>(seed), takers);
+    while (all.size() > 0) all.step();
+    return texts;
+  };
+  const auto drawn = texts_of(1);
+  CHECK(drawn == texts_of(1));
+  CHECK(drawn != texts_of(2));
+  CHECK(std::set<Tokens>(drawn.begin(), drawn.end()).size() == 4);
+  options.sampling.temperature = 0;
+  const auto likeliest = texts_of(1);
+  CHECK(std::set<Tokens>(likeliest.begin(), likeliest.end()).size() == 1);
+  CHECK(likeliest[0].size() == 10);
+}
+
 TEST_CASE("generation: logits through the cache are those of the whole text, in passes of any length") {
   const torch::NoGradGuard no_grad;
   const Oracle models("published_models");
@@ -140,9 +284,9 @@ TEST_CASE("generation: logits through the cache are those of the whole text, in 
     for (const std::int64_t pass : {5, 1, 1, 3, 1, 4, 1}) {
       const auto seen = cache.length();
       if (seen + pass > most) break;
-      const auto cached = model.next_logits(text.slice(0, seen, seen + pass), &cache);
+      const auto cached = model.next_logits(text.slice(0, seen, seen + pass).unsqueeze(0), &cache);
       CHECK(cache.length() == seen + pass);
-      CHECK(distance(cached, model.next_logits(text.slice(0, 0, seen + pass), nullptr)) <= tolerance);
+      CHECK(distance(cached, model.next_logits(text.slice(0, 0, seen + pass).unsqueeze(0), nullptr)) <= tolerance);
     }
     CHECK(cache.length() >= 10);
   }
@@ -183,7 +327,7 @@ TEST_CASE("generation: a text ends at the model's last position, or slides on wi
   for (std::size_t i = 40; i < greedy.size(); ++i) {
     const Tokens last(greedy.begin() + static_cast<std::ptrdiff_t>(i) - 24,
                       greedy.begin() + static_cast<std::ptrdiff_t>(i));
-    const auto logits = model.next_logits(torch::tensor(last, torch::kInt64), nullptr);
+    const auto logits = model.next_logits(torch::tensor(last, torch::kInt64).unsqueeze(0), nullptr);
     CHECK(logits.argmax().item<TokenId>() == greedy[i]);
   }
 }

@@ -48,6 +48,22 @@ RULES = [
 TEXTS = [("gpt2", 3, 20), ("gpt2_by_layer", 5, 18), ("llama", 4, 24), ("llama_grouped", 4, 24), ("llama_biases", 1, 24)]
 TEXT_RULES = [(1.0, 0.0, 0, 1.0, 0.0), (1.3, 0.0, 0, 1.0, 0.0), (1.0, 1.0, 0, 1.0, 0.0), (1.2, 0.8, 10, 0.9, 0.02)]
 
+# Beam search, and greedy search with limits: options of GenerationConfig.
+BEAM_VARIANTS = ["gpt2", "llama_grouped", "mistral", "gemma2", "qwen3"]
+SEARCHES = [
+    {"num_beams": 3, "num_return_sequences": 3},
+    {"num_beams": 4, "num_return_sequences": 2, "eos_token_id": [3, 9, 17], "early_stopping": True},
+    {"num_beams": 4, "num_return_sequences": 4, "eos_token_id": [3, 9, 17], "length_penalty": 2.0},
+    {"num_beams": 4, "num_return_sequences": 4, "eos_token_id": [5, 11], "length_penalty": -1.0},
+    {"num_beams": 2, "num_return_sequences": 2, "eos_token_id": [5, 11, 12, 20], "early_stopping": "never"},
+    {"num_beams": 5, "num_return_sequences": 5, "eos_token_id": 4, "early_stopping": "never", "length_penalty": 0.0},
+    {"num_beams": 3, "num_return_sequences": 3, "eos_token_id": [3, 9, 17], "min_new_tokens": 6, "repetition_penalty": 1.4},
+    {"num_beams": 3, "num_return_sequences": 3, "eos_token_id": [3, 9], "min_length": 8, "no_repeat_ngram_size": 2},
+    {"no_repeat_ngram_size": 1},
+    {"no_repeat_ngram_size": 3, "eos_token_id": [3, 9, 17], "min_new_tokens": 5},
+    {"eos_token_id": list(range(0, 29, 2)), "min_length": 9, "repetition_penalty": 1.2},
+]
+
 
 def processors_of(rule):
     """In the order of transformers' GenerationMixin._get_logits_processor."""
@@ -73,6 +89,16 @@ def logits_of(random, row):
     return logits
 
 
+def recorded_model(models, variant):
+    config = json.loads(bytes(models[variant + ".config"].tolist()))
+    model = model_of(config)
+    for name, parameter in model.named_parameters():
+        shape = "x".join(str(size) for size in parameter.shape)
+        parameter.data.copy_(models[f"weight.{name} {shape}"])
+    model.generation_config = GenerationConfig(pad_token_id=0)
+    return model
+
+
 def generate(model, prompt, rule, count, seed):
     penalty, temperature, top_k, top_p, min_p = rule
     is_drawn = temperature > 0
@@ -82,6 +108,27 @@ def generate(model, prompt, rule, count, seed):
     )
     torch.manual_seed(seed)
     return model.generate(prompt[None], attention_mask=torch.ones_like(prompt)[None], generation_config=config)[0]
+
+
+def search(model, prompt, options):
+    """The texts behind the prompt, without what fills them up, and their scores or the tokens' log-probabilities."""
+    config = GenerationConfig(
+        **{"max_new_tokens": 15, "pad_token_id": 0, "eos_token_id": None, "do_sample": False} | options,
+        output_scores=True,
+        output_logits=True,
+        return_dict_in_generate=True,
+    )
+    result = model.generate(prompt[None], attention_mask=torch.ones_like(prompt)[None], generation_config=config)
+    texts = [row[len(prompt) :].tolist() for row in result.sequences]
+    ends = options.get("eos_token_id")
+    ends = ends if isinstance(ends, list) else [ends]
+    for text in texts:
+        first = next((i for i, token in enumerate(text) if token in ends), len(text))
+        del text[first:]
+    if "num_beams" in options:
+        return {"texts": texts, "scores": result.sequences_scores.tolist()}
+    logits = torch.stack(result.logits)[: len(texts[0]), 0].log_softmax(-1)
+    return {"texts": texts, "logprobs": logits.gather(1, torch.tensor(texts[0])[:, None])[:, 0].tolist()}
 
 
 @torch.no_grad()
@@ -101,15 +148,17 @@ def record():
 
     models = load_file(os.path.join(HERE, "published_models.safetensors"))
     for variant, length, count in TEXTS:
-        config = json.loads(bytes(models[variant + ".config"].tolist()))
-        model = model_of(config)
-        for name, parameter in model.named_parameters():
-            shape = "x".join(str(size) for size in parameter.shape)
-            parameter.data.copy_(models[f"weight.{name} {shape}"])
-        model.generation_config = GenerationConfig(pad_token_id=0)
+        model = recorded_model(models, variant)
         prompt = models["tokens"][0, :length].clone()
         texts = [generate(model, prompt, rule, count, 7 + i) for i, rule in enumerate(TEXT_RULES)]
         recorded |= {variant + ".prompt": prompt, variant + ".texts": torch.stack(texts)}
+    searches = []
+    for variant in BEAM_VARIANTS:
+        model = recorded_model(models, variant)
+        for i, options in enumerate(SEARCHES):
+            prompt = models["tokens"][1, i : i + 2 + i % 4]
+            searches.append({"variant": variant, "prompt": prompt.tolist(), "options": options} | search(model, prompt, options))
+    recorded["searches"] = torch.tensor(list(json.dumps(searches).encode()), dtype=torch.uint8)
     return recorded
 
 

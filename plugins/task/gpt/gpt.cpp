@@ -203,7 +203,7 @@ class Gpt final : public vernier::Task, public vernier::LanguageModel, public ve
   std::string tokenizer_folder() const override { return ""; }
   bool reads_bytes() const override { return true; }
   torch::Tensor next_logits(const torch::Tensor& tokens, vernier::KeyValueCache* cache) override {
-    return network_->next_logits({.tokens = tokens.unsqueeze(0), .cache = cache});
+    return network_->next_logits({.tokens = tokens, .cache = cache});
   }
 
   vernier::ExportedModel exported_model() override {

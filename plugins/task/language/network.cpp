@@ -1,6 +1,7 @@
 #include "network.h"
 
 #include <ATen/CPUGeneratorImpl.h>
+#include <ATen/ops/arange.h>
 #include <ATen/ops/cross_entropy_loss.h>
 #include <ATen/ops/dropout.h>
 #include <ATen/ops/linear.h>
@@ -55,6 +56,10 @@ Sight::Sight(const Texts& texts, std::int64_t window) : cache(texts.cache) {
   if (texts.segments.defined()) {
     const auto is_same = texts.segments.unsqueeze(2) == texts.segments.unsqueeze(1);
     mask = is_same.logical_and(causal_mask(0, time, window, is_same.device())).unsqueeze(1);
+  } else if (const auto begins = texts.begins(); begins.defined()) {
+    const auto columns = at::arange(past + time, begins.options());
+    const auto is_own = (columns >= begins.unsqueeze(1)).view({-1, 1, 1, past + time});
+    mask = causal_mask(past, time, window, begins.device()).logical_and(is_own);
   } else if (past == 0 && window == 0) {
     is_causal = true;
   } else if (time > 1 || window > 0) {
@@ -133,10 +138,14 @@ torch::Tensor Network::loss_of_sums(const Texts& texts, const torch::Tensor& tar
   return value.detach() + (line - line.detach());
 }
 
-torch::Tensor Network::next_logits(const Texts& text) {
-  const auto last = features(text).select(1, -1);
-  if (text.cache != nullptr) text.cache->end_pass(text.tokens.size(1));
-  return logits(last)[0];
+torch::Tensor Network::next_logits(Texts texts) {
+  if (const auto begins = texts.begins(); begins.defined()) {
+    const auto columns = at::arange(texts.past(), texts.past() + texts.tokens.size(1), begins.options());
+    texts.positions = columns - begins.unsqueeze(1);
+  }
+  const auto last = features(texts).select(1, -1);
+  if (texts.cache != nullptr) texts.cache->end_pass(texts.tokens.size(1));
+  return logits(last);
 }
 
 torch::Tensor add_matrix(torch::nn::Module& module, const std::string& name, std::int64_t rows, std::int64_t columns) {

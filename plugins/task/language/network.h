@@ -20,8 +20,10 @@ struct Texts {
   torch::Tensor tokens;                     // int64 [batch, time]
   torch::Tensor positions = {};             // int64 [batch, time]: the place of each in its text; undefined: the column
   torch::Tensor segments = {};              // int64 [batch, time]: the number of its text; undefined: a row is one text
-  vernier::KeyValueCache* cache = nullptr;  // has the tokens before these; positions and segments are undefined then
+  vernier::KeyValueCache* cache = nullptr;  // has the tokens before these; segments are undefined then
   std::int64_t past() const { return cache == nullptr ? 0 : cache->length(); }
+  // The first column of each text, int64 [batch]; undefined if all begin in the first column.
+  torch::Tensor begins() const { return cache == nullptr ? torch::Tensor() : cache->begins(tokens.device()); }
 };
 
 // The tokens that attention may look at.
@@ -56,8 +58,8 @@ class Network : public torch::nn::Module {
   // logits at once. With gradients on, that is 0-dim and differentiable.
   using OfSums = std::function<torch::Tensor(const torch::Tensor& sums)>;
   torch::Tensor loss_of_sums(const Texts& texts, const torch::Tensor& targets, const OfSums& loss);
-  // Logits [vocabulary] of the token after the only text, and of no other.
-  torch::Tensor next_logits(const Texts& text);
+  // Logits [batch, vocabulary] of the token after each text, and of no other. Positions are those of the cache.
+  torch::Tensor next_logits(Texts texts);
   virtual std::int64_t vocabulary() const = 0;
   std::int64_t width() const { return head().size(1); }
   virtual std::int64_t longest() const = 0;  // tokens of a sequence; 0: there is no limit

@@ -209,7 +209,7 @@ torch::Tensor PublishedTask::validate(vernier::Run& run) {
 }
 
 torch::Tensor PublishedTask::next_logits(const torch::Tensor& tokens, vernier::KeyValueCache* cache) {
-  return network_->next_logits({.tokens = tokens.unsqueeze(0), .cache = cache});
+  return network_->next_logits({.tokens = tokens, .cache = cache});
 }
 
 std::string PublishedTask::published_name(const std::string& name) const {

@@ -1,15 +1,19 @@
-// Sources of the rules: RepetitionPenaltyLogitsProcessor, TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper
-// and MinPLogitsWarper of Hugging Face's transformers 5 (generation/logits_process.py).
+// Sources of the rules: NoRepeatNGramLogitsProcessor, MinLengthLogitsProcessor, MinNewTokensLengthLogitsProcessor,
+// RepetitionPenaltyLogitsProcessor, TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper and MinPLogitsWarper of
+// Hugging Face's transformers 5 (generation/logits_process.py).
 #include <ATen/ops/empty.h>
 #include <ATen/ops/tensor.h>
 #include <ATen/ops/where.h>
+#include <ATen/ops/zeros.h>
 #include <torch/types.h>
 #include <vernier/error.h>
 #include <vernier/generation.h>
 
 #include <algorithm>
 #include <limits>
-#include <optional>
+#include <numeric>
+
+#include "text/generation_rules.h"
 
 namespace vernier {
 
@@ -48,14 +52,19 @@ torch::Tensor above_share(const torch::Tensor& scores, double min_p) {
   return scores.masked_fill(probabilities < min_p * probabilities.max(), -infinity);
 }
 
-// Nothing where the logits are not finite: a diverged network has no next token.
-std::optional<std::int64_t> drawn(const torch::Tensor& logits, const torch::Tensor& text, const Sampling& sampling,
-                                  const at::Generator& generator) {
-  if (!logits.isfinite().all().item<bool>()) return std::nullopt;
-  const auto scores = sampling_scores(logits, text, sampling);
-  if (sampling.temperature == 0) return scores.argmax().item<std::int64_t>();
-  return scores.softmax(0).unsqueeze(0).multinomial(1, false, generator).item<std::int64_t>();
+// Every token that would make a sequence of n tokens that the text has already.
+torch::Tensor without_repeats(torch::Tensor scores, const torch::Tensor& text, std::int64_t n) {
+  const auto* tokens = text.const_data_ptr<std::int64_t>();
+  const auto size = text.size(0), last = size - (n - 1);  // where the sequence begins that the next token ends
+  if (last < 0) return scores;
+  scores = scores.clone();
+  for (std::int64_t i = 0; i + n <= size; ++i) {
+    if (std::equal(tokens + i, tokens + i + n - 1, tokens + last)) scores[tokens[i + n - 1]] = -infinity;
+  }
+  return scores;
 }
+
+}  // namespace
 
 void require_readable(const LanguageModel& model, const std::vector<TokenId>& text, bool slides) {
   if (text.empty()) refuse("the prompt is empty, and the model needs a token to continue; give a word at least");
@@ -70,30 +79,15 @@ void require_readable(const LanguageModel& model, const std::vector<TokenId>& te
                   "; shorten it, or let the model see the last ones alone (--slide)"));
 }
 
-// The new tokens of a text, through a cache as long as it stays valid.
-class Reader {
- public:
-  Reader(LanguageModel& model, const GenerationOptions& options, torch::Device device)
-      : model_(model), uses_cache_(options.uses_cache), device_(device) {}
-
-  torch::Tensor logits_after(const torch::Tensor& text) {
-    const auto size = text.size(0), most = model_.cacheable(), longest = model_.longest();
-    if (uses_cache_ && (most == 0 || size <= most)) {
-      return model_.next_logits(text.slice(0, cache_.length()).to(device_), &cache_);
-    }
-    cache_.clear();
-    const auto seen = longest == 0 ? size : std::min(size, longest);
-    return model_.next_logits(text.slice(0, size - seen).to(device_), nullptr);
+torch::Tensor without_ends(const torch::Tensor& scores, const GenerationOptions& options, std::int64_t made,
+                           std::int64_t size) {
+  if (made >= options.min_tokens && size >= options.min_length) return scores;
+  auto rest = scores.clone();
+  for (const auto end : options.ends) {
+    if (end >= 0 && end < rest.size(0)) rest[end] = -infinity;
   }
-
- private:
-  LanguageModel& model_;
-  bool uses_cache_;
-  torch::Device device_;
-  KeyValueCache cache_;
-};
-
-}  // namespace
+  return rest;
+}
 
 LanguageModel::~LanguageModel() = default;
 void LanguageModel::use_trained(const State&, bool) {}
@@ -102,6 +96,9 @@ std::string LanguageModel::model_folder() const {
 }
 std::vector<std::string> LanguageModel::end_words() const {
   return {};
+}
+std::string LanguageModel::chat_template() const {
+  return "";
 }
 
 std::int64_t LanguageModel::cacheable() const {
@@ -124,16 +121,71 @@ std::pair<torch::Tensor, torch::Tensor> KeyValueCache::add(std::int64_t layer, c
   return {own.keys.narrow(2, 0, whole), own.values.narrow(2, 0, whole)};
 }
 
+torch::Tensor KeyValueCache::begins(torch::Device device) const {
+  const bool is_ragged = std::ranges::any_of(begins_, [](auto begin) { return begin > 0; });
+  return is_ragged ? at::tensor(begins_, torch::kInt64).to(device) : torch::Tensor();
+}
+
+void KeyValueCache::keep(const std::vector<std::int64_t>& rows) {
+  if (rows.empty()) return clear();
+  std::vector<std::int64_t> begins, all(static_cast<std::size_t>(this->rows()));
+  std::iota(all.begin(), all.end(), 0);
+  for (const auto row : rows) begins.push_back(begins_.empty() ? 0 : begins_.at(static_cast<std::size_t>(row)));
+  const auto unused = *std::ranges::min_element(begins);
+  if (rows == all && unused == 0) return;
+  for (auto& begin : begins) begin -= unused;
+  for (auto& [keys, values] : layers_) {
+    const auto index = at::tensor(rows, torch::kInt64).to(keys.device());
+    for (auto* part : {&keys, &values}) {
+      *part = part->narrow(2, unused, length_ - unused).index_select(0, index);
+    }
+  }
+  begins_ = std::move(begins);
+  length_ -= unused;
+}
+
+void KeyValueCache::join(const KeyValueCache& other) {
+  if (length_ == 0) {
+    *this = other;
+    return;
+  }
+  const auto whole = std::max(length_, other.length_);
+  const auto joined = [&](const torch::Tensor& mine, const torch::Tensor& theirs) {
+    auto both =
+        at::zeros({mine.size(0) + theirs.size(0), mine.size(1), std::max(whole + whole / 2, first_room), mine.size(3)},
+                  mine.options());
+    both.narrow(0, 0, mine.size(0)).narrow(2, whole - length_, length_).copy_(mine.narrow(2, 0, length_));
+    both.narrow(0, mine.size(0), theirs.size(0))
+        .narrow(2, whole - other.length_, other.length_)
+        .copy_(theirs.narrow(2, 0, other.length_));
+    return both;
+  };
+  const auto add_begins = [&](const KeyValueCache& from, std::vector<std::int64_t>& to) {
+    for (std::size_t row = 0; row < static_cast<std::size_t>(from.rows()); ++row) {
+      to.push_back((from.begins_.empty() ? 0 : from.begins_.at(row)) + whole - from.length_);
+    }
+  };
+  std::vector<std::int64_t> begins;
+  add_begins(*this, begins);
+  add_begins(other, begins);
+  for (std::size_t i = 0; i < layers_.size(); ++i) {
+    layers_[i] = {joined(layers_[i].keys, other.layers_[i].keys), joined(layers_[i].values, other.layers_[i].values)};
+  }
+  begins_ = std::move(begins);
+  length_ = whole;
+}
+
 void KeyValueCache::clear() {
   layers_.clear();
+  begins_.clear();
   length_ = 0;
 }
 
 torch::Tensor sampling_scores(const torch::Tensor& logits, const torch::Tensor& text, const Sampling& sampling) {
   auto scores = logits.to(torch::kCPU, torch::kFloat32);
-  if (sampling.repetition_penalty != 1) {
-    scores = penalised(scores, text.to(torch::kCPU, torch::kInt64), sampling.repetition_penalty);
-  }
+  const auto seen = text.to(torch::kCPU, torch::kInt64).contiguous();
+  if (sampling.repetition_penalty != 1) scores = penalised(scores, seen, sampling.repetition_penalty);
+  if (sampling.no_repeat_ngram > 0) scores = without_repeats(scores, seen, sampling.no_repeat_ngram);
   if (sampling.temperature == 0) return scores;
   scores = scores / std::max(sampling.temperature, coldest);
   if (sampling.top_k > 0) scores = best_k(scores, sampling.top_k);
@@ -142,24 +194,118 @@ torch::Tensor sampling_scores(const torch::Tensor& logits, const torch::Tensor& 
   return scores;
 }
 
-GenerationEnd generate(LanguageModel& model, std::vector<TokenId> text, const GenerationOptions& options,
-                       torch::Device device, at::Generator generator, const std::function<bool(TokenId)>& take) {
-  require_readable(model, text, options.slides);
+Generation::Generation(LanguageModel& model, GenerationOptions options, torch::Device device)
+    : model_(model), options_(std::move(options)), device_(device) {}
+
+void Generation::add(const std::vector<TokenId>& prompt, const at::Generator& generator, std::vector<Text> texts) {
+  require_readable(model_, prompt, options_.slides);
   const torch::NoGradGuard no_grad;
-  std::vector<std::int64_t> all(text.begin(), text.end());
-  Reader reader(model, options, device);
-  for (std::int64_t i = 0; i < options.max_tokens; ++i) {
-    if (!options.slides && model.longest() > 0 && std::ssize(all) > model.longest()) return GenerationEnd::longest;
-    const auto seen = at::tensor(all, torch::kInt64);
-    const auto logits = reader.logits_after(seen).to(torch::kCPU, torch::kFloat32);
-    const auto next = drawn(logits, seen, options.sampling, generator);
-    if (!next) return GenerationEnd::not_finite;
-    const auto token = static_cast<TokenId>(*next);
-    if (std::ranges::find(options.ends, token) != options.ends.end()) return GenerationEnd::end_token;
-    if (!take(token)) return GenerationEnd::caller;
-    all.push_back(*next);
+  Row row{.tokens = {prompt.begin(), prompt.end()},
+          .prompt = std::ssize(prompt),
+          .generator = generator,
+          .text = {},
+          .logits = {},
+          .is_cached = true};
+  row.is_cached = fits_cache(row);
+  if (row.is_cached) {
+    KeyValueCache cache;
+    row.logits = model_.next_logits(at::tensor(row.tokens, torch::kInt64).unsqueeze(0).to(device_), &cache)[0];
+    cache.keep(std::vector<std::int64_t>(texts.size(), 0));
+    cache_.join(cache);
+  } else {
+    row.logits = logits_without_cache(row);
   }
-  return GenerationEnd::max_tokens;
+  row.logits = row.logits.to(torch::kCPU, torch::kFloat32);
+  for (auto& text : texts) {
+    rows_.push_back(row);
+    rows_.back().text = std::move(text);
+  }
+}
+
+bool Generation::fits_cache(const Row& row) const {
+  const auto most = model_.cacheable();
+  return options_.uses_cache && row.is_cached && (most == 0 || std::ssize(row.tokens) <= most);
+}
+
+torch::Tensor Generation::logits_without_cache(const Row& row) const {
+  const auto size = std::ssize(row.tokens), longest = model_.longest();
+  const auto seen = longest == 0 ? size : std::min(size, longest);
+  const auto tokens = at::tensor(row.tokens, torch::kInt64).slice(0, size - seen).unsqueeze(0).to(device_);
+  return model_.next_logits(tokens, nullptr)[0];
+}
+
+// Draws the next token of a text. Returns false if the text has ended.
+bool Generation::goes_on(Row& row) {
+  const auto end = [&](GenerationEnd reason) {
+    row.text.end(reason);
+    return false;
+  };
+  if (!row.logits.isfinite().all().item<bool>()) return end(GenerationEnd::not_finite);
+  const auto made = std::ssize(row.tokens) - row.prompt;
+  const auto allowed = without_ends(row.logits, options_, made, std::ssize(row.tokens));
+  const auto scores = sampling_scores(allowed, at::tensor(row.tokens, torch::kInt64), options_.sampling);
+  const auto next = options_.sampling.temperature == 0
+                        ? scores.argmax().item<std::int64_t>()
+                        : scores.softmax(0).unsqueeze(0).multinomial(1, false, row.generator).item<std::int64_t>();
+  GeneratedToken token{.id = static_cast<TokenId>(next)};
+  if (std::ranges::find(options_.ends, token.id) != options_.ends.end()) return end(GenerationEnd::end_token);
+  if (options_.likeliest >= 0) {
+    const auto all = row.logits.log_softmax(0);
+    token.log_probability = all[next].item<double>();
+    const auto [values, ids] = all.topk(std::min(options_.likeliest, all.size(0)));
+    for (std::int64_t i = 0; i < ids.size(0); ++i) {
+      token.likeliest.emplace_back(ids[i].item<TokenId>(), values[i].item<double>());
+    }
+  }
+  if (!row.text.take(token)) return end(GenerationEnd::caller);
+  row.tokens.push_back(next);
+  if (made + 1 == options_.max_tokens) return end(GenerationEnd::max_tokens);
+  const auto longest = model_.longest();
+  const bool is_over = !options_.slides && longest > 0 && std::ssize(row.tokens) > longest;
+  return !is_over || end(GenerationEnd::longest);
+}
+
+void Generation::step() {
+  const torch::NoGradGuard no_grad;
+  std::vector<std::int64_t> cached;  // rows of the cache that stay
+  std::vector<Row> left;
+  std::int64_t place = 0;
+  for (auto& row : rows_) {
+    const bool was_cached = row.is_cached, stays = goes_on(row);
+    row.is_cached = stays && fits_cache(row);
+    if (row.is_cached) cached.push_back(place);
+    if (was_cached) ++place;
+    if (stays) left.push_back(std::move(row));
+  }
+  rows_ = std::move(left);
+  cache_.keep(cached);
+  read_new_tokens();
+}
+
+void Generation::read_new_tokens() {
+  std::vector<std::int64_t> tokens;
+  for (const auto& row : rows_) {
+    if (row.is_cached) tokens.push_back(row.tokens.back());
+  }
+  torch::Tensor logits;
+  if (!tokens.empty()) {
+    logits = model_.next_logits(at::tensor(tokens, torch::kInt64).unsqueeze(1).to(device_), &cache_)
+                 .to(torch::kCPU, torch::kFloat32);
+  }
+  std::int64_t place = 0;
+  for (auto& row : rows_) {
+    row.logits = row.is_cached ? logits[place++] : logits_without_cache(row).to(torch::kCPU, torch::kFloat32);
+  }
+}
+
+GenerationEnd generate(LanguageModel& model, const std::vector<TokenId>& text, const GenerationOptions& options,
+                       torch::Device device, const at::Generator& generator, const std::function<bool(TokenId)>& take) {
+  auto end = GenerationEnd::caller;
+  Generation one(model, options, device);
+  one.add(text, generator,
+          {{[&](const GeneratedToken& token) { return take(token.id); }, [&](GenerationEnd reason) { end = reason; }}});
+  while (one.size() > 0) one.step();
+  return end;
 }
 
 }  // namespace vernier
