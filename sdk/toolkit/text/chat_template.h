@@ -1,0 +1,35 @@
+// The template of a tokenizer's folder that turns messages into a text: Jinja, as apply_chat_template of Hugging Face's
+// transformers 5 renders it.
+#pragma once
+
+#include <vernier/abi.h>
+
+#include <optional>
+#include <string>
+
+#include "files/json.h"
+#include "text/jinja/statements.h"
+
+namespace vernier {
+
+class VERNIER_API ChatTemplate {
+ public:
+  // where: for messages. variables: further ones, such as bos_token. Throws Error for what is no Jinja.
+  ChatTemplate(const std::string& source, std::string where, OrderedJson variables = OrderedJson::object());
+  // Reads chat_template.jinja, or else tokenizer_config.json; returns nothing if neither has a template.
+  static std::optional<ChatTemplate> of_folder(const std::string& folder);
+
+  // Returns the text of messages, an array of objects. add_generation_prompt: it ends where an answer begins. tools:
+  // null, or an array that the template describes. Throws Error, with the line, where the template does.
+  std::string render(const OrderedJson& messages, bool add_generation_prompt, const OrderedJson& tools = nullptr) const;
+
+ private:
+  std::string where_;
+  OrderedJson variables_;
+  jinja::Statement program_;
+};
+
+// Throws Error, with its place, for a message that no model of texts can read: without a role, or with an image.
+VERNIER_API void require_messages(const OrderedJson& messages, const std::string& where);
+
+}  // namespace vernier

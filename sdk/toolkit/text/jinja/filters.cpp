@@ -1,0 +1,436 @@
+// Sources: Python's methods of str and dict; the filters and tests of Jinja 3.1 (jinja2/filters.py, jinja2/tests.py);
+// tojson of Hugging Face's transformers 5 (utils/chat_template_utils.py).
+#include <vernier/error.h>
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <map>
+
+#include "operations.h"
+#include "run.h"
+
+namespace vernier::jinja {
+
+namespace {
+
+bool is_capital(char c) {
+  return c >= 'A' && c <= 'Z';
+}
+bool is_small(char c) {
+  return c >= 'a' && c <= 'z';
+}
+
+enum class Case { upper, lower, title, capital };
+
+std::string in_case(const std::string& text, Case wanted) {
+  std::string result;
+  bool begins = true;
+  for (const char c : text) {
+    if (static_cast<unsigned char>(c) >= 0x80) refuse("upper and lower case of letters beyond ASCII are not supported");
+    const bool up = wanted == Case::upper || (wanted != Case::lower && begins);
+    begins = wanted == Case::title && !is_capital(c) && !is_small(c);
+    result += up && is_small(c) ? static_cast<char>(c - 32) : !up && is_capital(c) ? static_cast<char>(c + 32) : c;
+  }
+  return result;
+}
+
+std::string replaced(const std::string& text, const std::string& from, const std::string& to, std::int64_t most) {
+  if (from.empty()) refuse("replace() of an empty text is not supported");
+  std::string result;
+  std::size_t at = 0;
+  for (std::int64_t i = 0; most < 0 || i < most; ++i) {
+    const auto found = text.find(from, at);
+    if (found == std::string::npos) break;
+    result += text.substr(at, found - at) + to;
+    Run::require_small(result.size());
+    at = found + from.size();
+  }
+  return result + text.substr(at);
+}
+
+List split(const std::string& text, const std::string* by, std::int64_t most) {
+  List parts;
+  if (by != nullptr) {
+    if (by->empty()) refuse("split() by an empty text");
+    std::size_t at = 0;
+    for (auto found = text.find(*by); found != std::string::npos && (most < 0 || std::ssize(parts) < most);
+         found = text.find(*by, at)) {
+      parts.emplace_back(text.substr(at, found - at));
+      at = found + by->size();
+    }
+    parts.emplace_back(text.substr(at));
+    return parts;
+  }
+  auto rest = stripped(text, true, false);
+  while (!rest.empty()) {
+    const auto characters = characters_of(rest);
+    std::size_t size = 0;
+    for (const auto one : characters) {
+      if (stripped(one, true, false).empty()) break;
+      size += one.size();
+    }
+    if (most >= 0 && std::ssize(parts) == most) size = rest.size();
+    parts.emplace_back(most >= 0 && std::ssize(parts) == most ? rest : rest.substr(0, size));
+    rest = stripped(rest.substr(size), true, false);
+  }
+  return parts;
+}
+
+// One of several texts at the beginning or the end.
+bool has_end(const std::string& text, const Value& given, bool at_end) {
+  const auto is_there = [&](const Value& one) {
+    if (one.text() == nullptr) refuse("startswith() and endswith() take texts");
+    return at_end ? text.ends_with(*one.text()) : text.starts_with(*one.text());
+  };
+  return given.list() != nullptr ? std::ranges::any_of(*given.list(), is_there) : is_there(given);
+}
+
+const std::string& text_in(const Arguments& given, std::size_t place, const char* what) {
+  const auto* value = given.find(place, "");
+  if (value == nullptr || value->text() == nullptr) refuse(std::string(what) + "() needs a text");
+  return *value->text();
+}
+
+std::int64_t whole_in(const Arguments& given, std::size_t place, const char* name, std::int64_t fallback) {
+  const auto* value = given.find(place, name);
+  return value == nullptr || value->is<None>() ? fallback : value->whole();
+}
+
+Value method_of_text(const std::string& text, const std::string& name, const Arguments& given) {
+  if (name == "strip" || name == "lstrip" || name == "rstrip") {
+    const auto* characters = given.find(0, "chars");
+    const auto* chosen = characters == nullptr ? nullptr : characters->text();
+    return stripped(text, name != "rstrip", name != "lstrip", chosen);
+  }
+  if (name == "startswith" || name == "endswith") {
+    if (given.places.size() != 1) refuse(name + "() takes one argument");
+    return has_end(text, given.places[0], name == "endswith");
+  }
+  if (name == "split") {
+    const auto* by = given.find(0, "sep");
+    return split(text, by == nullptr ? nullptr : by->text(), whole_in(given, 1, "maxsplit", -1));
+  }
+  if (name == "replace") {
+    return replaced(text, text_in(given, 0, "replace"), text_in(given, 1, "replace"), whole_in(given, 2, "count", -1));
+  }
+  if (name == "upper") return in_case(text, Case::upper);
+  if (name == "lower") return in_case(text, Case::lower);
+  if (name == "title") return in_case(text, Case::title);
+  if (name == "capitalize") return in_case(text, Case::capital);
+  if (name == "removeprefix" || name == "removesuffix") {
+    const auto& end = text_in(given, 0, name.c_str());
+    if (!has_end(text, end, name == "removesuffix")) return text;
+    return name == "removeprefix" ? text.substr(end.size()) : text.substr(0, text.size() - end.size());
+  }
+  if (name == "find") {
+    const auto found = text.find(text_in(given, 0, "find"));
+    return found == std::string::npos ? Value(-1) : Value(size_of(text.substr(0, found)));
+  }
+  if (name == "count") {
+    return std::ssize(split(text, &text_in(given, 0, "count"), -1)) - 1;
+  }
+  if (name == "join") {
+    std::string result;
+    if (given.places.size() != 1) refuse("join() takes one list");
+    for (const auto& item : items_of(given.places[0])) {
+      if (item.text() == nullptr) refuse("join() takes texts");
+      Run::require_small((result += *item.text() + text).size());
+    }
+    return result.substr(0, result.size() - std::min(result.size(), text.size()));
+  }
+  if (name == "isdigit") {
+    return !text.empty() && std::ranges::all_of(text, [](char c) { return c >= '0' && c <= '9'; });
+  }
+  refuse("the method " + name + "() of texts is not supported");
+}
+
+Value pairs_of(const Map& map) {
+  List list;
+  for (const auto& [key, value] : map) list.emplace_back(List{key, value});
+  return list;
+}
+
+using Filter = std::function<Value(Run&, const Value&, const Arguments&)>;
+
+std::string text_of(const Value& value) {
+  return str(value);
+}
+
+Value joined(const Value& value, const Arguments& given) {
+  const auto* between = given.find(0, "d");
+  const auto* attribute = given.find(1, "attribute");
+  std::string result;
+  bool is_first = true;
+  for (const auto& item : items_of(value)) {
+    if (!is_first && between != nullptr) result += str(*between);
+    is_first = false;
+    result += str(attribute == nullptr ? item : item_of(item, *attribute));
+    Run::require_small(result.size());
+  }
+  return result;
+}
+
+// The argument of select(), reject() and so on: a test with its own arguments, or whether the value is true.
+bool chosen(const Value& value, const Arguments& given, std::size_t place) {
+  if (place >= given.places.size()) return is_true(value);
+  if (given.places[place].text() == nullptr) refuse("a test must be named by a text");
+  const Arguments rest{{given.places.begin() + static_cast<std::ptrdiff_t>(place) + 1, given.places.end()}, {}};
+  return passes(*given.places[place].text(), value, rest);
+}
+
+Value selected(const Value& value, const Arguments& given, bool by_attribute, bool keeps) {
+  if (by_attribute && given.places.empty()) refuse("selectattr and rejectattr need the name of an attribute");
+  List list;
+  for (const auto& item : items_of(value)) {
+    const auto& looked_at = by_attribute ? item_of(item, given.places[0]) : item;
+    if (chosen(looked_at, given, by_attribute ? 1 : 0) == keeps) list.push_back(item);
+  }
+  return list;
+}
+
+Value mapped(Run& run, const Value& value, const Arguments& given) {
+  List list;
+  const auto* attribute = given.find(SIZE_MAX, "attribute");
+  for (const auto& item : items_of(value)) {
+    if (attribute != nullptr) {
+      auto part = item_of(item, *attribute);
+      const auto* fallback = given.find(SIZE_MAX, "default");
+      list.push_back(part.is<Undefined>() && fallback != nullptr ? *fallback : part);
+    } else {
+      if (given.places.empty() || given.places[0].text() == nullptr) refuse("map needs the name of a filter");
+      list.push_back(
+          filtered(run, *given.places[0].text(), item, {{given.places.begin() + 1, given.places.end()}, {}}));
+    }
+  }
+  return list;
+}
+
+Value sorted(const Value& value, const Arguments& given) {
+  auto list = items_of(value);
+  const auto* attribute = given.find(2, "attribute");
+  const auto* reverse = given.find(0, "reverse");
+  const auto* sensitive = given.find(1, "case_sensitive");
+  const auto key = [&](const Value& item) {
+    auto part = attribute == nullptr ? item : item_of(item, *attribute);
+    const bool keeps = sensitive != nullptr && is_true(*sensitive);
+    return part.text() == nullptr || keeps ? part : Value(in_case(*part.text(), Case::lower));
+  };
+  std::ranges::stable_sort(list, [&](const Value& a, const Value& b) {
+    return reverse != nullptr && is_true(*reverse) ? is_less(key(b), key(a)) : is_less(key(a), key(b));
+  });
+  return list;
+}
+
+Value unique(const Value& value) {
+  List list;
+  for (const auto& item : items_of(value)) {
+    const bool is_there = std::ranges::any_of(list, [&](const Value& one) { return are_equal(one, item); });
+    if (!is_there) list.push_back(item);
+  }
+  return list;
+}
+
+Value reversed(const Value& value) {
+  auto list = items_of(value);
+  std::ranges::reverse(list);
+  if (value.text() == nullptr) return list;
+  std::string text;
+  for (const auto& one : list) text += *one.text();
+  return text;
+}
+
+Value indented(const Value& value, const Arguments& given) {
+  const auto* width = given.find(0, "width");
+  const auto* first = given.find(1, "first");
+  const auto* blank = given.find(2, "blank");
+  const std::string by = width != nullptr && width->text() != nullptr
+                             ? *width->text()
+                             : std::string(static_cast<std::size_t>(width == nullptr ? 4 : width->whole()), ' ');
+  std::string result;
+  bool is_first = true;
+  const std::string line_break = "\n";
+  for (const auto& line : split(str(value), &line_break, -1)) {
+    const bool indents =
+        is_first ? first != nullptr && is_true(*first) : !line.text()->empty() || (blank != nullptr && is_true(*blank));
+    result += (is_first ? "" : "\n") + (indents ? by : "") + *line.text();
+    is_first = false;
+  }
+  return result;
+}
+
+Value whole_of(const Value& value, const Arguments& given) {
+  if (value.is_number()) return static_cast<std::int64_t>(value.real());
+  const auto text = value.text() == nullptr ? std::string() : stripped(*value.text(), true, true);
+  std::int64_t number = 0;
+  const auto [end, trouble] = std::from_chars(text.data(), text.data() + text.size(), number);
+  if (trouble == std::errc() && end == text.data() + text.size()) return number;
+  return whole_in(given, 0, "default", 0);
+}
+
+Value json(const Value& value, const Arguments& given) {
+  for (const auto& [name, option] : given.names) {
+    const bool is_default = (name == "ensure_ascii" || name == "sort_keys") && !is_true(option);
+    if (name != "indent" && !is_default && !option.is<None>())
+      refuse("the option " + name + " of tojson is not supported");
+  }
+  return json_of(value, whole_in(given, SIZE_MAX, "indent", -1));
+}
+
+const std::map<std::string, Filter, std::less<>>& filters() {
+  const auto simple = [](auto function) {
+    return [function](Run&, const Value& value, const Arguments&) { return Value(function(value)); };
+  };
+  const auto given = [](auto function) {
+    return [function](Run&, const Value& value, const Arguments& more) { return Value(function(value, more)); };
+  };
+  const auto cased = [&](Case wanted) {
+    return simple([wanted](const Value& value) { return in_case(str(value), wanted); });
+  };
+  const auto selects = [&](bool by_attribute, bool keeps) {
+    return given([=](const Value& value, const Arguments& more) { return selected(value, more, by_attribute, keeps); });
+  };
+  const Filter fallback = given([](const Value& value, const Arguments& more) {
+    const auto* other = more.find(0, "default_value");
+    const auto* boolean = more.find(1, "boolean");
+    const bool uses = value.is<Undefined>() || (boolean != nullptr && is_true(*boolean) && !is_true(value));
+    return uses ? (other == nullptr ? Value("") : *other) : value;
+  });
+  const Filter ends = simple(size_of);
+  static const std::map<std::string, Filter, std::less<>> all = {
+      {"tojson", given(json)},
+      {"trim", given([](const Value& value, const Arguments& more) {
+         const auto* characters = more.find(0, "chars");
+         return stripped(str(value), true, true, characters == nullptr ? nullptr : characters->text());
+       })},
+      {"length", ends},
+      {"count", ends},
+      {"default", fallback},
+      {"d", fallback},
+      {"upper", cased(Case::upper)},
+      {"lower", cased(Case::lower)},
+      {"title", cased(Case::title)},
+      {"capitalize", cased(Case::capital)},
+      {"join", given(joined)},
+      {"string", simple(text_of)},
+      {"safe", simple(text_of)},
+      {"list", simple(items_of)},
+      {"first", simple([](const Value& value) {
+         const auto items = items_of(value);
+         return items.empty() ? Value(Undefined{"first"}) : items.front();
+       })},
+      {"last", simple([](const Value& value) {
+         const auto items = items_of(value);
+         return items.empty() ? Value(Undefined{"last"}) : items.back();
+       })},
+      {"items", simple([](const Value& value) {
+         if (value.is<Undefined>()) return Value(List());
+         if (value.map() == nullptr) refuse("items needs a mapping");
+         return pairs_of(*value.map());
+       })},
+      {"dictsort", simple([](const Value& value) {
+         if (value.map() == nullptr) refuse("dictsort needs a mapping");
+         auto map = *value.map();
+         std::ranges::stable_sort(map, [](const auto& a, const auto& b) {
+           return in_case(str(a.first), Case::lower) < in_case(str(b.first), Case::lower);
+         });
+         return pairs_of(map);
+       })},
+      {"select", selects(false, true)},
+      {"reject", selects(false, false)},
+      {"selectattr", selects(true, true)},
+      {"rejectattr", selects(true, false)},
+      {"map", mapped},
+      {"sort", given(sorted)},
+      {"unique", simple(unique)},
+      {"reverse", simple(reversed)},
+      {"indent", given(indented)},
+      {"int", given(whole_of)},
+      {"float", simple([](const Value& value) { return value.real(); })},
+      {"abs", simple([](const Value& value) {
+         return value.is_whole() ? Value(std::abs(value.whole())) : Value(std::abs(value.real()));
+       })},
+      {"replace", given([](const Value& value, const Arguments& more) {
+         return replaced(str(value), text_in(more, 0, "replace"), text_in(more, 1, "replace"),
+                         whole_in(more, 2, "count", -1));
+       })},
+  };
+  return all;
+}
+
+using Test = std::function<bool(const Value&)>;
+
+const std::map<std::string, Test, std::less<>>& tests() {
+  const auto is_sequence = [](const Value& v) {
+    return v.list() != nullptr || v.text() != nullptr || v.map() != nullptr;
+  };
+  static const std::map<std::string, Test, std::less<>> all = {
+      {"defined", [](const Value& v) { return !v.is<Undefined>(); }},
+      {"undefined", [](const Value& v) { return v.is<Undefined>(); }},
+      {"none", [](const Value& v) { return v.is<None>(); }},
+      {"string", [](const Value& v) { return v.text() != nullptr; }},
+      {"number", [](const Value& v) { return v.is_number(); }},
+      {"integer", [](const Value& v) { return v.is<std::int64_t>(); }},
+      {"float", [](const Value& v) { return v.is<double>(); }},
+      {"boolean", [](const Value& v) { return v.is<bool>(); }},
+      {"true", [](const Value& v) { return v.is<bool>() && is_true(v); }},
+      {"false", [](const Value& v) { return v.is<bool>() && !is_true(v); }},
+      {"mapping", [](const Value& v) { return v.map() != nullptr; }},
+      {"sequence", [is_sequence](const Value& v) { return is_sequence(v) || v.is<Undefined>(); }},
+      {"iterable", [is_sequence](const Value& v) { return is_sequence(v) || v.is<Undefined>(); }},
+      {"callable", [](const Value& v) { return v.function() != nullptr; }},
+      {"odd", [](const Value& v) { return v.whole() % 2 != 0; }},
+      {"even", [](const Value& v) { return v.whole() % 2 == 0; }},
+      {"lower",
+       [](const Value& v) { return str(v) == in_case(str(v), Case::lower) && str(v) != in_case(str(v), Case::upper); }},
+      {"upper",
+       [](const Value& v) { return str(v) == in_case(str(v), Case::upper) && str(v) != in_case(str(v), Case::lower); }},
+  };
+  return all;
+}
+
+}  // namespace
+
+Value method_of(Run& run, const Value& value, const std::string& name, const Arguments& arguments) {
+  if (value.text() != nullptr) return method_of_text(*value.text(), name, arguments);
+  if (const auto* map = value.map()) {
+    if (name == "items") return pairs_of(*map);
+    if (name == "keys") return items_of(value);
+    if (name == "values") {
+      List list;
+      for (const auto& [key, part] : *map) list.push_back(part);
+      return list;
+    }
+    if (name == "get") {
+      if (arguments.places.empty()) refuse("get() needs a key");
+      if (const auto* found = find(*map, arguments.places[0])) return *found;
+      return arguments.places.size() > 1 ? arguments.places[1] : Value(None());
+    }
+  }
+  auto function = attribute_of(value, name);
+  if (function.is<Undefined>()) refuse(name_of_kind(value) + " has no method " + name + "() that is supported");
+  return called(run, function, arguments);
+}
+
+Value filtered(Run& run, const std::string& name, const Value& value, const Arguments& arguments) {
+  const auto found = filters().find(name);
+  if (found == filters().end()) refuse("the filter " + name + " is not supported");
+  return found->second(run, value, arguments);
+}
+
+bool passes(const std::string& test, const Value& value, const Arguments& arguments) {
+  if (const auto found = tests().find(test); found != tests().end()) return found->second(value);
+  if (arguments.places.size() != 1) refuse("the test " + test + " is not supported");
+  const auto& other = arguments.places[0];
+  if (test == "equalto" || test == "eq" || test == "==" || test == "sameas") return are_equal(value, other);
+  if (test == "ne" || test == "!=") return !are_equal(value, other);
+  if (test == "in") return contains(other, value);
+  if (test == "lt" || test == "<" || test == "lessthan") return is_less(value, other);
+  if (test == "gt" || test == ">" || test == "greaterthan") return is_less(other, value);
+  if (test == "le" || test == "<=") return !is_less(other, value);
+  if (test == "ge" || test == ">=") return !is_less(value, other);
+  if (test == "divisibleby" && other.whole() != 0) return value.whole() % other.whole() == 0;
+  refuse("the test " + test + " is not supported");
+}
+
+}  // namespace vernier::jinja

@@ -1,0 +1,102 @@
+// The values of Jinja's expressions, which are Python's.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <type_traits>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "files/json.h"
+
+namespace vernier::jinja {
+
+struct Value;
+class Run;
+
+// The arguments of a call: f(1, x=2).
+struct Arguments {
+  std::vector<Value> places;
+  std::vector<std::pair<std::string, Value>> names;
+
+  // The argument at a place or of a name; nullptr if it is not given.
+  const Value* find(std::size_t place, std::string_view name) const;
+};
+
+struct Undefined {
+  std::string name;  // what was looked for
+};
+struct None {};
+using List = std::vector<Value>;
+using Map = std::vector<std::pair<Value, Value>>;  // in the order of insertion
+struct Space {                                     // namespace(), whose parts a template may set
+  Map parts;
+};
+using Function = std::function<Value(Run&, const Arguments&)>;
+
+struct Value {
+  std::variant<Undefined, None, bool, std::int64_t, double, std::string, std::shared_ptr<const List>,
+               std::shared_ptr<const Map>, std::shared_ptr<Space>, std::shared_ptr<const Function>>
+      data;
+
+  Value() = default;
+  template <class T>
+  requires(std::is_same_v<T, Undefined> || std::is_same_v<T, None> || std::is_same_v<T, bool> ||
+           std::is_same_v<T, std::int64_t> || std::is_same_v<T, double> || std::is_same_v<T, std::string> ||
+           std::is_same_v<T, std::shared_ptr<Space>>) Value(T value)
+      : data(std::move(value)) {}  // NOLINT: literals are values
+  Value(const char* text) : data(std::string(text)) {}
+  Value(int number) : data(std::int64_t{number}) {}
+  Value(List list) : data(std::make_shared<const List>(std::move(list))) {}
+  Value(Map map) : data(std::make_shared<const Map>(std::move(map))) {}
+  Value(Function function) : data(std::make_shared<const Function>(std::move(function))) {}
+
+  template <class T>
+  bool is() const {
+    return std::holds_alternative<T>(data);
+  }
+  const std::string* text() const { return std::get_if<std::string>(&data); }
+  const List* list() const { return part<List>(); }
+  const Map* map() const { return part<Map>(); }
+  Space* space() const {
+    const auto* held = std::get_if<std::shared_ptr<Space>>(&data);
+    return held == nullptr ? nullptr : held->get();
+  }
+  const Function* function() const { return part<Function>(); }
+  bool is_number() const { return is<std::int64_t>() || is<double>() || is<bool>(); }
+  bool is_whole() const { return is<std::int64_t>() || is<bool>(); }
+  std::int64_t whole() const;  // of is_whole(); throws Error for others
+  double real() const;         // of is_number(); throws Error for others
+
+ private:
+  template <class T>
+  const T* part() const {
+    const auto* held = std::get_if<std::shared_ptr<const T>>(&data);
+    return held == nullptr ? nullptr : held->get();
+  }
+};
+
+Value value_of(const OrderedJson& json);
+// json.dumps(value, ensure_ascii=False); indent below 0: in one line.
+std::string json_of(const Value& value, std::int64_t indent = -1);
+
+bool is_true(const Value& value);
+bool are_equal(const Value& a, const Value& b);
+bool is_less(const Value& a, const Value& b);  // throws Error for values without an order
+std::string name_of_kind(const Value& value);  // "a list"
+std::string str(const Value& value);           // as Python's str(): what {{ value }} writes
+std::string repr(const Value& value);
+std::int64_t size_of(const Value& value);  // len(value), in characters; throws Error for values without one
+List items_of(const Value& value);         // what a loop over it takes; throws Error where it takes none
+const Value* find(const Map& map, const Value& key);
+
+// The characters of a text in UTF-8.
+std::vector<std::string_view> characters_of(std::string_view text);
+// Without white space or, if it is given, without these characters at its ends.
+std::string stripped(std::string_view text, bool left, bool right, const std::string* characters = nullptr);
+
+}  // namespace vernier::jinja

@@ -1,0 +1,129 @@
+// Chats become the texts that apply_chat_template of transformers makes of them.
+// tests/oracles/chat_templates.py recorded the reference, and records that of real templates for
+// VERNIER_CHAT_TEMPLATES.
+#include <doctest/doctest.h>
+
+#include <cstdlib>
+
+#include "loaded_task.h"
+#include "temporary_folder.h"
+#include "text/chat_template.h"
+
+namespace chat_template_test {
+
+using vernier::ChatTemplate;
+using vernier::OrderedJson;
+
+namespace {
+
+std::string rendered(const std::string& source, const OrderedJson& messages = OrderedJson::array()) {
+  return ChatTemplate(source, "it").render(messages, false);
+}
+
+}  // namespace
+
+TEST_CASE("oracle chat templates: texts are those of transformers, and what it refuses is refused") {
+  std::vector<std::string> paths = {VERNIER_SOURCE_DIR "/tests/oracles/chat_templates.json"};
+  if (const char* more = std::getenv("VERNIER_CHAT_TEMPLATES")) paths.emplace_back(more);
+  for (const auto& path : paths) {
+    for (const auto& recorded : OrderedJson::parse(read_text(path))) {
+      CAPTURE(recorded["name"].get<std::string>());
+      std::optional<ChatTemplate> chats;
+      const auto refused = refusal([&] { chats.emplace(recorded["template"], "it", recorded["variables"]); });
+      CHECK_MESSAGE(refused.empty(), refused);
+      if (!chats) continue;
+      for (const auto& one : recorded["cases"]) {
+        CAPTURE(one["messages"].dump());
+        CAPTURE(one["asks"].get<bool>());
+        std::string text;
+        const auto reason = refusal([&] { text = chats->render(one["messages"], one["asks"], one["tools"]); });
+        CHECK_MESSAGE(reason.empty() == one.contains("text"), reason, one.value("error", ""));
+        if (reason.empty() && one.contains("text")) CHECK(text == one["text"].get<std::string>());
+      }
+    }
+  }
+}
+
+TEST_CASE("chat templates: a wrong template, and one that takes too long, ends in one line with its place") {
+  const std::vector<std::pair<std::string, std::string>> cases = {
+      {"a\n{% for x in y %}", "line 2: endfor is missing"},
+      {"{% if x %}{% endfor %}", "the statement endfor is not supported"},
+      {"{{ x", "a tag has no end"},
+      {"{{ 'x }}", "a text has no closing quote"},
+      {"{{ x ! }}", "'!' is not a part of Jinja"},
+      {"{% include 'x' %}", "the statement include is not supported"},
+      {"\n\n{{ 1 | sum_up }}", "line 3: the filter sum_up is not supported"},
+      {"{{ 1 is prime }}", "the test prime is not supported"},
+      {"{{ x.y }}", "'x' is undefined, and has no 'y'"},
+      {"{{ 'a'.frob() }}", "the method frob() of texts is not supported"},
+      {"{{ raise_exception('no ' ~ 'such') }}", "line 1: the template says: no such"},
+      {"{{ 1 + 'a' }}", "'+' does not take a whole number and a text"},
+      {"{{ f(*x) }}", "arguments with * are not supported"},
+      {"{{ 9223372036854775807 + 1 }}", "a number is too large"},
+      {"{{ 1 // 0 }}", "a division by 0"},
+      {"{% set x.y = 1 %}", "'x' is not a namespace"},
+      {"{% for i in range(10000000) %}{% endfor %}", "range() is too long"},
+      {"{% for i in range(100000) %}{% for j in range(100000) %}{% endfor %}{% endfor %}", "too many steps"},
+      {"{% set n = namespace(x='ab') %}{% for i in range(99) %}{% set n.x = n.x ~ n.x %}{% endfor %}",
+       "too long a text"},
+      {"{{ 'a' * 999999999 }}", "too long a text"},
+      {"{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}", "call each other too deeply"},
+      {"{{ " + std::string(900, '(') + "1" + std::string(900, ')') + " }}", "nested too deeply"},
+      {"{{ 1" +
+           [] {
+             std::string more;
+             for (int i = 0; i < 5000; ++i) more += " + 1";
+             return more;
+           }() +
+           " }}",
+       "a tag is too long"},
+      {[] {
+         std::string open;
+         for (int i = 0; i < 5000; ++i) open += "{% if x %}";
+         return open;
+       }(),
+       "blocks are nested too deeply"},
+      {"\xFF", "is not UTF-8"},
+  };
+  for (const auto& [source, reason] : cases) {
+    CAPTURE(source.substr(0, 80));
+    const auto text = refusal([&, source = source] { rendered(source); });
+    CHECK_MESSAGE(contains(text, reason), text, " should have: ", reason);
+  }
+}
+
+TEST_CASE("chat templates: a folder's template and tokens are those that transformers takes") {
+  const TemporaryFolder folder;
+  const auto text = [&] {
+    const auto chats = ChatTemplate::of_folder(folder.path());
+    return chats ? chats->render(OrderedJson::parse(R"([{"role": "user", "content": "hi"}])"), true) : "none";
+  };
+  CHECK(text() == "none");
+  folder.write("tokenizer_config.json", R"({"bos_token": {"content": "<b>"}, "eos_token": null})");
+  CHECK(text() == "none");
+  folder.write("tokenizer_config.json",
+               R"({"tokenizer_class": "LlamaTokenizer", "bos_token": {"content": "<b>"}, "eos_token": null,
+                   "chat_template": [{"name": "tool_use", "template": "x"},
+                                     {"name": "default", "template": "{{ bos_token }}{{ messages[0].content }}{{ eos_token }}"}]})");
+  CHECK(text() == "<b>hi");
+  folder.write("chat_template.jinja", "{{ eos_token }}{{ unk_token }}file");
+  CHECK(contains(refusal(text), "needs unk_token, which is not named there"));
+  folder.write("special_tokens_map.json", R"({"unk_token": "<u>"})");
+  CHECK(text() == "<u>file");
+  folder.write("chat_template.jinja", "{% if %}");
+  CHECK(contains(refusal(text), "chat_template.jinja: the chat template, line 1: an expression is needed"));
+}
+
+TEST_CASE("chat templates: messages that no model of texts can read are refused with their places") {
+  const auto refused = [](const char* messages) {
+    return refusal([&] { vernier::require_messages(OrderedJson::parse(messages), "a.jsonl:7"); });
+  };
+  CHECK(contains(refused("[]"), "a.jsonl:7: \"messages\" must be an array"));
+  CHECK(
+      contains(refused(R"([{"role": "user", "content": "a"}, {"content": "b"}])"), "message 2 must be an object with"));
+  CHECK(contains(refused(R"([{"role": "user", "content": [{"type": "image_url"}]}])"),
+                 "message 1 has a part of the type \"image_url\""));
+  CHECK(refused(R"([{"role": "user", "content": [{"type": "text", "text": "a"}]}])").empty());
+}
+
+}  // namespace chat_template_test
