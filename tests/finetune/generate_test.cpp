@@ -1,9 +1,12 @@
 // `vernier generate`, called as a person would.
 #include <doctest/doctest.h>
 
+#include <cmath>
 #include <filesystem>
 #include <fstream>
+#include <sstream>
 
+#include "learned_bytes.h"
 #include "published_folder.h"
 #include "run_folder.h"
 
@@ -12,52 +15,11 @@ namespace generate_test {
 using published_folder::PublishedFolder;
 using Words = std::vector<std::string>;
 
+using learned_bytes::Learned;
+
 namespace {
 
 const std::string tokenizers = VERNIER_SOURCE_DIR "/tests/oracles/tokenizers/";
-
-// A model over bytes that has learned ten letters by heart.
-struct Learned : RunFolder {
-  Learned()
-      : RunFolder(R"(
-[run]
-steps = 80
-output = "out"
-threads = 1
-device = "cpu"
-[task]
-use = "gpt"
-data = ["text.txt"]
-layers = 1
-heads = 2
-width = 32
-context = 32
-batch_size = 8
-sample_bytes = 0
-[optimizer]
-use = "adamw"
-learning_rate = 2e-2
-)") {
-    std::string text;
-    for (int i = 0; i < 400; ++i) text += "abcdefghij";
-    folder.write("text.txt", text);
-    REQUIRE_MESSAGE(train({"--quiet"}) == 0, err);
-  }
-  // The text that it prints behind the prompt, without the line break.
-  std::string generated(Words words) {
-    words.insert(words.begin(), {"generate", "out"});
-    REQUIRE_MESSAGE(call(words) == 0, err);
-    REQUIRE(out.ends_with('\n'));
-    return out.substr(0, out.size() - 1);
-  }
-  std::string refused(Words words) {
-    words.insert(words.begin(), "generate");
-    CHECK(call(words) == 2);
-    CHECK(out.empty());
-    CHECK_MESSAGE(is_one_line(err), err);
-    return err;
-  }
-};
 
 }  // namespace
 
@@ -116,6 +78,43 @@ TEST_CASE("generate: a file of prompts gets completions, each as if it were alon
   CHECK(run.out == read_text(run.at("out.jsonl")));
 }
 
+TEST_CASE(
+    "generate: lines get the same completions in batches, several each, log-probabilities, or the best of beams") {
+  Learned run;
+  std::string lines;
+  for (int i = 0; i < 9; ++i)
+    lines += "{\"prompt\": \"" + std::string("abcdefghijabcdefghij").substr(i, 1 + i % 4) + "\"}\n";
+  run.folder.write("in.jsonl", lines);
+  const auto out = [&](Words words) {
+    words.insert(words.begin(), {"generate", "out", "--input", "in.jsonl", "--max-tokens", "15"});
+    REQUIRE_MESSAGE(run.call(words) == 0, run.err);
+    std::vector<nlohmann::json> all;
+    std::istringstream text(run.out);
+    for (std::string line; std::getline(text, line);) all.push_back(nlohmann::json::parse(line));
+    CHECK(all.size() == 9);
+    return all;
+  };
+  const auto alone = out({"--temperature", "2"});
+  CHECK(alone == out({"--temperature", "2", "--batch", "4"}));
+  const auto several = out({"--temperature", "3", "--count", "3", "--batch", "7"});
+  CHECK(several[0]["completions"].size() == 3);
+  CHECK(several[0]["completions"][0]["completion"] != several[0]["completions"][1]["completion"]);
+  const auto likely = out({"--temperature", "0", "--logprobs", "2"});
+  CHECK(likely[0]["logprobs"].size() == 15);
+  const auto& token = likely[0]["logprobs"][0];
+  CHECK(token["token"] == "b");
+  CHECK(token["logprob"].get<double>() > std::log(0.9));
+  CHECK(token["top"][0]["token"] == "b");
+  CHECK(token["top"].size() == 2);
+  CHECK(out({"--temperature", "0", "--logprobs", "0"})[0]["logprobs"][0].contains("top") == false);
+  const auto beams = out({"--beams", "3", "--count", "2"});
+  CHECK(beams[0]["completions"][0]["completion"] == likely[0]["completion"]);
+  CHECK(beams[0]["completions"][0]["score"].get<double>() > beams[0]["completions"][1]["score"].get<double>());
+  CHECK(out({"--beams", "2", "--stop", "f"})[0]["end"] == "stop");
+  CHECK(out({"--beams", "2", "--stop", "f"})[0]["completion"] == "bcde");
+  CHECK(out({"--temperature", "0", "--no-repeat-ngram", "3"})[0]["completion"] != likely[0]["completion"]);
+}
+
 TEST_CASE("generate: a signal leaves no part of a file") {
   Learned run;
   std::string lines;
@@ -158,6 +157,19 @@ TEST_CASE("generate: mistakes end in one line") {
       {{"out", "--prompt", "a", "--set", "task.layer=2"}, "layer"},
       {{"out", "--input", "none.jsonl"}, "none.jsonl: cannot be read"},
       {{"out", "--input", "wrong.jsonl", "--output", "o"}, "wrong.jsonl:2: must be a JSON object with a text in"},
+      {{"out", "--prompt", "a", "--count", "2"}, "--count is for --input"},
+      {{"out", "--prompt", "a", "--logprobs", "2"}, "--logprobs is for --input"},
+      {{"out", "--prompt", "a", "--tokens", "f"}, "--tokens is for --listen"},
+      {{"out", "--input", "long.jsonl", "--chat"}, "--chat is for --prompt"},
+      {{"out", "--prompt", "a", "--chat"}, "the model's folder has no template for chats"},
+      {{"out", "--prompt", "a", "--beams", "2", "--temperature", "1"}, "--temperature is for draws"},
+      {{"out", "--prompt", "a", "--beams", "2", "--slide"}, "--slide and --beams do not go together"},
+      {{"out", "--input", "long.jsonl", "--beams", "2", "--count", "3"}, "2 beams give as many texts at most"},
+      {{"out", "--input", "long.jsonl", "--beams", "2", "--batch", "3"}, "--batch and --beams do not go together"},
+      {{"out", "--prompt", "a", "--length-penalty", "2"}, "--length-penalty is for --beams"},
+      {{"out", "--prompt", "a", "--beams", "2", "--early-stopping", "2"}, "must be no, yes or never"},
+      {{"out", "--listen", "1.2.3.4:80"}, "is reached by other machines"},
+      {{"out", "--listen", "here"}, "is not an address with a port"},
       {{"out", "--input", "torn.jsonl", "--output", "o"}, "torn.jsonl:1: must be a JSON object"},
       {{"out", "--input", "empty.jsonl", "--output", "o"}, "empty.jsonl: has no line with a prompt"},
       {{"out", "--input", "wrong.jsonl", "--output", "wrong.jsonl"}, "wrong.jsonl"},

@@ -90,11 +90,14 @@ TEST_CASE("whole model: generation_config.json ends completions and gives defaul
   run.folder.write("model/generation_config.json", R"({"eos_token_id": [402, 403]})");
   CHECK(run.generated("model", "abc abc") == "\n");
   run.folder.write("model/generation_config.json", R"({"eos_token_id": 5, "do_sample": false, "max_new_tokens": 2,
-      "top_k": 50, "num_beams": 4, "use_cache": true, "length_penalty": 1.0})");
+      "top_k": 50, "num_beams": 4, "use_cache": true, "length_penalty": 1.0, "early_stopping": "never",
+      "min_new_tokens": 2, "typical_p": 0.5})");
   run.called({"generate", "model", "--prompt", "abc"});
   CHECK(run.err ==
-        "vernier: by the model's generation_config.json: temperature 0, top-k 50, max-tokens 2\n"
-        "vernier: of the model's generation_config.json, this is not applied: num_beams = 4\n");
+        "vernier: by the model's generation_config.json: beams 4, early-stopping never, max-tokens 2, min-tokens 2\n"
+        "vernier: of the model's generation_config.json, this is not applied: typical_p = 0.5\n");
+  run.called({"generate", "model", "--prompt", "abc", "--temperature", "0.5"});
+  CHECK(run.err.starts_with("vernier: by the model's generation_config.json: top-k 50, max-tokens 2, min-tokens 2\n"));
   run.folder.write("model/generation_config.json", R"({"temperature": "warm"})");
   run.called({"generate", "model", "--prompt", "abc"}, 2);
   CHECK(run.err.find("temperature is \"warm\", and must be a number from 0 to 1000") != std::string::npos);
@@ -110,10 +113,16 @@ TEST_CASE("whole model: an answer ends where the messages of its chat ended") {
                    R"({"<|im_start|>": 404, "<|im_end|>": 405})");
   const std::string question = "<|im_start|>user\na<|im_end|>\n<|im_start|>assistant\n";
   CHECK(run.generated("out", question) == "abc never\n");
+  CHECK(run.generated("out", "a", {"--chat"}) == "abc never\n");
+  CHECK(run.generated("out", R"([{"role": "user", "content": "a"}])", {"--chat"}) == "abc never\n");
   run.called({"export", "out", "--format", "huggingface", "--output", "model"});
   CHECK(nlohmann::json::parse(read_text(run.at("model/generation_config.json")))["eos_token_id"] ==
         nlohmann::json::array({405}));
   CHECK(run.generated("model", question) == "abc never\n");
+  CHECK(run.generated("model", "a", {"--chat"}) == "abc never\n");
+  fs::remove(run.at("model/chat_template.jinja"));
+  run.called({"generate", "model", "--chat", "--prompt", "a"}, 2);
+  CHECK(run.err.find("the model's folder has no template for chats") != std::string::npos);
   run.folder.write("tok/chat_template.jinja", "{{ '<|start_header_id|>' + message['role'] }}");
   CHECK(run.train({"--quiet"}) == 2);
   CHECK_MESSAGE(run.err.find("is not that of chat = \"chatml\"; set chat = \"llama3\"") != std::string::npos, run.err);

@@ -45,7 +45,7 @@ HttpResponse problem(unsigned status, const std::string& detail, HttpFields fiel
   // Text from outside may be invalid UTF-8.
   return {.status = status,
           .body = vernier::json_text(body) + "\n",
-          .content_type = "application/problem+json",
+          .content_type = problem_type,
           .fields = std::move(fields)};
 }
 

@@ -48,6 +48,7 @@ struct HttpResponse {
   std::function<std::string()> more = {};
 };
 
+inline constexpr const char* problem_type = "application/problem+json";
 // An answer of status 4xx or 5xx with a body as RFC 9457 has it. detail: a sentence for people.
 HttpResponse problem(unsigned status, const std::string& detail, HttpFields fields = {});
 

@@ -27,6 +27,8 @@ struct HttpLimits {
   // Returns true for a client that has shown who it is. The others have a fifth of the requests, apart, and are cut off
   // first, so that they keep nobody else out. Empty: all clients are known.
   std::function<bool(const HttpRequest&)> knows = {};
+  // Returns a problem() in the form in which it is sent. Empty: as it is.
+  std::function<HttpResponse(HttpResponse)> problems = {};
   std::chrono::milliseconds idle{30'000}, request{10'000}, later{20'000};  // between requests; for each half; Response
 };
 

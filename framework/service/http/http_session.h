@@ -130,6 +130,7 @@ class SessionOn final : public Session {
   void close() override {
     error_code ignored;
     timer_.cancel();
+    if (now_.later) now_ = {};
     lowest().socket().close(ignored);
   }
 
@@ -200,11 +201,21 @@ class SessionOn final : public Session {
     if (given.more && !is_head_) return begin_stream(std::move(given));
     if (!given.later) return send(std::move(given), keep_);
     now_ = std::move(given);
+    watch_for_end(++waits_);
     timer_.expires_after(shared_.limits.later);
     timer_.async_wait([me = self()](error_code trouble) {
       if (!trouble) me->look_again(/*last=*/true);
     });
     look_again();
+  }
+
+  // Closes the session of a client that goes away while it waits, so that nobody works for it.
+  void watch_for_end(std::size_t wait) {
+    lowest().socket().async_wait(tcp::socket::wait_read, [me = self(), wait](error_code trouble) {
+      error_code ignored;
+      const bool is_waiting = !trouble && me->now_.later && me->waits_ == wait;
+      if (is_waiting && me->lowest().socket().available(ignored) == 0) me->close();
+    });
   }
 
   void send_when_there(bool last) {
@@ -231,6 +242,8 @@ class SessionOn final : public Session {
   }
 
   void send(HttpResponse given, bool keep) {
+    if (shared_.limits.problems && given.content_type == problem_type)
+      given = shared_.limits.problems(std::move(given));
     keep = keep && given.status < 400 && !shared_.is_stopping;
     set_fields(given, keep);
     const auto size = given.body.size();
@@ -341,7 +354,7 @@ class SessionOn final : public Session {
   std::optional<http::response_serializer<http::string_body>> header_;
   HttpResponse now_;   // whose `later` or `more` is not done
   std::string chunk_;  // of the stream
-  std::size_t body_bytes_ = 0, lingered_ = 0, idle_seconds_ = 0;
+  std::size_t body_bytes_ = 0, lingered_ = 0, idle_seconds_ = 0, waits_ = 0;
   bool is_known_ = false, is_quiet_ = true, is_head_ = false, keep_ = false, is_writing_ = false;
 };
 

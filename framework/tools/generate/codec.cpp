@@ -31,8 +31,8 @@ Codec::Codec(const LanguageModel& model, const std::string& folder) : is_bytes_(
   if (!own.empty()) tokenizer_ = open_tokenizer(own);
 }
 
-std::vector<TokenId> Codec::encode(const std::string& text) const {
-  if (tokenizer_ != nullptr) return tokenizer_->encode(text);
+std::vector<TokenId> Codec::encode(const std::string& text, bool special) const {
+  if (tokenizer_ != nullptr) return tokenizer_->encode(text, special);
   if (!is_bytes_) return numbers_in(text);
   std::vector<TokenId> bytes;
   for (const unsigned char byte : text) bytes.push_back(byte);
@@ -44,6 +44,10 @@ std::string Codec::decode(std::span<const TokenId> tokens) const {
   std::string text;
   for (const auto token : tokens) text += is_bytes_ ? std::string(1, static_cast<char>(token)) : c10::str(token, ' ');
   return text;
+}
+
+std::string Codec::word(TokenId token) const {
+  return tokenizer_ != nullptr ? tokenizer_->decode({{token}}, /*keep_special=*/true) : decode({{token}});
 }
 
 std::optional<TokenId> Codec::end_of_text() const {

@@ -18,9 +18,12 @@ class Codec {
   // folder: a tokenizer's, or "" for what the model says of itself.
   Codec(const LanguageModel& model, const std::string& folder);
 
-  std::vector<TokenId> encode(const std::string& text) const;
+  // special: as for Tokenizer::encode().
+  std::vector<TokenId> encode(const std::string& text, bool special = true) const;
   // Whole characters only, but for bytes: what is not UTF-8 becomes U+FFFD.
   std::string decode(std::span<const TokenId> tokens) const;
+  std::string word(TokenId token) const;  // the text of one token, special ones too
+  bool has_tokenizer() const { return tokenizer_ != nullptr; }
   std::optional<TokenId> end_of_text() const;
   std::optional<TokenId> id(const std::string& word) const;  // of a token by its text
   // The special token that a stop word is, which has no text.

@@ -13,10 +13,9 @@
 #include <iterator>
 
 #include "batch.h"
-#include "codec.h"
-#include "model_settings.h"
+#include "call_settings.h"
 #include "output/log.h"
-#include "text_stream.h"
+#include "server.h"
 #include "tools/common/model/trained_run.h"
 #include "tools/common/text/quoting.h"
 #include "tools/common/verb.h"
@@ -28,36 +27,53 @@ namespace {
 namespace fs = std::filesystem;
 namespace po = boost::program_options;
 using vernier::GenerationEnd;
-using vernier::TokenId;
 using Words = std::vector<std::string>;
 
 constexpr const char* usage = R"(usage: vernier generate RUN --prompt TEXT
        vernier generate RUN --input FILE.jsonl --output FILE.jsonl
+       vernier generate RUN --listen ADDRESS:PORT
 
 Continues texts with the language model of a run, of one of its checkpoints, or of a published folder with config.json.
 Prints what follows the prompt, token by token.
 
   --prompt TEXT        the text to continue; "-": standard input
-  --input FILE         JSON Lines instead: each line has a text in "prompt"
+  --chat               the prompt is the message of a user, or a JSON array of messages, in a chat that the model answers
+  --input FILE         JSON Lines instead: each line has a text in "prompt", or a chat in "messages"
   --output FILE        the lines again, with "completion", "tokens" and "end"; without it, on standard output
+  --count NUMBER       completions of each line (1); several are in "completions"
+  --logprobs NUMBER    writes the log-probability of each token, and the NUMBER likeliest tokens in its place
+  --batch NUMBER       texts that are computed together (1); faster, and equal up to rounding
   --tokenizer FOLDER   the tokenizer; else that of the published folder; without one, bytes if the model reads bytes,
                        or else the numbers of tokens
   --max-tokens NUMBER  tokens of a completion at most (100)
+  --min-tokens NUMBER  before so many tokens no end is drawn (0)
   --stop TEXT          ends a completion before this text; may be repeated
   --seed NUMBER        of the draws (1); line n of a file has this seed + n
 
 how the next token is drawn, in this order; defaults are those of the model's generation_config.json, or else these
   --repetition-penalty NUMBER  makes tokens that the text has less likely; 1: does not (1)
+  --no-repeat-ngram NUMBER     no sequence of so many tokens comes twice; 0: any may (0)
   --temperature NUMBER         divides the logits; 0: always the likeliest token (1)
   --top-k NUMBER               among the k likeliest; 0: all (0)
   --top-p NUMBER               among the fewest whose probabilities sum up to it (1)
   --min-p NUMBER               among those with at least this share of the largest probability (0)
+
+or the likeliest texts instead of draws
+  --beams NUMBER               keeps so many texts at a time, by beam search (1: none)
+  --length-penalty NUMBER      divides the sum of log-probabilities by the length to this power (1)
+  --early-stopping WORD        yes: ends with as many complete texts as beams; no, or never (no)
 
   --no-cache           computes the whole text for each token; the tokens are the same, and it takes longer
   --slide              beyond the positions of the model each token follows from the last ones, without the cache; else
                        the text ends there
   --set KEY=VALUE      changes the run's configuration, as in --set precision.use=bf16
   --plugin-path FOLDER looks for plugins there first
+
+a server that speaks OpenAI's requests for completions and chats, on this machine
+  --listen ADDRESS:PORT  127.0.0.1:8000; port 0: one that the system chooses
+  --tokens FILE          file with the token, which clients give as their API key (generate.tokens); it is made where
+                         there is none
+  --queue NUMBER         requests that may wait; more are answered with 503 (16)
 )";
 
 std::atomic<int> stop_signal = 0;
@@ -66,31 +82,6 @@ std::atomic<int> stop_signal = 0;
 extern "C" void remember_stop(int signal) {
   stop_signal = signal;
   std::signal(signal, SIG_DFL);
-}
-
-struct Settings {
-  vernier::GenerationOptions options;
-  Words stops;
-  std::uint64_t seed = 1;
-};
-
-Settings read_settings(const po::variables_map& given) {
-  constexpr std::int64_t many = 1'000'000'000;
-  constexpr double least_share = 1e-9;
-  Settings settings;
-  auto& sampling = settings.options.sampling;
-  sampling.temperature = vernier::number_in(given, "temperature", 0.0, 1000.0);
-  sampling.top_k = vernier::number_in<std::int64_t>(given, "top-k", 0, many);
-  sampling.top_p = vernier::number_in(given, "top-p", least_share, 1.0);
-  sampling.min_p = vernier::number_in(given, "min-p", 0.0, 1.0);
-  sampling.repetition_penalty = vernier::number_in(given, "repetition-penalty", least_share, 1000.0);
-  settings.options.max_tokens = vernier::number_in<std::int64_t>(given, "max-tokens", 1, many);
-  settings.options.uses_cache = given.count("no-cache") == 0;
-  settings.options.slides = given.count("slide") != 0;
-  settings.stops = vernier::words_in(given, "stop");
-  settings.seed = static_cast<std::uint64_t>(vernier::number_in<std::int64_t>(given, "seed", 0, INT64_MAX));
-  if (std::ranges::count(settings.stops, "") != 0) vernier::refuse("--stop needs a text, and this one is empty");
-  return settings;
 }
 
 // The task for a published folder, by its config.json.
@@ -109,9 +100,8 @@ std::string family_of_folder(const std::string& folder) {
   const auto type = json.is_object() && json.contains("model_type") && json["model_type"].is_string()
                         ? json["model_type"].get<std::string>()
                         : "";
-  if (type == "gpt2") return "gpt";
-  if (type == "llama") return "llama";
-  vernier::refuse(path + ": model_type is \"" + type + "\", and generate knows gpt2 and llama");
+  if (type.empty()) vernier::refuse(path + ": names no model_type");
+  return type == "gpt2" ? "gpt" : "llama";  // which knows its relatives, and refuses others by name
 }
 
 // A published folder as a run that is not trained.
@@ -146,34 +136,14 @@ vernier::LanguageModel& model_of(const vernier::Prepared& prepared) {
                   " has none; see docs/finetune.md");
 }
 
-// Puts what the model's folder says in the place of defaults, and says so.
-void apply(const vernier::ModelSettings& model, const po::variables_map& given, Settings& settings) {
-  std::string taken;
-  const auto take = [&](const char* option, const auto& value, auto& into) {
-    if (!value || !given[option].defaulted() || *value == into) return;
-    into = *value;
-    taken += c10::str(taken.empty() ? "" : ", ", option, " ", *value);
-  };
-  auto& sampling = settings.options.sampling;
-  take("temperature", model.temperature, sampling.temperature);
-  take("top-k", model.top_k, sampling.top_k);
-  take("top-p", model.top_p, sampling.top_p);
-  take("min-p", model.min_p, sampling.min_p);
-  take("repetition-penalty", model.repetition_penalty, sampling.repetition_penalty);
-  take("max-tokens", model.max_tokens, settings.options.max_tokens);
-  auto& ends = settings.options.ends;
-  ends.insert(ends.end(), model.ends.begin(), model.ends.end());
-  settings.stops.insert(settings.stops.end(), model.stops.begin(), model.stops.end());
-  if (!taken.empty()) std::cerr << "vernier: by the model's generation_config.json: " << taken << '\n';
-  if (model.ignored.empty()) return;
-  std::cerr << "vernier: of the model's generation_config.json, this is not applied: "
-            << vernier::some_of(model.ignored) << '\n';
-}
-
-std::string prompt_of(const po::variables_map& given) {
-  const auto prompt = given["prompt"].as<std::string>();
-  if (prompt != "-") return prompt;
-  return {std::istreambuf_iterator<char>(std::cin), {}};
+// A chat is the message of a user, or a JSON array of messages.
+vernier::OrderedJson prompt_of(const po::variables_map& given) {
+  auto prompt = given["prompt"].as<std::string>();
+  if (prompt == "-") prompt = {std::istreambuf_iterator<char>(std::cin), {}};
+  if (given.count("chat") == 0) return {{"prompt", prompt}};
+  auto messages = vernier::OrderedJson::parse(prompt, nullptr, /*allow_exceptions=*/false);
+  if (!messages.is_array()) messages = {{{"role", "user"}, {"content", prompt}}};
+  return {{"messages", messages}};
 }
 
 // Bytes of a terminal's commands become visible there.
@@ -183,73 +153,74 @@ void print(const std::string& text) {
   if (!std::cout) throw vernier::Error("the text cannot be written to standard output");
 }
 
-class Generator {
- public:
-  Generator(const vernier::Prepared& prepared, Settings settings, const std::string& tokenizer)
-      : model_(model_of(prepared)),
-        codec_(model_, tokenizer),
-        settings_(std::move(settings)),
-        device_(prepared.run.device) {
-    if (const auto end = codec_.end_of_text()) settings_.options.ends.push_back(*end);
-    for (const auto& word : model_.end_words()) {
-      if (const auto end = codec_.id(word)) settings_.options.ends.push_back(*end);
-    }
-    for (const auto& stop : settings_.stops) {
-      if (const auto token = codec_.special(stop)) settings_.options.ends.push_back(*token);
-    }
+void refuse_wrong_calls(const po::variables_map& given) {
+  const auto has = [&](const char* option) { return given.count(option) != 0; };
+  const auto is_set = [&](const char* option) { return !given[option].defaulted(); };
+  if (has("input") + has("prompt") + has("listen") != 1) {
+    vernier::refuse("give either --prompt TEXT or --input FILE.jsonl, or --listen ADDRESS:PORT");
   }
-
-  vernier::Completion complete(const std::string& prompt, std::uint64_t more_seed,
-                               std::function<void(const std::string&)> print) const {
-    const auto tokens = codec_.encode(prompt);
-    vernier::TextStream stream(codec_, tokens, settings_.stops, std::move(print));
-    const auto generator = at::make_generator<at::CPUGeneratorImpl>(settings_.seed + more_seed);
-    const auto end = vernier::generate(model_, tokens, settings_.options, device_, generator,
-                                       [&](TokenId token) { return stream.add(token) && stop_signal == 0; });
-    if (stop_signal != 0) throw vernier::Error("stopped", vernier::Error::Kind::training);
-    if (end == GenerationEnd::not_finite) {
-      throw vernier::Error(
-          c10::str("the model gives no finite probabilities after ", stream.tokens(), " tokens; has the run diverged?"),
-          vernier::Error::Kind::training);
-    }
-    stream.finish();
-    return {stream.text(), stream.tokens(), end};
-  }
-
- private:
-  vernier::LanguageModel& model_;
-  vernier::Codec codec_;
-  Settings settings_;
-  torch::Device device_;
-};
-
-int run(const po::variables_map& given) {
-  const bool is_batch = given.count("input") != 0;
-  if (is_batch) {
-    for (const int signal : {SIGINT, SIGTERM, SIGHUP}) std::signal(signal, remember_stop);
-  }
-  if (is_batch == (given.count("prompt") != 0)) vernier::refuse("give either --prompt TEXT or --input FILE.jsonl");
-  if (!is_batch && given.count("output") != 0) {
+  if (!has("input") && has("output")) {
     vernier::refuse("--output is for --input; a completion is printed, so write `… --prompt TEXT > FILE`");
   }
+  if (has("chat") && !has("prompt"))
+    vernier::refuse("--chat is for --prompt; a line of --input has \"messages\" instead");
+  for (const char* option : {"count", "logprobs", "batch"}) {
+    if (!has("input") && is_set(option)) vernier::refuse("--" + std::string(option) + " is for --input");
+  }
+  for (const char* option : {"tokens", "queue"}) {
+    if (!has("listen") && is_set(option)) vernier::refuse("--" + std::string(option) + " is for --listen");
+  }
+}
+
+int print_completion(const vernier::Generator& generator, const vernier::GenerationSettings& settings,
+                     const vernier::OrderedJson& prompt) {
+  bool is_begun = false;
+  generator.run(settings, [&]() -> std::optional<vernier::PromptJob> {
+    if (std::exchange(is_begun, true)) return std::nullopt;
+    vernier::PromptJob job;
+    job.prompt = generator.tokens_of(prompt, "");
+    job.print = [](std::size_t, const std::string& text, auto) { print(text); };
+    job.done = [](const std::vector<vernier::Completion>& completions) {
+      print("\n");
+      if (completions.empty() || completions[0].end != GenerationEnd::longest) return;
+      std::cerr << "vernier: the text ends here because it is as long as the model has positions; --slide goes on\n";
+    };
+    return job;
+  });
+  return 0;
+}
+
+// The model has the name of its folder.
+vernier::CompletionServer server_of(const po::variables_map& given) {
+  const auto path = fs::weakly_canonical(fs::absolute(vernier::words_of(given).front()));
+  return {.listen = given["listen"].as<std::string>(),
+          .tokens = given["tokens"].as<std::string>(),
+          .model = path.filename().string(),
+          .queue = static_cast<std::size_t>(vernier::number_in<std::int64_t>(given, "queue", 1, 10'000)),
+          .stop_signal = &stop_signal};
+}
+
+int run(const po::variables_map& given) {
+  refuse_wrong_calls(given);
+  const bool is_batch = given.count("input") != 0, listens = given.count("listen") != 0;
+  if (is_batch || listens) {
+    for (const int signal : {SIGINT, SIGTERM, SIGHUP}) std::signal(signal, remember_stop);
+  }
   const auto text = [&](const char* name) { return vernier::word_or(given, name, ""); };
-  auto settings = read_settings(given);
+  auto settings = vernier::read_settings(given);
   const auto lines = is_batch ? vernier::read_prompts(text("input")) : std::vector<vernier::PromptLine>();
   const auto prepared = load(given);
-  apply(vernier::read_model_settings(model_of(*prepared).model_folder()), given, settings);
-  const Generator generator(*prepared, std::move(settings), text("tokenizer"));
+  auto& model = model_of(*prepared);
+  vernier::apply(vernier::read_model_settings(model.model_folder()), given, settings);
+  const vernier::Generator generator(model, prepared->run.device, text("tokenizer"), stop_signal);
   // Within an evaluation, so that precision and averages are those of a validation.
   prepared->trainer.validation().evaluate(prepared->run, [&] {
-    if (is_batch) {
-      vernier::write_completions(lines, text("input"), text("output"), [&](const vernier::PromptLine& line) {
-        return generator.complete(line.prompt, line.number, [](const auto&) {});
-      });
-      return torch::Tensor();
-    }
-    const auto completion = generator.complete(prompt_of(given), 0, print);
-    print("\n");
-    if (completion.end == GenerationEnd::longest) {
-      std::cerr << "vernier: the text ends here because it is as long as the model has positions; --slide goes on\n";
+    if (listens) {
+      vernier::serve_completions(generator, settings, server_of(given));
+    } else if (is_batch) {
+      vernier::write_completions(generator, settings, lines, {text("input"), text("output")});
+    } else {
+      print_completion(generator, settings, prompt_of(given));
     }
     return torch::Tensor();
   });
@@ -262,10 +233,13 @@ int main(int argc, char** argv) {
   po::options_description known;
   const auto number = [](double fallback) { return po::value<double>()->default_value(fallback); };
   const auto whole = [](std::int64_t fallback) { return po::value<std::int64_t>()->default_value(fallback); };
-  known.add_options()("prompt", po::value<std::string>())("input", po::value<std::string>())(
+  known.add_options()("chat", "")("prompt", po::value<std::string>())("input", po::value<std::string>())(
       "output", po::value<std::string>())("tokenizer", po::value<std::string>())("max-tokens", whole(100))(
       "stop", po::value<Words>())("seed", whole(1))("repetition-penalty", number(1))("temperature", number(1))(
-      "top-k", whole(0))("top-p", number(1))("min-p", number(0))("no-cache", "")("slide", "")(
-      "set", po::value<Words>())("plugin-path", po::value<Words>());
+      "top-k", whole(0))("top-p", number(1))("min-p", number(0))("min-tokens", whole(0))("no-repeat-ngram", whole(0))(
+      "beams", whole(1))("length-penalty", number(1))("early-stopping", po::value<std::string>()->default_value("no"))(
+      "count", whole(1))("logprobs", whole(-1))("batch", whole(1))("no-cache", "")("slide", "")(
+      "listen", po::value<std::string>())("tokens", po::value<std::string>()->default_value("generate.tokens"))(
+      "queue", whole(16))("set", po::value<Words>())("plugin-path", po::value<Words>());
   return vernier::call_verb({"generate", usage, known, run}, argc, argv);
 }

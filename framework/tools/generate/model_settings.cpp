@@ -22,9 +22,9 @@ constexpr std::size_t deepest_json = 16;
 constexpr std::string_view without_effect = R"(
   _from_model_config assistant_confidence_threshold assistant_early_exit assistant_lookbehind
   assistant_token_id bos_token_id cache_config cache_implementation chat_format decoder_start_token_id
-  disable_compile do_sample eos_token_id generation_kwargs is_assistant low_memory max_length
-  max_matching_ngram_size max_new_tokens max_time max_window_size min_p num_assistant_tokens
-  num_assistant_tokens_schedule num_return_sequences output_attentions output_hidden_states output_logits
+  disable_compile do_sample early_stopping eos_token_id generation_kwargs is_assistant length_penalty low_memory max_length
+  max_matching_ngram_size max_new_tokens max_time max_window_size min_length min_new_tokens min_p
+  no_repeat_ngram_size num_assistant_tokens num_assistant_tokens_schedule num_return_sequences output_attentions output_hidden_states output_logits
   output_scores pad_token_id prompt_lookup_num_tokens renormalize_logits repetition_penalty
   return_dict_in_generate return_legacy_cache stop_strings target_lookbehind temperature top_k top_p
   transformers_version trust_remote_code use_cache user_token_id
@@ -41,8 +41,8 @@ bool has_effect(const std::string& key) {
 // The value of these keys that changes nothing.
 bool is_neutral(const std::string& key, const Json& value) {
   if (value.is_null() || value == false || value == Json::array() || value == Json::object()) return true;
-  static const std::set<std::string, std::less<>> neutral_at_1 = {
-      "num_beams", "num_beam_groups", "length_penalty", "typical_p", "encoder_repetition_penalty", "guidance_scale"};
+  static const std::set<std::string, std::less<>> neutral_at_1 = {"num_beams", "num_beam_groups", "typical_p",
+                                                                  "encoder_repetition_penalty", "guidance_scale"};
   if (!value.is_number()) return false;
   return value.get<double>() == (neutral_at_1.contains(key) ? 1.0 : 0.0);
 }
@@ -83,6 +83,13 @@ class SettingsFile {
       ends.push_back(each.get<TokenId>());
     }
     return ends;
+  }
+  std::optional<std::string> early_stopping() const {
+    if (!has("early_stopping")) return std::nullopt;
+    const auto& value = json_.at("early_stopping");
+    if (value.is_boolean()) return value.get<bool>() ? "yes" : "no";
+    if (value != "never") refuse("early_stopping", "must be true, false or \"never\"");
+    return "never";
   }
   std::vector<std::string> stops() const {
     if (!has("stop_strings")) return {};
@@ -127,9 +134,21 @@ ModelSettings read_model_settings(const std::string& folder) {
   settings.min_p = file.number<double>("min_p", 0, 1);
   settings.repetition_penalty = file.number<double>("repetition_penalty", least_share, 1000);
   settings.max_tokens = file.number<std::int64_t>("max_new_tokens", 1, many);
+  settings.min_tokens = file.number<std::int64_t>("min_new_tokens", 0, many);
+  settings.min_length = file.number<std::int64_t>("min_length", 0, many);
+  settings.no_repeat_ngram = file.number<std::int64_t>("no_repeat_ngram_size", 0, many);
+  settings.length_penalty = file.number<double>("length_penalty", -1000, 1000);
+  settings.early_stopping = file.early_stopping();
+  const bool draws = file.json().contains("do_sample") && file.json()["do_sample"] == true;
+  const auto beams = file.number<std::int64_t>("num_beams", 1, most_beams);
+  if (beams.value_or(1) > 1 && !draws) {
+    settings.beams = beams;
+    settings.temperature = 0;
+  }
   if (file.json().contains("do_sample") && file.json()["do_sample"] == false) settings.temperature = 0;
   for (const auto& [key, value] : file.json().items()) {
-    if (!has_effect(key) || is_neutral(key, value)) continue;
+    const bool is_applied = key == "num_beams" && !draws;
+    if (is_applied || !has_effect(key) || is_neutral(key, value)) continue;
     settings.ignored.push_back(printable(shortened(key + " = " + json_text(value))));
   }
   return settings;

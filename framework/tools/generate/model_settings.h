@@ -9,12 +9,15 @@
 
 namespace vernier {
 
+constexpr std::int64_t most_beams = 1000;
+
 struct ModelSettings {
   std::vector<TokenId> ends;
   std::vector<std::string> stops;
-  std::optional<double> temperature, top_p, min_p, repetition_penalty;
-  std::optional<std::int64_t> top_k, max_tokens;
-  std::vector<std::string> ignored;  // what else would change the text: "num_beams = 4"
+  std::optional<double> temperature, top_p, min_p, repetition_penalty, length_penalty;
+  std::optional<std::int64_t> top_k, max_tokens, min_tokens, min_length, no_repeat_ngram, beams;
+  std::optional<std::string> early_stopping;  // "no", "yes" or "never"
+  std::vector<std::string> ignored;           // what else would change the text: "typical_p = 0.9"
 };
 
 // folder: "" or one without these files gives nothing. Throws Error, with file and key, for a value that cannot be.

@@ -28,8 +28,12 @@ TextStream::TextStream(const Codec& codec, std::vector<TokenId> prompt, std::vec
       before_(codec.decode(tokens_)) {}
 
 bool TextStream::add(TokenId token) {
-  ++count_;
-  tokens_.push_back(token);
+  return add_all({{token}});
+}
+
+bool TextStream::add_all(std::span<const TokenId> tokens) {
+  count_ += std::ssize(tokens);
+  tokens_.insert(tokens_.end(), tokens.begin(), tokens.end());
   const auto whole = codec_.decode(tokens_);
   text_ = whole.substr(std::min(before_.size(), whole.size()));
   std::size_t first = std::string::npos;

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -18,6 +19,7 @@ class TextStream {
 
   // Returns false if the text ends here, with a stop word.
   bool add(TokenId token);
+  bool add_all(std::span<const TokenId> tokens);
   // Prints what was held back: half a character, or the beginning of a stop word.
   void finish();
 

@@ -296,4 +296,15 @@ void TokenLoss::add(const vernier::State& state) {
   count_ = count_.defined() ? count_ + count.to(count_.device()) : count;
 }
 
+std::string Data::chat_template() const {
+  if (is_chatml()) {
+    return "{% for m in messages %}{{ '<|im_start|>' + m.role + '\\n' + m.content + '<|im_end|>\\n' }}{% endfor %}"
+           "{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}";
+  }
+  return "{{ '<|begin_of_text|>' }}{% for m in messages %}"
+         "{{ '<|start_header_id|>' + m.role + '<|end_header_id|>\\n\\n' + m.content | trim + '<|eot_id|>' }}{% endfor "
+         "%}"
+         "{% if add_generation_prompt %}{{ '<|start_header_id|>assistant<|end_header_id|>\\n\\n' }}{% endif %}";
+}
+
 }  // namespace language

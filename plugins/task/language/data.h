@@ -31,6 +31,7 @@ class Data {
   void forget_tokenizer() { tokenizer_.clear(); }
   // The token that ends a message of a chat, as it is written here.
   std::string end_of_message() const { return is_chatml() ? "<|im_end|>" : "<|eot_id|>"; }
+  std::string chat_template() const;  // how chats are written, in Jinja
 
   struct Sets {
     vernier::DatasetPtr training, held_out;  // held_out: may be missing

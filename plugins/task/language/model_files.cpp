@@ -153,6 +153,12 @@ void add_tokens(vernier::State& files, const std::vector<std::string>& words) {
   put_text(files, "config.json", vernier::json_text(config, 2) + "\n");
 }
 
+void add_chat_template(vernier::State& files, const std::string& text) {
+  constexpr const char* name = "chat_template.jinja";
+  if (files.has(name) || text_of(files, "tokenizer_config.json").find("\"chat_template\"") != std::string::npos) return;
+  put_text(files, name, text);
+}
+
 ModelFolder::ModelFolder(const vernier::State& files) {
   auto name = (fs::temp_directory_path() / "vernier-model-XXXXXX").string();
   if (::mkdtemp(name.data()) == nullptr) {

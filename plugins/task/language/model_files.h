@@ -16,6 +16,9 @@ std::string text_of(const vernier::State& files, const std::string& name);
 void put_text(vernier::State& files, const std::string& name, const std::string& text);
 void write_model_files(const vernier::State& files, const std::filesystem::path& folder);
 
+// Writes the template of chats, if the files have none.
+void add_chat_template(vernier::State& files, const std::string& text);
+
 // Adds a token to those that end a text by generation_config.json.
 void add_end(vernier::State& files, std::int64_t token);
 

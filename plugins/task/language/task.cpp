@@ -220,10 +220,11 @@ std::vector<std::string> PublishedTask::end_words() const {
   return has_chats_ ? std::vector{data_.end_of_message()} : std::vector<std::string>();
 }
 
-// Programs that generate with the folder end an answer of a chat where its messages ended in training.
+// Programs that generate with the folder write chats as in training, and end an answer where its messages ended.
 void PublishedTask::write_published(const std::string& folder) const {
   auto files = files_;
   if (has_chats_ && !tokenizer_folder().empty()) {
+    add_chat_template(files, data_.chat_template());
     if (const auto end = vernier::open_tokenizer(tokenizer_folder())->id(data_.end_of_message())) {
       add_end(files, *end);
     }

@@ -82,6 +82,7 @@ class PublishedTask : public vernier::SupervisedTask, public vernier::PublishedM
   // The folder of its files: those of the checkpoint, or else of the option.
   std::string model_folder() const override { return kept_ ? kept_->path() : folder_; }
   std::vector<std::string> end_words() const override;
+  std::string chat_template() const override { return has_chats_ ? data_.chat_template() : ""; }
   bool reads_bytes() const override { return data_.reads_bytes(); }
   torch::Tensor next_logits(const torch::Tensor& tokens, vernier::KeyValueCache* cache) override;
 

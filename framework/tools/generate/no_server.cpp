@@ -1,0 +1,13 @@
+// Stands in for server.cpp in a build without VERNIER_SERVICE.
+#include <vernier/error.h>
+
+#include "server.h"
+
+namespace vernier {
+
+void serve_completions(const Generator&, const GenerationSettings&, const CompletionServer&) {
+  refuse(
+      "--listen needs the HTTP of the service, and this program was built without it; build with VERNIER_SERVICE=ON");
+}
+
+}  // namespace vernier
