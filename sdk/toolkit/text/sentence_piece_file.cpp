@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <cstring>
-#include <map>
 
 #include "text/unicode/unicode.h"
 #include "tokenizer_files.h"

@@ -2,6 +2,7 @@
 #include <vernier/checksum.h>
 #include <vernier/error.h>
 
+#include <algorithm>
 #include <charconv>
 
 #include "base64.h"

@@ -1,6 +1,8 @@
 // Parts of tokenizer.json, checked while they are read.
 #pragma once
 
+#include <vernier/error.h>
+
 #include <string>
 
 #include "files/json.h"

@@ -3,6 +3,8 @@
 #include <vernier/data_file.h>
 #include <vernier/error.h>
 
+#include <algorithm>
+
 #include "text/unicode/unicode.h"
 #include "tokenizer_beside.h"
 #include "tokenizer_files.h"

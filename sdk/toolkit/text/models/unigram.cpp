@@ -1,6 +1,8 @@
 // Unigram (Kudo, ACL 2018): the tokens of a piece whose scores, logarithms of probabilities, have the largest sum. They
 // are found from left to right by Viterbi's algorithm, with the rounding of the package that is followed: sums in
 // float64 in `tokenizers`, in float32 in `sentencepiece`.
+#include <vernier/error.h>
+
 #include <algorithm>
 #include <cmath>
 
