@@ -4,6 +4,7 @@
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
 #include <doctest/doctest.h>
+#include <torch/types.h>
 #include <vernier/safetensors.h>
 
 #include <string>
