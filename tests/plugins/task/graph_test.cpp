@@ -12,6 +12,8 @@
 
 #include <caffe2/serialize/inline_container.h>
 
+#include <sys/resource.h>
+
 #include <cmath>
 #include <cstdlib>
 #include <fstream>
@@ -376,6 +378,67 @@ TEST_CASE("graph: cut and overwritten files end in one line") {
       CHECK(std::string(error.what()).find('\n') == std::string::npos);
     }
   }
+}
+
+namespace {
+
+using nlohmann::json;
+
+// Appends the places of all values of a tree.
+void list_values(const json& tree, const json::json_pointer& place, std::vector<json::json_pointer>& places) {
+  places.push_back(place);
+  if (tree.is_object()) {
+    for (const auto& [key, value] : tree.items()) list_values(value, place / key, places);
+  } else if (tree.is_array()) {
+    for (std::size_t i = 0; i < tree.size(); ++i) list_values(tree[i], place / i, places);
+  }
+}
+
+json nested(int depth) {
+  json tree = 1;
+  for (int i = 0; i < depth; ++i) tree = json::array({tree});
+  return tree;
+}
+
+std::int64_t peak_memory() {
+  rusage usage{};
+  getrusage(RUSAGE_SELF, &usage);
+  return usage.ru_maxrss * 1024;
+}
+
+}  // namespace
+
+TEST_CASE("graph: a file with other values in its JSON is read, or ends in one line, and takes no memory") {
+  const TemporaryFolder scratch;
+  const std::vector<json> hostile = {
+      -1,   std::int64_t{1} << 62, 1e300,          "",          "../x/y", "a.b", "\n\x1b", nullptr,
+      true, json::array(),         json::object(), nested(2000)};
+  constexpr const char* files[] = {program, "data/weights/model_weights_config.json",
+                                   "data/constants/model_constants_config.json"};
+  constexpr const char* graphs[] = {"mlp", "two", "window", "branch"};
+  const auto before = peak_memory();
+  std::uint64_t random = 1;
+  const auto next = [&](std::size_t below) {
+    random = random * 6364136223846793005U + 1442695040888963407U;
+    return static_cast<std::size_t>(random >> 33) % below;
+  };
+  for (int i = 0; i < 96; ++i) {
+    const auto file = edited(scratch, graphs[i % 4], [&](Records& records) {
+      auto& record = records[files[i % 8 == 0 ? 2 : i % 8 < 3 ? 1 : 0]];
+      auto tree = json::parse(record);
+      std::vector<json::json_pointer> places;
+      list_values(tree, json::json_pointer(), places);
+      tree[places[next(places.size())]] = hostile[next(hostile.size())];
+      record = tree.dump();
+    });
+    CAPTURE(i);
+    try {
+      network_of(file, i % 4 == 1 ? "logits" : "");
+    } catch (const vernier::Error& error) {
+      CHECK(std::string(error.what()).find_first_of("\n\x1b") == std::string::npos);
+    }
+  }
+  CHECK(peak_memory() - before < std::int64_t{64} << 20);
 }
 
 TEST_CASE("graph: inputs that the model was not exported for are named") {
