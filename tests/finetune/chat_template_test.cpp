@@ -110,6 +110,11 @@ TEST_CASE("chat templates: a folder's template and tokens are those that transfo
   CHECK(contains(refusal(text), "needs unk_token, which is not named there"));
   folder.write("special_tokens_map.json", R"({"unk_token": "<u>"})");
   CHECK(text() == "<u>file");
+  folder.write("special_tokens_map.json", R"({"unk_token": "<u>", "bos_token": "<m>", "eos_token": null})");
+  folder.write("chat_template.jinja", "{{ bos_token }}{{ eos_token }}");
+  CHECK(text() == "<m>");  // the map goes first
+  folder.write("tokenizer_config.json", R"({"bos_token": "<b>", "eos_token": "<e>", "added_tokens_decoder": {}})");
+  CHECK(text() == "<b><e>");  // unless the configuration has all tokens
   folder.write("chat_template.jinja", "{% if %}");
   CHECK(contains(refusal(text), "chat_template.jinja: the chat template, line 1: an expression is needed"));
 }

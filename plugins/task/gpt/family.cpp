@@ -13,6 +13,7 @@ Shape shape_of(const language::Config& config, double dropout) {
   if (config.flag("add_cross_attention", false)) {
     config.refuse("add_cross_attention", ", and this task has no encoder to attend to");
   }
+  if (config.has("sliding_window")) config.refuse("sliding_window", ", and gpt2 has no windows; remove it");
   const auto dropout_of = [&](const char* key) { return dropout < 0 ? config.number(key, 0.1, 0.0) : dropout; };
   Shape shape;
   shape.vocabulary = config.integer("vocab_size", 50257);

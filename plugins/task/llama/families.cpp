@@ -325,6 +325,9 @@ std::vector<bool> turned_layers(const Config& config, const Family& family, cons
 }
 
 void read_kinds(const Config& config, const Family& family, Shape& shape) {
+  if (family.windows == Windows::none && config.has("sliding_window")) {  // transformers' cache would forget by it
+    config.refuse("sliding_window", c10::str(", and ", family.model_type, " has no windows; remove it"));
+  }
   std::optional<double> window;
   if (family.windows != Windows::none && (!family.asks_for_window || config.flag("use_sliding_window", false))) {
     window =

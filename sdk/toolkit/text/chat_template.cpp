@@ -46,7 +46,7 @@ OrderedJson variables_of(const fs::path& folder, const OrderedJson& config, cons
   auto variables = OrderedJson::object();
   for (const auto* name : tokens) {
     // As in transformers, the map goes first, unless tokenizer_config.json has all tokens.
-    const bool maps = map.contains(name) && (!config.contains(name) || !config.contains("added_tokens_decoder"));
+    const bool maps = map.contains(name) && !config.contains("added_tokens_decoder");
     const auto& from = maps ? map : config;
     if (from.contains(name)) {
       const auto token = text_of_token(from.at(name));

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <map>
 #include <set>
 
 #include "tokenizer_model.h"
@@ -62,8 +63,10 @@ class FilesBeside {
       config_.member("split_special_tokens").refuse("is true, and Vernier does not have it");
     }
     read_case();
+    const auto next = next_id();
     read_decoder();
     read_added();
+    refuse_gaps(next);
     read_special();
     read_around();
   }
@@ -95,6 +98,13 @@ class FilesBeside {
     return std::ranges::find(file_.pieces, PieceStep::Kind::add_space, &PieceStep::kind) != file_.pieces.end();
   }
 
+  TokenId next_id() const {
+    TokenId last = -1;
+    for (const auto& [text, id] : file_.vocabulary) last = std::max(last, id);
+    for (const auto& token : file_.added) last = std::max(last, token.id);
+    return last + 1;
+  }
+
   // From ids to tokens.
   void read_decoder() {
     const auto decoder = config_.member("added_tokens_decoder");
@@ -106,7 +116,22 @@ class FilesBeside {
       const auto [end, error] = std::from_chars(number.data(), number.data() + number.size(), id);
       const bool is_id = error == std::errc() && end == number.data() + number.size() && id >= 0 && id < most_tokens;
       if (!is_id) token.refuse("is not an id: ids are from 0 to 16777215");
-      adder_.add(token, added_token(token, id));
+      add(token, added_token(token, id));
+    }
+  }
+
+  // Remembers tokens that tokenizer.json lacks.
+  void add(const JsonPart& place, AddedToken token) {
+    if (!adder_.id_of(token.text)) new_.emplace(token.id, place);
+    adder_.add(place, std::move(token));
+  }
+
+  // transformers appends new tokens behind all others, whatever ids the files say.
+  void refuse_gaps(TokenId next) const {
+    for (const auto& [id, place] : new_) {
+      if (id != next)
+        place.refuse("has the id " + std::to_string(id) + ", and the next free one is " + std::to_string(next));
+      ++next;
     }
   }
 
@@ -124,16 +149,23 @@ class FilesBeside {
       added.text = text;
       added.is_special = special.contains(text);
       added.is_normalized = !added.is_special;
-      adder_.add(token, std::move(added));
+      add(token, std::move(added));
     }
+  }
+
+  // A token by its name. As in transformers, special_tokens_map.json goes first, unless tokenizer_config.json has all
+  // tokens.
+  JsonPart named(const char* name) const {
+    const bool counts = map_.part().json().contains(name) && config_.member("added_tokens_decoder").is_null();
+    return counts ? map_.member(name) : config_.member(name);
   }
 
   template <class Use>
   void for_each_special(const Use& use) const {
+    for (const auto* name : special_names) {
+      if (const auto token = named(name); !token.is_null()) use(token, text_of_token(token));
+    }
     for (const auto* from : {&config_, &map_}) {
-      for (const auto* name : special_names) {
-        if (const auto token = from->member(name); !token.is_null()) use(token, text_of_token(token));
-      }
       const auto more = from->member("additional_special_tokens");
       for (std::size_t i = 0; i < more.size(); ++i) use(more[i], text_of_token(more[i]));
     }
@@ -150,15 +182,11 @@ class FilesBeside {
       added.is_special = true;
       adder_.add(token, std::move(added));
     });
-    for (const auto* from : {&map_, &config_}) {  // the latter counts
-      if (const auto end = from->member("eos_token"); !end.is_null()) file_.end_of_text = text_of_token(end);
-    }
+    if (const auto end = named("eos_token"); !end.is_null()) file_.end_of_text = text_of_token(end);
   }
 
   std::vector<TokenId> ids_of(const char* name, const char* flag) const {
-    for (const auto* from : {&config_, &map_}) {
-      if (const auto token = from->member(name); !token.is_null()) return {*adder_.id_of(text_of_token(token))};
-    }
+    if (const auto token = named(name); !token.is_null()) return {*adder_.id_of(text_of_token(token))};
     config_.member(flag).refuse(std::string("is true, and no file names the token ") + name);
   }
 
@@ -218,6 +246,7 @@ class FilesBeside {
   TokenizerFile& file_;
   Beside config_, map_, added_;
   TokenAdder adder_;
+  std::map<TokenId, JsonPart> new_;
 };
 
 }  // namespace

@@ -277,6 +277,52 @@ Value json(const Value& value, const Arguments& given) {
   return json_of(value, whole_in(given, SIZE_MAX, "indent", -1));
 }
 
+Value with_default(const Value& value, const Arguments& given) {
+  const auto* other = given.find(0, "default_value");
+  const auto* boolean = given.find(1, "boolean");
+  const bool uses = value.is<Undefined>() || (boolean != nullptr && is_true(*boolean) && !is_true(value));
+  return uses ? (other == nullptr ? Value("") : *other) : value;
+}
+
+Value trimmed(const Value& value, const Arguments& given) {
+  const auto* characters = given.find(0, "chars");
+  return stripped(str(value), true, true, characters == nullptr ? nullptr : characters->text());
+}
+
+Value first_of(const Value& value) {
+  const auto items = items_of(value);
+  return items.empty() ? Value(Undefined{"first"}) : items.front();
+}
+
+Value last_of(const Value& value) {
+  const auto items = items_of(value);
+  return items.empty() ? Value(Undefined{"last"}) : items.back();
+}
+
+Value entries_in(const Value& value) {
+  if (value.is<Undefined>()) return List();
+  if (value.map() == nullptr) refuse("items needs a mapping");
+  return pairs_of(*value.map());
+}
+
+Value sorted_entries(const Value& value) {
+  if (value.map() == nullptr) refuse("dictsort needs a mapping");
+  auto map = *value.map();
+  std::ranges::stable_sort(map, [](const auto& a, const auto& b) {
+    return in_case(str(a.first), Case::lower) < in_case(str(b.first), Case::lower);
+  });
+  return pairs_of(map);
+}
+
+Value absolute(const Value& value) {
+  return value.is_whole() ? Value(std::abs(value.whole())) : Value(std::abs(value.real()));
+}
+
+Value replaced_text(const Value& value, const Arguments& given) {
+  return replaced(str(value), text_in(given, 0, "replace"), text_in(given, 1, "replace"),
+                  whole_in(given, 2, "count", -1));
+}
+
 const std::map<std::string, Filter, std::less<>>& filters() {
   const auto simple = [](auto function) {
     return [function](Run&, const Value& value, const Arguments&) { return Value(function(value)); };
@@ -290,23 +336,13 @@ const std::map<std::string, Filter, std::less<>>& filters() {
   const auto selects = [&](bool by_attribute, bool keeps) {
     return given([=](const Value& value, const Arguments& more) { return selected(value, more, by_attribute, keeps); });
   };
-  const Filter fallback = given([](const Value& value, const Arguments& more) {
-    const auto* other = more.find(0, "default_value");
-    const auto* boolean = more.find(1, "boolean");
-    const bool uses = value.is<Undefined>() || (boolean != nullptr && is_true(*boolean) && !is_true(value));
-    return uses ? (other == nullptr ? Value("") : *other) : value;
-  });
-  const Filter ends = simple(size_of);
   static const std::map<std::string, Filter, std::less<>> all = {
       {"tojson", given(json)},
-      {"trim", given([](const Value& value, const Arguments& more) {
-         const auto* characters = more.find(0, "chars");
-         return stripped(str(value), true, true, characters == nullptr ? nullptr : characters->text());
-       })},
-      {"length", ends},
-      {"count", ends},
-      {"default", fallback},
-      {"d", fallback},
+      {"trim", given(trimmed)},
+      {"length", simple(size_of)},
+      {"count", simple(size_of)},
+      {"default", given(with_default)},
+      {"d", given(with_default)},
       {"upper", cased(Case::upper)},
       {"lower", cased(Case::lower)},
       {"title", cased(Case::title)},
@@ -315,27 +351,10 @@ const std::map<std::string, Filter, std::less<>>& filters() {
       {"string", simple(text_of)},
       {"safe", simple(text_of)},
       {"list", simple(items_of)},
-      {"first", simple([](const Value& value) {
-         const auto items = items_of(value);
-         return items.empty() ? Value(Undefined{"first"}) : items.front();
-       })},
-      {"last", simple([](const Value& value) {
-         const auto items = items_of(value);
-         return items.empty() ? Value(Undefined{"last"}) : items.back();
-       })},
-      {"items", simple([](const Value& value) {
-         if (value.is<Undefined>()) return Value(List());
-         if (value.map() == nullptr) refuse("items needs a mapping");
-         return pairs_of(*value.map());
-       })},
-      {"dictsort", simple([](const Value& value) {
-         if (value.map() == nullptr) refuse("dictsort needs a mapping");
-         auto map = *value.map();
-         std::ranges::stable_sort(map, [](const auto& a, const auto& b) {
-           return in_case(str(a.first), Case::lower) < in_case(str(b.first), Case::lower);
-         });
-         return pairs_of(map);
-       })},
+      {"first", simple(first_of)},
+      {"last", simple(last_of)},
+      {"items", simple(entries_in)},
+      {"dictsort", simple(sorted_entries)},
       {"select", selects(false, true)},
       {"reject", selects(false, false)},
       {"selectattr", selects(true, true)},
@@ -347,13 +366,8 @@ const std::map<std::string, Filter, std::less<>>& filters() {
       {"indent", given(indented)},
       {"int", given(whole_of)},
       {"float", simple([](const Value& value) { return value.real(); })},
-      {"abs", simple([](const Value& value) {
-         return value.is_whole() ? Value(std::abs(value.whole())) : Value(std::abs(value.real()));
-       })},
-      {"replace", given([](const Value& value, const Arguments& more) {
-         return replaced(str(value), text_in(more, 0, "replace"), text_in(more, 1, "replace"),
-                         whole_in(more, 2, "count", -1));
-       })},
+      {"abs", simple(absolute)},
+      {"replace", given(replaced_text)},
   };
   return all;
 }
