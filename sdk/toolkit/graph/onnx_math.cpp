@@ -313,7 +313,6 @@ NAME(asin_, "Asin");
 NAME(acos_, "Acos");
 NAME(sinh_, "Sinh");
 NAME(cosh_, "Cosh");
-NAME(softsign_, "Softsign");
 NAME(mul_, "Mul");
 NAME(max_, "Max");
 NAME(min_, "Min");
