@@ -8,8 +8,11 @@
 #include <vernier/parameter_groups.h>
 #include <vernier/sdk.h>
 
+#include <algorithm>
 #include <memory>
 #include <set>
+
+#include "layer_decay.h"
 
 // Settings: vernier::AdamWOptions and so on.
 template <class Settings>
@@ -42,9 +45,20 @@ class FusedPlugin : public vernier::Optimizer {
 
   void prepare(vernier::Run& run) override {
     if (in_backward_) refuse_masters(run);
-    std::vector<vernier::ParameterGroup<Settings>> groups;
-    for (const auto& settings : settings_) groups.push_back({{}, settings});
     const auto numbers = groups_.assign(run, id());
+    const auto rates = layer_rates(run, layer_decay_, id());
+    std::vector<vernier::ParameterGroup<Settings>> groups;
+    kinds_.clear();
+    for (std::size_t i = 0; i < settings_.size(); ++i) kinds_.push_back({i, 1});
+    for (std::size_t i = 0; i < numbers.size(); ++i) {
+      if (numbers[i] != vernier::ParameterGroups::frozen && place_of({numbers[i], rates[i]}) == kinds_.size()) {
+        kinds_.push_back({numbers[i], rates[i]});
+      }
+    }
+    for (const auto& [number, rate] : kinds_) {
+      groups.push_back({{}, settings_[number]});
+      groups.back().options.lr *= rate;
+    }
     std::vector<std::vector<std::string>> names(groups.size());
     without_state_.clear();
     for (std::size_t i = 0; i < numbers.size(); ++i) {
@@ -52,8 +66,9 @@ class FusedPlugin : public vernier::Optimizer {
       const bool is_frozen = numbers[i] == vernier::ParameterGroups::frozen;
       if (is_frozen || !parameter.owned) without_state_.insert(parameter.name);
       if (is_frozen) continue;  // those of other ranks keep their numbers, and get no gradient
-      groups[numbers[i]].parameters.push_back(parameter.master);
-      names[numbers[i]].push_back(parameter.name);
+      const auto place = place_of({numbers[i], rates[i]});
+      groups[place].parameters.push_back(parameter.master);
+      names[place].push_back(parameter.name);
     }
     names_.clear();
     for (const auto& some : names) names_.insert(names_.end(), some.begin(), some.end());
@@ -90,7 +105,7 @@ class FusedPlugin : public vernier::Optimizer {
   void load(const vernier::State& named) override {
     vernier::State state;
     state.put("parameters", static_cast<std::int64_t>(names_.size()));
-    for (std::size_t i = 0; i < settings_.size(); ++i) state.put(c10::str("param_groups/", i, "/lr"), settings_[i].lr);
+    for (std::size_t i = 0; i < kinds_.size(); ++i) state.put(c10::str("param_groups/", i, "/lr"), rate_of(kinds_[i]));
     for (const auto& [key, tensor] : named.tensors) {
       const auto slash = key.rfind('/');
       const auto name = key.substr(0, slash);
@@ -115,6 +130,9 @@ class FusedPlugin : public vernier::Optimizer {
                   settings_.push_back(settings_.front());
                   read_both(group, settings_.back());
                 }),
+        layer_decay_(options.get("layer_decay", 1.0,
+                                 "the learning rate of each layer below the last one is this times that of the next",
+                                 vernier::between(1e-6, 1))),
         in_backward_(
             options.get("in_backward", false, "use and free each gradient in backward: less memory, no clipping")) {}
 
@@ -154,6 +172,17 @@ class FusedPlugin : public vernier::Optimizer {
   }
 
  private:
+  // The parameters of a group whose learning rate has the same factor of layer_decay.
+  struct Kind {
+    std::size_t group;
+    double rate;
+    bool operator==(const Kind&) const = default;
+  };
+  std::size_t place_of(const Kind& kind) const {
+    return static_cast<std::size_t>(std::ranges::find(kinds_, kind) - kinds_.begin());
+  }
+  double rate_of(const Kind& kind) const { return settings_[kind.group].lr * kind.rate; }
+
   static Settings read_all(vernier::Options& options, Settings settings, Read read_both, Read read_rest) {
     read_both(options, settings);
     if (read_rest != nullptr) read_rest(options, settings);
@@ -168,14 +197,16 @@ class FusedPlugin : public vernier::Optimizer {
     }
   }
   void set_rates(vernier::Run& run) {
-    for (std::size_t i = 0; i < settings_.size(); ++i) {
-      optimizer_->set_lr(settings_[i].lr * run.learning_rate_factor, i);
+    for (std::size_t i = 0; i < kinds_.size(); ++i) {
+      optimizer_->set_lr(rate_of(kinds_[i]) * run.learning_rate_factor, i);
     }
     run.metrics.set("learning_rate", settings_.front().lr * run.learning_rate_factor);
   }
 
   std::vector<Settings> settings_;  // of the parameters in no group, then of each group
   vernier::ParameterGroups groups_;
+  std::vector<Kind> kinds_;  // in the order of the optimizer's own groups
+  double layer_decay_;
   bool in_backward_;
   std::int64_t samples_ = 0;        // in this batch's micro-batches so far
   std::vector<std::string> names_;  // in the order of the optimizer

@@ -13,6 +13,7 @@
 #include "loaded_task.h"
 #include "log_lines.h"
 #include "published_folder.h"
+#include "small_run.h"
 #include "thrown.h"
 
 namespace language_task_test {
@@ -355,6 +356,31 @@ TEST_CASE("language task: new tokens that do not fit are refused") {
   for (const auto& [words, message] : all) {
     const auto thrown = thrown_by([&, &words = words] { load(texts, {{"new_tokens", list(words)}}); });
     CHECK_MESSAGE(says(thrown.text, message), thrown.text);
+  }
+}
+
+TEST_CASE("language task: layer_decay gives each layer the rate that a group by hand would, to the bit") {
+  for (const char* variant : {"gpt2", "llama"}) {  // two layers each
+    CAPTURE(variant);
+    const PublishedFolder given(variant);
+    const bool is_gpt = std::string(variant) == "gpt2";
+    const auto toml = [&](const std::string& optimizer) {
+      return from_toml({"[run]\nsteps = 3\ndevice = 'cpu'\n[task]\nuse = '" + published_folder::task_of(variant) +
+                        "'\nfolder = '" + (given.folder / "model") + "'\ndata = ['" + (given.folder / "tokens.bin") +
+                        "']\ncontext = 8\ndropout = 0.0\nvalidation_share = 0.0\n[checkpoint]\nuse = 'none'\n"
+                        "[optimizer]\nuse = 'adamw'\nlearning_rate = 0.01\n" +
+                        optimizer});
+    };
+    const auto group = [](const std::string& match, double rate) {
+      return "[[optimizer.group]]\nmatch = [" + match + "]\nlearning_rate = " + std::to_string(rate) + "\n";
+    };
+    SmallRun decayed(toml("layer_decay = 0.5\n"));
+    SmallRun by_hand(toml(
+        is_gpt ? group("'wte.*', 'wpe.*'", 0.00125) + group("'h.0.*'", 0.0025) + group("'h.1.*'", 0.005)
+               : group("'*embed_tokens.*'", 0.00125) + group("'*layers.0.*'", 0.0025) + group("'*layers.1.*'", 0.005)));
+    decayed.train();
+    by_hand.train();
+    CHECK(decayed.digest() == by_hand.digest());
   }
 }
 

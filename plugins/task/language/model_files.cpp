@@ -1,6 +1,7 @@
 #include "model_files.h"
 
 #include <c10/util/StringUtil.h>
+#include <torch/types.h>
 #include <unistd.h>
 #include <vernier/data_file.h>
 #include <vernier/error.h>

@@ -1,0 +1,73 @@
+// The option layer_decay of the optimizers: smaller learning rates for layers that are farther from the output.
+#pragma once
+
+#include <vernier/error.h>
+#include <vernier/run.h>
+
+#include <cmath>
+#include <cstdint>
+#include <map>
+#include <set>
+#include <string>
+#include <vector>
+
+// The list of layers of a model: the numbers in names such as "model.layers.3.mlp.up_proj.weight", after the text that
+// has the most of them, "model.layers.".
+class LayerList {
+ public:
+  explicit LayerList(const vernier::Run& run) {
+    std::map<std::string, std::set<std::int64_t>> lists;
+    for (const auto& parameter : run.parameters) {
+      for (const auto& [begin, number] : numbers_in(parameter.name)) lists[begin].insert(number);
+    }
+    for (const auto& [begin, numbers] : lists) {
+      if (numbers.size() > layers_.size()) begin_ = begin, layers_ = numbers;
+    }
+  }
+  std::int64_t size() const { return static_cast<std::int64_t>(layers_.size()); }
+  // The place of a parameter's layer, from 0; -1 for one that is in none.
+  std::int64_t place(const std::string& parameter) const {
+    for (const auto& [begin, number] : numbers_in(parameter)) {
+      if (begin == begin_) return std::distance(layers_.begin(), layers_.find(number));
+    }
+    return -1;
+  }
+
+ private:
+  // Each part of a name that is a whole number, with the text before it.
+  static std::vector<std::pair<std::string, std::int64_t>> numbers_in(const std::string& name) {
+    std::vector<std::pair<std::string, std::int64_t>> numbers;
+    for (std::size_t first = 0; first < name.size();) {
+      const auto end = std::min(name.find('.', first), name.size());
+      const auto part = name.substr(first, end - first);
+      if (!part.empty() && part.size() < 10 && part.find_first_not_of("0123456789") == std::string::npos) {
+        numbers.emplace_back(name.substr(0, first), std::stoll(part));
+      }
+      first = end + 1;
+    }
+    return numbers;
+  }
+
+  std::string begin_;
+  std::set<std::int64_t> layers_;
+};
+
+// Returns decay ^ (layers above it) for each of run.parameters. What is registered before the layers, such as
+// embeddings, is below all of them; what comes behind them has 1. As in BEiT (Bao et al. 2022).
+inline std::vector<double> layer_rates(const vernier::Run& run, double decay, const std::string& optimizer) {
+  std::vector<double> rates(run.parameters.size(), 1.0);
+  if (decay == 1) return rates;
+  const LayerList layers(run);
+  if (layers.size() < 2) {
+    vernier::refuse(optimizer +
+                    ": layer_decay needs a model with a list of layers, such as layers.0 and layers.1; leave it out");
+  }
+  bool is_before = true;
+  for (std::size_t i = 0; i < rates.size(); ++i) {
+    const auto place = layers.place(run.parameters[i].name);
+    is_before = is_before && place < 0;
+    if (place < 0 && !is_before) continue;
+    rates[i] = std::pow(decay, static_cast<double>(layers.size() - place));
+  }
+  return rates;
+}
