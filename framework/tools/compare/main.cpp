@@ -361,6 +361,10 @@ int compare_runs(const po::variables_map& given) {
   const auto words = words_of(given);
   const bool as_json = given.count("json") != 0;
   if (words.size() == 1 && is_comparison(words[0])) {
+    if (given.count("tolerance") != 0) {
+      throw Refused("--tolerance: " + words[0] +
+                    " has its verdicts; repeat the call that trained it with --tolerance, which trains nothing again");
+    }
     auto comparison = read_comparison(words[0]);
     judge(comparison, given);
     print(comparison, as_json);

@@ -215,6 +215,11 @@ TEST_CASE("compare: of runs that are there it says what they show") {
   CHECK(read_text(place.at("again.html")) == read_text(place.at("c/compare.html")));
   CHECK(place.call({"compare", "c/run/seed-1", "c/other/seed-1"}) == 0);
   CHECK(says(place.out, "c/other/seed-1: not enough seeds for a verdict, which needs 3"));
+  for (const auto& [tolerance, verdict] : {std::pair("0.001", "higher"), std::pair("0.02", "no difference shown")}) {
+    REQUIRE(place.compare({"other.toml", "--quiet", "--tolerance", tolerance}) == 0);
+    CHECK(place.verdict(1, "loss") == verdict);
+    CHECK(place.verdict(1, "peak_memory_bytes") == "lower");
+  }
 }
 
 TEST_CASE("compare: metrics of the validations are shown and judged, and one of them says which is best") {
@@ -364,6 +369,9 @@ TEST_CASE("compare: wrong calls end in one line, and before anything is trained"
       {{"run.toml", "--sweep", "a.b=1,2,3,4,5,6", "--sweep", "a.c=1,2,3,4,5,6"}, "more than 32 candidates"},
       {{"run.toml", "--seeds", "0"}, "--seeds is 0, and must be from 1 to 100"},
       {{"run.toml", "--seeds", "x"}, "see vernier compare --help"},
+      {{"run.toml", "--tolerance", "-1"}, "--tolerance -1"},
+      {{"run.toml", "--tolerance", "small"}, "--tolerance small"},
+      {{"c", "--tolerance", "0.1"}, "--tolerance: c has its verdicts"},
       {{"run.toml", "--stes", "x"}, "see vernier compare --help"},
       {{"run.toml", "--steps", "5", "--output", "c"}, "c/run/candidate.toml: the folder has runs of another"},
       {{"run.toml", "--output", "run.toml"}, "choose another --output"}};
