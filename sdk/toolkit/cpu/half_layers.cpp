@@ -20,6 +20,7 @@
 #include <vector>
 
 #include "cpu/one_thread.h"
+#include "cpu/processor.h"
 #include "cpu/tasks.h"
 #include "half_products.h"
 #include "rows.h"
@@ -35,13 +36,15 @@ struct Window {
   std::int64_t groups;
 };
 
-// True where LibTorch would take a kernel that multiplies by its products, one image after another.
+// True where LibTorch would take a kernel that multiplies by its products, one image after another, or one of oneDNN
+// that is slower than that of float32.
 bool is_slow(const at::Tensor& x, const at::Tensor& weight, const Window& window) {
   const auto dtype = x.scalar_type();
   if ((dtype != at::kHalf && dtype != at::kBFloat16) || weight.scalar_type() != dtype || !fused_kernels() ||
       keeps_plain_products() || x.dim() < 3 || weight.dim() != x.dim() || x.numel() == 0 || weight.numel() == 0) {
     return false;
   }
+  static const bool has_fast_half = cpu_has("amx_fp16");
   const auto symbolic = [](at::IntArrayRef all) { return c10::fromIntArrayRefSlow(all); };
   using at::native::ConvBackend;
   switch (at::native::select_conv_backend(x, weight, std::nullopt, symbolic(window.stride), symbolic(window.padding),
@@ -54,6 +57,9 @@ bool is_slow(const at::Tensor& x, const at::Tensor& weight, const Window& window
     case ConvBackend::SlowTranspose2d:
     case ConvBackend::SlowTranspose3d:
       return true;
+    case ConvBackend::Mkldnn:
+    case ConvBackend::MkldnnTranspose:  // oneDNN's for float16 are a loop over single numbers without AMX-FP16
+      return dtype == at::kHalf ? !has_fast_half : !gains_by_bfloat16();
     default:
       return false;
   }
