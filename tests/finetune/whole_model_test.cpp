@@ -4,6 +4,7 @@
 
 #include <filesystem>
 
+#include "learned_bytes.h"
 #include "run_folder.h"
 #include "thrown.h"
 
@@ -130,29 +131,8 @@ TEST_CASE("whole model: an answer ends where the messages of its chat ended") {
 }
 
 TEST_CASE("whole model: a model over bytes generates without its text, and is evaluated on all of another") {
-  RunFolder run(R"(
-[run]
-steps = 80
-output = "out"
-threads = 1
-device = "cpu"
-[task]
-use = "gpt"
-data = ["text.txt"]
-layers = 1
-heads = 2
-width = 32
-context = 32
-batch_size = 8
-sample_bytes = 0
-[optimizer]
-use = "adamw"
-learning_rate = 2e-2
-)");
-  std::string text;
-  for (int i = 0; i < 400; ++i) text += "abcdefghij";
-  run.folder.write("text.txt", text);
-  REQUIRE_MESSAGE(run.train({"--quiet"}) == 0, run.err);
+  learned_bytes::Learned run;
+  const auto text = read_text(run.at("text.txt"));
   fs::remove(run.at("text.txt"));
   CHECK(run.call({"generate", "out", "--prompt", "abcdefg", "--temperature", "0", "--max-tokens", "5"}) == 0);
   CHECK(run.out == "hijab\n");

@@ -242,4 +242,5 @@ def main():
     trained.model.save(str(folder))
 
 
-main()
+if __name__ == "__main__":
+    main()

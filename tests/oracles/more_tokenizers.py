@@ -17,6 +17,7 @@ import tempfile
 
 import sentencepiece
 import tiktoken
+from bpe import cases
 from bpe_texts import WORDS, corpus, texts
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 
@@ -221,18 +222,6 @@ def sentence_piece_cases(path, all_texts):
     for text in all_texts:
         ids = processor.encode(text)
         out.append([ids, ids, processor.decode(ids), processor.decode(ids)])
-    return out
-
-
-def cases(tokenizer, all_texts):
-    out = []
-    for text in all_texts:
-        ids = tokenizer.encode(text).ids
-        tokenizer.encode_special_tokens = True
-        plain = tokenizer.encode(text, add_special_tokens=False).ids
-        tokenizer.encode_special_tokens = False
-        out.append([ids, plain, tokenizer.decode(ids, skip_special_tokens=True),
-                    tokenizer.decode(ids, skip_special_tokens=False)])
     return out
 
 

@@ -7,6 +7,7 @@ the package itself.
 import regex
 import tokenizers
 from tokenizers import normalizers, pre_tokenizers
+from unicode_tables import table
 
 CODES = [c for c in range(0x110000) if not 0xD800 <= c <= 0xDFFF]  # surrogates are not text
 
@@ -70,19 +71,6 @@ def compatibility():
         text = form_kd.normalize_str(chr(c))
         if text != form_d.normalize_str(chr(c)):
             yield [c, len(text), *map(ord, text)]
-
-
-def table(name, kind, rows, note, braces=True):
-    print(f"// {note}\nconstexpr {kind} {name}[] = {{")
-    line = "   "
-    for row in rows:
-        text = ", ".join(f"0x{n:X}" for n in row)
-        text = " {" + text + "}," if braces else " " + text + ","
-        if len(line) + len(text) > 118:
-            print(line)
-            line = "   "
-        line += text
-    print(line + "\n};\n")
 
 
 def main():

@@ -73,11 +73,12 @@ def decompositions():
     return out
 
 
-def table(name, kind, rows, note):
+def table(name, kind, rows, note, braces=True):
     print(f"// {note}\nconstexpr {kind} {name}[] = {{")
     line = "   "
     for row in rows:
-        text = " {" + ", ".join(f"0x{n:X}" for n in row) + "},"
+        text = ", ".join(f"0x{n:X}" for n in row)
+        text = " {" + text + "}," if braces else " " + text + ","
         if len(line) + len(text) > 118:
             print(line)
             line = "   "
@@ -115,4 +116,5 @@ def main():
     sys.stdout.flush()
 
 
-main()
+if __name__ == "__main__":
+    main()
