@@ -37,7 +37,7 @@ Continues texts with the language model of a run, of one of its checkpoints, or 
 Prints what follows the prompt, token by token.
 
   --prompt TEXT        the text to continue; "-": standard input
-  --chat               the prompt is the message of a user, or a JSON array of messages, in a chat that the model answers
+  --chat               answers a chat: the prompt is the message of a user, or a JSON array of messages
   --input FILE         JSON Lines instead: each line has a text in "prompt", or a chat in "messages"
   --output FILE        the lines again, with "completion", "tokens" and "end"; without it, on standard output
   --count NUMBER       completions of each line (1); several are in "completions"

@@ -2,10 +2,10 @@
 
 #include <algorithm>
 
+#include "text/files/tokenizer_file.h"
 #include "text/unicode/characters.h"
 #include "text/unicode/normal_forms.h"
 #include "text/unicode/unicode.h"
-#include "tokenizer_file.h"
 
 namespace vernier {
 

@@ -2,9 +2,9 @@
 
 #include <algorithm>
 
+#include "text/files/tokenizer_file.h"
 #include "text/unicode/characters.h"
 #include "text/unicode/unicode.h"
-#include "tokenizer_file.h"
 
 namespace vernier {
 

@@ -6,7 +6,7 @@
 #include <numeric>
 
 #include "pieces.h"
-#include "text/tokenizer_file.h"
+#include "text/files/tokenizer_file.h"
 #include "text/unicode/unicode.h"
 
 namespace vernier {

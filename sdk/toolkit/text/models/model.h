@@ -4,8 +4,8 @@
 #include <memory>
 
 #include "text/bpe/bpe.h"
+#include "text/files/tokenizer_file.h"
 #include "text/pre_tokenizer.h"
-#include "text/tokenizer_file.h"
 
 namespace vernier {
 

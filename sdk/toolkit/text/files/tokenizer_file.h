@@ -12,10 +12,10 @@
 #include <unordered_map>
 #include <vector>
 
-#include "added_tokens.h"
-#include "decoder.h"
-#include "normalizer.h"
-#include "pre_tokenizer.h"
+#include "text/added_tokens.h"
+#include "text/decoder.h"
+#include "text/normalizer.h"
+#include "text/pre_tokenizer.h"
 
 namespace vernier {
 
