@@ -6,7 +6,7 @@
 //   eps1 = 0              least root mean square of gradients; 0: the epsilon of the weights' dtype
 //   eps2 = 0.001          least root mean square of weights that scales a step
 //   clipping_threshold = 1   largest root mean square of an update, before it is scaled
-//   layer_decay = 1.0   the learning rate of each layer below the last one is this times that of the next
+//   layer_decay = 1.0   factor of the last layer's learning rate; each layer below it has it once more
 //   in_backward = false   uses and frees each gradient in backward
 //   group = []            [[optimizer.group]] tables, for parameters by name. The last one that matches holds
 //     group.match, required: names of parameters, * for any text

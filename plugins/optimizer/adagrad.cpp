@@ -4,7 +4,7 @@
 //   weight_decay = 0    added to the gradient
 //   lr_decay = 0        step t, from 0, has the learning rate divided by 1 + t * lr_decay
 //   initial_accumulator_value = 0, eps = 1e-10
-//   layer_decay = 1.0   the learning rate of each layer below the last one is this times that of the next
+//   layer_decay = 1.0   factor of the last layer's learning rate; each layer below it has it once more
 //   in_backward = false   uses and frees each gradient in backward
 //   group = []          [[optimizer.group]] tables, for parameters by name. The last one that matches holds
 //     group.match, required: names of parameters, * for any text

@@ -6,7 +6,7 @@
 //   lambd = 1e-4          decay of the weights, times the size of a step; and of that size, as above
 //   alpha = 0.75
 //   t0 = 1000000          updates before the average begins
-//   layer_decay = 1.0   the learning rate of each layer below the last one is this times that of the next
+//   layer_decay = 1.0   factor of the last layer's learning rate; each layer below it has it once more
 //   in_backward = false   uses and frees each gradient in backward
 //   group = []          [[optimizer.group]] tables, for parameters by name. The last one that matches holds
 //     group.match, required: names of parameters, * for any text

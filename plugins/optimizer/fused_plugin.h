@@ -55,10 +55,7 @@ class FusedPlugin : public vernier::Optimizer {
         kinds_.push_back({numbers[i], rates[i]});
       }
     }
-    for (const auto& [number, rate] : kinds_) {
-      groups.push_back({{}, settings_[number]});
-      groups.back().options.lr *= rate;
-    }
+    for (const auto& kind : kinds_) groups.push_back({{}, settings_[kind.group]});
     std::vector<std::vector<std::string>> names(groups.size());
     without_state_.clear();
     for (std::size_t i = 0; i < numbers.size(); ++i) {
@@ -72,7 +69,12 @@ class FusedPlugin : public vernier::Optimizer {
     }
     names_.clear();
     for (const auto& some : names) names_.insert(names_.end(), some.begin(), some.end());
-    for (auto& group : groups) finish(group, run);
+    for (std::size_t i = 0; i < groups.size(); ++i) {
+      auto& own = groups[i].options;
+      finish(groups[i], run);
+      own.lr *= kinds_[i].rate;
+      if constexpr (requires { own.adamw_lr; }) own.adamw_lr *= kinds_[i].rate;
+    }
     optimizer_ = std::make_unique<vernier::Fused<Settings>>(groups);
   }
 
@@ -131,7 +133,7 @@ class FusedPlugin : public vernier::Optimizer {
                   read_both(group, settings_.back());
                 }),
         layer_decay_(options.get("layer_decay", 1.0,
-                                 "the learning rate of each layer below the last one is this times that of the next",
+                                 "factor of the last layer's learning rate; each layer below it has it once more",
                                  vernier::between(1e-6, 1))),
         in_backward_(
             options.get("in_backward", false, "use and free each gradient in backward: less memory, no clipping")) {}

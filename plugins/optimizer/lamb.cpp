@@ -4,7 +4,7 @@
 //   weight_decay = 0.01
 //   trust_ratio = true  false: steps are not scaled. The authors' code does so for biases and norms, without decay
 //   beta1 = 0.9, beta2 = 0.999, eps = 1e-6
-//   layer_decay = 1.0   the learning rate of each layer below the last one is this times that of the next
+//   layer_decay = 1.0   factor of the last layer's learning rate; each layer below it has it once more
 //   in_backward = false   uses and frees each gradient in backward
 //   group = []          [[optimizer.group]] tables, for parameters by name. The last one that matches holds
 //     group.match, required: names of parameters, * for any text

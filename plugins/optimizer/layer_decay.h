@@ -52,8 +52,8 @@ class LayerList {
   std::set<std::int64_t> layers_;
 };
 
-// Returns decay ^ (layers above it) for each of run.parameters. What is registered before the layers, such as
-// embeddings, is below all of them; what comes behind them has 1. As in BEiT (Bao et al. 2022).
+// Returns decay ^ (layers above it, and itself) for each of run.parameters. What is registered before the layers, such
+// as embeddings, is below all of them; what comes behind them has 1. As in BEiT (Bao et al. 2022).
 inline std::vector<double> layer_rates(const vernier::Run& run, double decay, const std::string& optimizer) {
   std::vector<double> rates(run.parameters.size(), 1.0);
   if (decay == 1) return rates;

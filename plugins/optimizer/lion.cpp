@@ -5,7 +5,7 @@
 //   weight_decay = 0
 //   beta1 = 0.9         share of the mean in the step
 //   beta2 = 0.99        decay of the mean
-//   layer_decay = 1.0   the learning rate of each layer below the last one is this times that of the next
+//   layer_decay = 1.0   factor of the last layer's learning rate; each layer below it has it once more
 //   in_backward = false   uses and frees each gradient in backward
 //   group = []          [[optimizer.group]] tables, for parameters by name. The last one that matches holds
 //     group.match, required: names of parameters, * for any text

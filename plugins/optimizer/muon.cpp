@@ -11,7 +11,7 @@
 //                         sqrt(max(rows, columns)), so that a learning rate and weight decay of AdamW fit
 //   adamw = false         true: AdamW for all parameters
 //   adamw_learning_rate = 0.0003, adamw_beta1 = 0.9, adamw_beta2 = 0.95, adamw_eps = 1e-10
-//   layer_decay = 1.0   the learning rate of each layer below the last one is this times that of the next
+//   layer_decay = 1.0   factor of the last layer's learning rate; each layer below it has it once more
 //   in_backward = false   uses and frees each gradient in backward
 //   group = []            [[optimizer.group]] tables, for parameters by name. The last one that matches holds
 //     group.match, required: names of parameters, * for any text

@@ -5,7 +5,7 @@
 //   beta1 = 0.9, beta2 = 0.999, eps = 1e-8
 //   momentum_decay = 0.004   the momentum of step t is beta1 * (1 - 0.96^(t * momentum_decay) / 2)
 //   decoupled_weight_decay = false   true: taken off the weights, as in AdamW
-//   layer_decay = 1.0   the learning rate of each layer below the last one is this times that of the next
+//   layer_decay = 1.0   factor of the last layer's learning rate; each layer below it has it once more
 //   in_backward = false   uses and frees each gradient in backward
 //   group = []          [[optimizer.group]] tables, for parameters by name. The last one that matches holds
 //     group.match, required: names of parameters, * for any text

@@ -5,7 +5,7 @@
 //   momentum = 0
 //   alpha = 0.99, eps = 1e-8
 //   centered = false    divides by the deviation instead of the root mean square
-//   layer_decay = 1.0   the learning rate of each layer below the last one is this times that of the next
+//   layer_decay = 1.0   factor of the last layer's learning rate; each layer below it has it once more
 //   in_backward = false   uses and frees each gradient in backward
 //   group = []          [[optimizer.group]] tables, for parameters by name. The last one that matches holds
 //     group.match, required: names of parameters, * for any text

@@ -4,7 +4,7 @@
 //   learning_rate = 0.01  size of the first step; a schedule multiplies every step
 //   eta_minus = 0.5, eta_plus = 1.2   factors of a weight's step where its gradient changed its sign, and where not
 //   step_min = 1e-6, step_max = 50    least and largest step
-//   layer_decay = 1.0   the learning rate of each layer below the last one is this times that of the next
+//   layer_decay = 1.0   factor of the last layer's learning rate; each layer below it has it once more
 //   in_backward = false   uses and frees each gradient in backward
 //   group = []          [[optimizer.group]] tables, for parameters by name. The last one that matches holds
 //     group.match, required: names of parameters, * for any text

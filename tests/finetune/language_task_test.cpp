@@ -384,4 +384,25 @@ TEST_CASE("language task: layer_decay gives each layer the rate that a group by 
   }
 }
 
+TEST_CASE("language task: layer_decay multiplies both learning rates of muon") {
+  const PublishedFolder given("gpt2");
+  const auto toml = [&](const std::string& optimizer) {
+    return from_toml({"[run]\nsteps = 3\ndevice = 'cpu'\n[task]\nuse = 'gpt'\nfolder = '" + (given.folder / "model") +
+                      "'\ndata = ['" + (given.folder / "tokens.bin") +
+                      "']\ncontext = 8\ndropout = 0.0\nvalidation_share = 0.0\n[checkpoint]\nuse = 'none'\n"
+                      "[optimizer]\nuse = 'muon'\nlearning_rate = 0.01\nadamw_learning_rate = 0.001\n" +
+                      optimizer});
+  };
+  const auto group = [](const std::string& match, const char* rate, const char* of_adamw) {
+    return "[[optimizer.group]]\nmatch = [" + match + "]\nlearning_rate = " + rate +
+           "\nadamw_learning_rate = " + of_adamw + "\n";
+  };
+  SmallRun decayed(toml("layer_decay = 0.5\n"));
+  SmallRun by_hand(toml(group("'wte.*', 'wpe.*'", "0.00125", "0.000125") + group("'h.0.*'", "0.0025", "0.00025") +
+                        group("'h.1.*'", "0.005", "0.0005")));
+  decayed.train();
+  by_hand.train();
+  CHECK(decayed.digest() == by_hand.digest());
+}
+
 }  // namespace language_task_test
