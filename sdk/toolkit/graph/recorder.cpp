@@ -143,10 +143,7 @@ void Recorder::call(const c10::OperatorHandle& op, torch::jit::Stack& stack) {
   Node node{op, layer_, {}, {}};
   for (const auto& argument : given) node.arguments.push_back(argument_of(argument));
   const auto changed = changed_by(op, given);
-  for (const auto& tensor : changed) {  // what is a constant, or may become one, keeps what it was
-    const auto index = known_.at(tensor.unsafeGetTensorImpl());
-    if (!needs_input_[index]) graph_.values[index].tensor = tensor.clone();
-  }
+  for (const auto& tensor : changed) keep_constants(tensor);
   op.callBoxed(stack);
   std::vector<c10::IValue> results(stack.end() - static_cast<std::ptrdiff_t>(op.schema().returns().size()),
                                    stack.end());
@@ -161,6 +158,18 @@ void Recorder::call(const c10::OperatorHandle& op, torch::jit::Stack& stack) {
     known_.erase(tensor.unsafeGetTensorImpl());  // from here on it is another value
   }
   keep_results(node, results);
+}
+
+// Called before memory changes. Constants in it, and values that may become constants, keep the numbers that they have.
+void Recorder::keep_constants(const torch::Tensor& changed) {
+  const auto [begin, end] = by_storage_.equal_range(changed.storage().unsafeGetStorageImpl());
+  for (auto each = begin; each != end; ++each) {
+    auto& value = graph_.values[each->second];
+    const bool is_weight = value.kind == Value::Kind::parameter || value.kind == Value::Kind::buffer;
+    if (is_weight || is_stale_[each->second] || needs_input_[each->second]) continue;
+    alive_.push_back(value.tensor);
+    value.tensor = value.tensor.clone();
+  }
 }
 
 void Recorder::keep_results(Node& node, const std::vector<c10::IValue>& results) {

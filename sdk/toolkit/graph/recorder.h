@@ -30,6 +30,7 @@ class Recorder {
   Argument list_of(const c10::IValue& value);
   // Throws Error for changes that a graph cannot hold. Returns the values that are changed.
   std::vector<torch::Tensor> changed_by(const c10::OperatorHandle& op, const torch::jit::Stack& arguments);
+  void keep_constants(const torch::Tensor& changed);
   void keep_results(Node& node, const std::vector<c10::IValue>& results);
   bool needs_input(const Argument& argument) const;
 
@@ -38,8 +39,9 @@ class Recorder {
   std::string layer_;
   std::unordered_map<const c10::TensorImpl*, std::size_t> known_;
   std::unordered_multimap<const c10::StorageImpl*, std::size_t> by_storage_;
-  std::vector<bool> is_stale_;     // a view of a tensor that was changed
-  std::vector<bool> needs_input_;  // the value depends on an input
+  std::vector<torch::Tensor> alive_;  // so that known_ has no address of another tensor
+  std::vector<bool> is_stale_;        // a view of a tensor that was changed
+  std::vector<bool> needs_input_;     // the value depends on an input
 };
 
 }  // namespace vernier::graph

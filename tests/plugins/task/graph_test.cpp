@@ -269,6 +269,25 @@ TEST_CASE("graph: what ONNX and .pt2 cannot hold is refused, with the layer") {
   CHECK(refusal(model) == "the model is in training mode; call eval() first");
 }
 
+TEST_CASE("graph: a constant that is written after its use has both numbers in the file") {
+  const TemporaryFolder scratch;
+  const auto network = network_of(folder + "mlp.pt2");
+  network->eval();
+  auto model = exported_model(*network, models[0]);
+  model.forward = [forward = model.forward](const auto& inputs) {
+    const auto output = forward(inputs), mask = at::zeros({1, output.size(1)});
+    const auto sum = output + mask;
+    mask.select(1, 0).fill_(2);
+    return sum * mask + mask;
+  };
+  export_pt2(model, scratch / "written.pt2");
+  const auto again = network_of(scratch / "written.pt2");
+  again->eval();
+  const torch::NoGradGuard no_grad;
+  const auto inputs = models[0].inputs(3, 5);
+  CHECK(again->forward(inputs).equal(model.forward(inputs)));
+}
+
 TEST_CASE("graph: names, tied tensors and buffers are those of the Python module") {
   const auto gpt = network_of(folder + "gpt.pt2");
   CHECK(gpt->named_parameters().size() == 8);  // head.weight is words.weight
