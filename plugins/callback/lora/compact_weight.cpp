@@ -44,13 +44,12 @@ torch::Tensor nf4_bytes(const torch::Tensor& numbers) {
   return pairs.select(1, 0) * 16 + pairs.select(1, 1);
 }
 
-// The numbers of such bytes: each byte is looked up as the 8 bytes of two numbers.
-torch::Tensor nf4_numbers_of(const torch::Tensor& bytes) {
+// The two numbers of each byte, as 8 bytes: int64 [256].
+torch::Tensor nf4_pairs() {
   const auto of = nf4_numbers();
   const auto all = torch::arange(256, torch::kInt64);
   const auto pairs = at::stack({of.index_select(0, all.floor_divide(16)), of.index_select(0, all.remainder(16))}, 1);
-  const auto table = pairs.view(torch::kInt64).flatten().to(bytes.device());
-  return table.index_select(0, bytes.flatten().to(torch::kInt32)).view(torch::kFloat32);
+  return pairs.view(torch::kInt64).flatten();
 }
 
 }  // namespace
@@ -83,8 +82,14 @@ torch::Tensor CompactWeight::as(torch::ScalarType dtype) const {
   const auto stored = weight_.detach();
   const auto numbers = form_ == Form::int8  ? stored.to(torch::kFloat32)
                        : form_ == Form::fp8 ? stored.view(torch::kFloat8_e4m3fn).to(torch::kFloat32)
-                                            : nf4_numbers_of(stored).view(sizes_);
+                                            : nf4_of(stored);
   return in_blocks(numbers).mul_(scale_.unsqueeze(-1)).to(dtype).view(sizes_);
+}
+
+// The table is copied to a device once, because a copy waits for it.
+torch::Tensor CompactWeight::nf4_of(const torch::Tensor& bytes) const {
+  if (!nf4_pairs_.defined() || nf4_pairs_.device() != bytes.device()) nf4_pairs_ = nf4_pairs().to(bytes.device());
+  return nf4_pairs_.index_select(0, bytes.flatten().to(torch::kInt32)).view(torch::kFloat32).view(sizes_);
 }
 
 torch::Tensor CompactWeight::like(const torch::Tensor& view, torch::ScalarType dtype) const {

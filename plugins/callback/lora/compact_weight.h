@@ -31,8 +31,11 @@ class CompactWeight {
   void expand();  // makes the parameter float32 again, with these numbers, and removes the scales
 
  private:
+  torch::Tensor nf4_of(const torch::Tensor& bytes) const;
+
   torch::nn::Module* module_;
-  torch::Tensor weight_, scale_;  // scale: [rows, blocks of a row]
+  mutable torch::Tensor nf4_pairs_;  // of nf4_pairs(), on the device of the weight
+  torch::Tensor weight_, scale_;     // scale: [rows, blocks of a row]
   std::vector<std::int64_t> sizes_;
   Form form_;
 };

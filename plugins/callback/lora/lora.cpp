@@ -26,6 +26,7 @@
 #include <ATen/ops/linear.h>
 #include <ATen/ops/matmul.h>
 #include <ATen/ops/zeros.h>
+#include <c10/core/impl/LocalDispatchKeySet.h>
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/custom_class.h>
 #include <vernier/json_text.h>
@@ -275,6 +276,7 @@ class Lora final : public vernier::Callback, public vernier::Interceptor, public
   // The weight with the effect of A and B, [outputs, inputs], in float32 and without a gradient.
   torch::Tensor adapted_weight(const Target& target) const {
     const torch::NoGradGuard no_grad;
+    const c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::autocast_dispatch_keyset);
     const auto stored = target.compact ? target.compact->as(torch::kFloat32) : target.weight.to(torch::kFloat32);
     const auto added = at::matmul(target.b.to(torch::kFloat32), target.a.to(torch::kFloat32)) * scale();
     return (fan_in_fan_out_ ? stored.t() : stored) + added;
@@ -370,7 +372,11 @@ class Lora final : public vernier::Callback, public vernier::Interceptor, public
     }
     const auto modules = model_->named_modules();
     for (const auto& layer : whole_) {
-      for (const auto& entry : modules[layer]->named_parameters()) adapter_->put(layer, entry.key(), entry.value());
+      const auto put = [&](const auto& tensors) {
+        for (const auto& entry : tensors) adapter_->put(layer, entry.key(), entry.value());
+      };
+      put(modules[layer]->named_parameters(/*recurse=*/false));
+      put(modules[layer]->named_buffers(/*recurse=*/false));
     }
     adapter_->refuse_unused();
     adapter_.reset();
