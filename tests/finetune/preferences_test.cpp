@@ -81,7 +81,7 @@ torch::Tensor trained(SmallRun& run) {
   std::vector<torch::Tensor> steps;
   run.on(vernier::Event::StepEnd, [&](vernier::Run& now) {
     std::vector<double> numbers = {now.loss.item<double>()};
-    for (const auto* name : {"rewards/chosen", "rewards/rejected", "rewards/margins", "rewards/accuracies"}) {
+    for (const auto* name : {"rewards_chosen", "rewards_rejected", "rewards_margins", "rewards_accuracies"}) {
       numbers.push_back(now.metrics.value(name).value());
     }
     steps.push_back(torch::tensor(numbers));
@@ -137,7 +137,7 @@ TEST_CASE("preferences: a resumed run has the same bits, and an evaluation the r
   train(parts, {"--resume"});
   CHECK(parts.summary()["digest"] == whole.summary()["digest"]);
   REQUIRE_MESSAGE(parts.call({"evaluate", "out"}) == 0, parts.err);
-  CHECK_MESSAGE(says(parts.out, "rewards/accuracies"), parts.out);
+  CHECK_MESSAGE(says(parts.out, "rewards_accuracies"), parts.out);
   const auto other = given.folder.write("other.jsonl", R"({"prompt": "a", "chosen": "b", "rejected": "c"})");
   CHECK(parts.call({"evaluate", "out", "--set=task.data=['" + other + "']", "--set=task.validation=[]"}) == 2);
   CHECK_MESSAGE(says(parts.err, "that model is gone"), parts.err);

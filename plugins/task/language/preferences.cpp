@@ -18,7 +18,7 @@ namespace {
 
 using vernier::between;
 
-constexpr std::array names = {"rewards/chosen", "rewards/rejected", "rewards/margins", "rewards/accuracies"};
+constexpr std::array names = {"rewards_chosen", "rewards_rejected", "rewards_margins", "rewards_accuracies"};
 
 // The sums of the four numbers over the pairs, and their count: [5].
 torch::Tensor sums_of(const torch::Tensor& rewards) {
@@ -88,8 +88,9 @@ Preferences::Preferences(vernier::Options& options)
   }
 }
 
-void Preferences::compute(const std::string& set, const vernier::DatasetPtr& dataset, std::int64_t batch_size,
-                          Network& network, torch::Device device) {
+void Preferences::compute(const std::string& set, const vernier::DatasetPtr& dataset, Network& network,
+                          torch::Device device) {
+  constexpr std::int64_t batch_size = 8;
   const torch::NoGradGuard no_grad;
   const auto restore = c10::make_scope_exit([&network, mode = network.is_training()] { network.train(mode); });
   network.eval();

@@ -15,7 +15,8 @@
 
 namespace language {
 
-// The quantity that training raises. The reward of an answer is beta * its log-probability over that of the reference.
+// Objective of the training: the likelihood of texts, or which of two answers is preferred. The reward of an answer is
+// beta times its log-probability over that of the reference.
 enum class Objective { likelihood, dpo, ipo, hinge };
 
 // The samples are those of read_preference_data() (vernier/language_data.h). The reference is the model before the
@@ -28,9 +29,9 @@ class Preferences {
   bool are_learned() const { return objective_ != Objective::likelihood; }
   double label_smoothing() const { return label_smoothing_; }
 
-  // Computes those of the samples of a set, in batches of this size. Dropout is off meanwhile.
-  void compute(const std::string& set, const vernier::DatasetPtr& dataset, std::int64_t batch_size, Network& network,
-               torch::Device device);
+  // Computes those of the samples of a set, without dropout. All ranks compute all of them, in the same batches, so
+  // that they have the same bits.
+  void compute(const std::string& set, const vernier::DatasetPtr& dataset, Network& network, torch::Device device);
   bool has(const std::string& set, const vernier::DatasetPtr& dataset) const;
   vernier::State state() const;
   void set_state(const vernier::State& state);
@@ -41,7 +42,7 @@ class Preferences {
   torch::Tensor ratios(const std::string& set, Network& network, const vernier::Batch& batch) const;
   // The mean loss of such numbers. targets: those of the pairs, [pairs, 2, time].
   torch::Tensor loss_of(const torch::Tensor& ratios, const torch::Tensor& targets) const;
-  // rewards/chosen, rewards/rejected, rewards/margins and rewards/accuracies, of validations.
+  // rewards_chosen, rewards_rejected, rewards_margins and rewards_accuracies, of validations.
   std::vector<vernier::MetricPtr> metrics() const;
 
   // The same of what loss() has seen since forget_rewards(), as metrics of a step.

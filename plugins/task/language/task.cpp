@@ -29,7 +29,6 @@ PublishedTask::PublishedTask(vernier::Options& options, Family family)
 void PublishedTask::attach(vernier::Bus& bus) {
   if (!preferences_.are_learned()) return;
   bus.on(vernier::Event::StepBegin, [this](vernier::Run&) { preferences_.forget_rewards(); });
-  bus.on(vernier::Event::UpdateDone, [this](vernier::Run& run) { preferences_.report_rewards(run); });
 }
 
 void PublishedTask::build(vernier::Run& run) {
@@ -63,6 +62,11 @@ void PublishedTask::build(vernier::Run& run) {
 
 void PublishedTask::use_losses() {
   if (preferences_.are_learned()) {
+    const auto ranks = run_->control == nullptr ? 1 : run_->control->ranks();
+    if (!is_trained() && batch_size() < ranks) {  // a rank without a pair would not compute the reference
+      vernier::refuse(c10::str("batch_size = ", batch_size(), " leaves processes without a pair, because there are ",
+                               ranks, "; raise it to ", ranks, " or more"));
+    }
     set_loss([this](const torch::Tensor& ratios, const torch::Tensor& targets) {
       return preferences_.loss_of(ratios, targets);
     });
@@ -132,7 +136,7 @@ vernier::Batch PublishedTask::example(std::int64_t samples) const {
 }
 
 // Here the model is in the run's precision, with its adapters, so the reference is what training begins with.
-void PublishedTask::need_references(const std::string& set, std::int64_t batch_size) {
+void PublishedTask::need_references(const std::string& set) {
   if (ready_.count(set) > 0) return;
   const auto& asked = sets_.at(set);
   if (!preferences_.has(set, asked)) {
@@ -143,7 +147,7 @@ void PublishedTask::need_references(const std::string& set, std::int64_t batch_s
     }
     for (const auto& [name, dataset] : sets_) {
       info("computes the log-probabilities of ", dataset->size(), " pairs (", name, ") by the model as it is now");
-      preferences_.compute(name, dataset, batch_size, *network_, run_->device);
+      preferences_.compute(name, dataset, *network_, run_->device);
     }
   }
   ready_.insert(set);
@@ -181,8 +185,10 @@ torch::Tensor PublishedTask::loss(const vernier::Batch& micro_batch) {
   if (!preferences_.are_learned()) {
     return network_->loss(texts_of(micro_batch), micro_batch.tensors.at(1), preferences_.label_smoothing());
   }
-  need_references("training", micro_batch.samples);
-  return preferences_.loss("training", *network_, micro_batch);
+  need_references("training");
+  auto loss = preferences_.loss("training", *network_, micro_batch);
+  preferences_.report_rewards(*run_);
+  return loss;
 }
 
 // Pairs count alike. Rows of texts learn different numbers of tokens, and the loss is the mean over all that an update
@@ -199,7 +205,7 @@ torch::Tensor PublishedTask::validate(vernier::Run& run) {
     info("sample after step ", run.step, ":\n", text);
   }
   if (preferences_.are_learned()) {
-    if (sets_.count("held_out") > 0) need_references("held_out", 1);
+    if (sets_.count("held_out") > 0) need_references("held_out");
     return validate_with(
         run, [this](const vernier::Batch& pairs) { return preferences_.ratios("held_out", *network_, pairs); });
   }

@@ -91,7 +91,7 @@ class PublishedTask : public vernier::SupervisedTask, public vernier::PublishedM
   void read_data(const vernier::Run& run);
   void learn(const Data::Sets& sets);
   void use_losses();
-  void need_references(const std::string& set, std::int64_t batch_size);
+  void need_references(const std::string& set);
   Texts texts_of(const vernier::Batch& batch) const;
 
   Family family_;

@@ -430,6 +430,10 @@ void SupervisedTask::load(const State& state) {
   parts_->loader->load_state_dict(wanted);
 }
 
+std::int64_t SupervisedTask::batch_size() const {
+  return parts_->options.batch_size;
+}
+
 DataLoader SupervisedTask::loader_of(const DatasetPtr& dataset) const {
   return DataLoader(dataset, parts_->in_order());
 }

@@ -61,6 +61,7 @@ class VERNIER_API SupervisedTask : public Task {
   std::vector<Baseline> baselines() const;  // of learn_targets()
 
  protected:
+  std::int64_t batch_size() const;  // the option
   // Any module whose forward() takes the batch's first tensor, also a torch::nn::Sequential. With another forward(),
   // give a function too. Floating-point inputs are converted to the model's dtype first.
   template <class Model>
