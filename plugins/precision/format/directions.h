@@ -1,4 +1,4 @@
-// The direction of gradients beside that of float32.
+// The direction of gradients beside that of gradients whose products were not rounded.
 #pragma once
 
 #include <vernier/run.h>

@@ -19,8 +19,7 @@
 //   random_bits = 23             of stochastic rounding, for each number
 //   hadamard = 0                 the operands of dw are rotated in pieces of so many numbers, a power of two; 0: not
 //   uneven_blocks = "shorter"    where a block does not divide what a product sums over, the last one is shorter, and
-//   the
-//                                log names the layers; refuse: the run ends with the first of them
+//                                the log names the layers; refuse: the run ends at the first of them
 //   square_weights = false       blocks of weights are square, so that w and wᵀ have the same codes
 //   accumulate = {}              emulated sums of products, as {mantissa = 13, promote_every = 128}; none: float32
 //     accumulate.mantissa          required: fraction bits of the accumulator, up to 23
@@ -406,7 +405,7 @@ class Format final : public vernier::MixedPrecision {
   // Writes the names of the rounded layers to <run.output>/formats.toml, for `vernier compare --formats`.
   void write_layers(const Run& run) {
     if (std::exchange(is_written_, true)) return;
-    if (const auto& uneven = products_->uneven(); !uneven.empty()) {
+    if (const auto uneven = products_->take_uneven(); !uneven.empty()) {
       info("blocks do not divide what these products sum over, so the last one is shorter: ",
            vernier::some_of({uneven.begin(), uneven.end()}));
     }

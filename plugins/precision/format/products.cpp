@@ -117,8 +117,10 @@ UnitOperand Products::rounded(const Tensor& x, const std::string& layer, Operand
 }
 
 void Products::note_uneven(const std::string& name, std::int64_t count, std::int64_t block) {
-  uneven_.insert(name + " (" + std::to_string(count) + ")");
-  if (!recipe_.refuses_uneven) return;
+  if (!recipe_.refuses_uneven) {
+    if (notes_uneven_) uneven_.insert(name + " (" + std::to_string(count) + ")");
+    return;
+  }
   throw vernier::Error(
       c10::str("blocks of ", block, " do not divide the ", count, " numbers that the product of ", name,
                " sums over; keep its layer out by a [[precision.rule]] with use = \"fp32\", or write "

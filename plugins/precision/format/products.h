@@ -67,7 +67,10 @@ class Products {
   // The scales of recipe.delayed.
   std::optional<DelayedScales>& delayed() { return recipe_.delayed; }
   // "h.0.mlp/x (10)" for operands so far of which the summed numbers are no multiple of the block.
-  const std::set<std::string>& uneven() const { return uneven_; }
+  std::set<std::string> take_uneven() {
+    notes_uneven_ = false;
+    return std::move(uneven_);
+  }
 
  private:
   friend struct MatmulFunction;
@@ -92,6 +95,7 @@ class Products {
   bool records_ = false;  // a gradient is asked for, or comes, of the product in work
   std::map<std::string, Loss> losses_;
   std::set<std::string> uneven_;
+  bool notes_uneven_ = true;  // until they are taken
 };
 
 }  // namespace formats

@@ -60,8 +60,8 @@ struct VERNIER_API Float8Tensor {
 VERNIER_API Float8Tensor float8_quantize(const torch::Tensor& x, const torch::Tensor& scale, torch::ScalarType format,
                                          ScaleBlock block = per_tensor);
 
-// The largest magnitudes of the last updates, for delayed scales: those of this update come from earlier ones. Source:
-// Transformer Engine's DelayedScaling. One thread at a time.
+// The largest magnitudes of the last updates, for delayed scales: an update's scale comes from the updates before it.
+// Source: Transformer Engine's DelayedScaling. One thread at a time.
 class VERNIER_API AmaxHistory {
  public:
   // columns: tensors that have a history. most_recent: the newest magnitude counts, not the largest.
