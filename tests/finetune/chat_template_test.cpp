@@ -20,6 +20,12 @@ std::string rendered(const std::string& source, const OrderedJson& messages = Or
   return ChatTemplate(source, "it").render(messages, false);
 }
 
+std::string repeated(const std::string& text, int times) {
+  std::string all;
+  for (int i = 0; i < times; ++i) all += text;
+  return all;
+}
+
 }  // namespace
 
 TEST_CASE("oracle chat templates: texts are those of transformers, and what it refuses is refused") {
@@ -68,27 +74,53 @@ TEST_CASE("chat templates: a wrong template, and one that takes too long, ends i
        "too long a text"},
       {"{{ 'a' * 999999999 }}", "too long a text"},
       {"{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}", "call each other too deeply"},
+      {"{% macro f() %}{{ f()" + repeated("~1", 990) + " }}{% endmacro %}{{ f() }}", "macros are nested too deeply"},
+      {"{% set n = namespace(x=[]) %}{% for i in range(300000) %}{% set n.x = [n.x] %}{% endfor %}",
+       "a value that is nested too deeply"},
+      {"{% set n = namespace(x=[1]) %}{% for i in range(60) %}{% set n.x = [n.x, n.x] %}{% endfor %}{{ n.x }}",
+       "too large a value"},
+      {"{% set n = namespace(x=1) %}{% for i in range(300000) %}{% set n = namespace(x=n) %}{% endfor %}",
+       "a namespace cannot be a part"},
+      {"{% set n = namespace() %}{% set n.x = n %}", "a namespace cannot be a part"},
+      {"{{ 'a\nb' | indent(-1) }}", "an indentation must be from 0 to 1000"},
+      {"{{ 'a\nb' | indent(99999999999) }}", "an indentation must be from 0 to 1000"},
+      {"{{ [1] | tojson(indent=99999999999) }}", "an indentation must be from 0 to 1000"},
+      {"{{ 4 is divisibleby(0) }}", "a division by 0"},
+      {"{{ (-9223372036854775807 - 1) | abs }}", "a number is too large"},
+      {"{{ (-9223372036854775807 - 1) // -1 }}", "a number is too large"},
+      {"{{ 1e300 | int }}", "int needs a number of less than 2^63"},
+      {"{{ range(10000) | unique | length }}", "too many steps"},
+      {"{% set l = range(1000) %}{% for i in range(10000) %}{{ -1 in l }}{% endfor %}", "too many steps"},
+      {"{{ ('ab' * 1000000) | list }}", "too long for a list of its characters"},
+      {"{{ ('ab' * 1000001).split('a') }}", "too many parts"},
       {"{{ " + std::string(900, '(') + "1" + std::string(900, ')') + " }}", "nested too deeply"},
-      {"{{ 1" +
-           [] {
-             std::string more;
-             for (int i = 0; i < 5000; ++i) more += " + 1";
-             return more;
-           }() +
-           " }}",
-       "a tag is too long"},
-      {[] {
-         std::string open;
-         for (int i = 0; i < 5000; ++i) open += "{% if x %}";
-         return open;
-       }(),
-       "blocks are nested too deeply"},
+      {"{{ 1" + repeated(" + 1", 5000) + " }}", "a tag is too long"},
+      {repeated("{% if x %}", 5000), "blocks are nested too deeply"},
       {"\xFF", "is not UTF-8"},
   };
   for (const auto& [source, reason] : cases) {
     CAPTURE(source.substr(0, 80));
     const auto text = refusal([&, source = source] { rendered(source); });
     CHECK_MESSAGE(contains(text, reason), text, " should have: ", reason);
+  }
+}
+
+TEST_CASE("chat templates: numbers at the ends of their range are Python's") {
+  const std::vector<std::pair<std::string, std::string>> cases = {
+      {"{{ 'abc'[1::9223372036854775807] }}{{ 'abc'[::-9223372036854775807] }}", "bc"},
+      {"{{ range(1, 9223372036854775807, 9223372036854775806) | length }}", "1"},
+      {"{{ range(9223372036854775806, 9223372036854775807, 2) | length }}", "1"},
+      {"{{ (-9223372036854775807 - 1) % -1 }}{{ (-9223372036854775807 - 1) is divisibleby(-1) }}", "0True"},
+      {"{{ (-9223372036854775807 - 1) % 3 }} {{ -7 % 3 }} {{ 7 % -3 }} {{ -7 // 3 }}", "1 2 -2 -3"},
+      {"{{ '' * 999999999999 }}", ""},
+      {"{{ 'a\u00e9\u4e2db'[1:3] }}{{ 'a\u00e9\u4e2db'[-1] }}{{ 'a\u00e9'[1] }}{{ 'a'[1] }}", "é中bé"},
+      {"{{ ' a  b c '.split() }}{{ ' a  b c '.split(none, 1) }}{{ 'aXbXc'.count('X') }}",
+       "['a', 'b', 'c']['a', 'b c ']2"},
+      {"{{ [1, 2] | first }}{{ 'ab' | last }}{{ {'x': 1} | first }}{{ [] | last }}", "1bx"},
+  };
+  for (const auto& [source, text] : cases) {
+    CAPTURE(source);
+    CHECK(rendered(source) == text);
   }
 }
 

@@ -114,27 +114,27 @@ std::optional<ChatTemplate> ChatTemplate::of_folder(const std::string& folder) {
 
 std::string ChatTemplate::render(const OrderedJson& messages, bool add_generation_prompt,
                                  const OrderedJson& tools) const {
-  auto globals = jinja::global_functions();
-  for (const auto& [name, value] : variables_.items()) globals.emplace_back(name, jinja::value_of(value));
-  globals.emplace_back("messages", jinja::value_of(with_reasoning(messages)));
-  globals.emplace_back("tools", jinja::value_of(tools));
-  globals.emplace_back("documents", jinja::None());
-  globals.emplace_back("add_generation_prompt", add_generation_prompt);
-  jinja::Run run(std::move(globals));
+  jinja::Run run(jinja::global_functions());
   try {
+    for (const auto& [name, value] : variables_.items()) run.set(name, jinja::value_of(value));
+    run.set("messages", jinja::value_of(with_reasoning(messages)));
+    run.set("tools", jinja::value_of(tools));
+    run.set("documents", jinja::None());
+    run.set("add_generation_prompt", add_generation_prompt);
     program_(run);
-  } catch (const Error& error) {
+  } catch (const std::exception& error) {
     refuse(where_ + ": the chat template, line " + std::to_string(run.line) + ": " + message(error));
   }
   return std::move(run.out);
 }
 
 void require_messages(const OrderedJson& messages, const std::string& where) {
+  const auto before = where.empty() ? "" : where + ": ";
   if (!messages.is_array() || messages.empty())
-    refuse(where + ": \"messages\" must be an array of messages, one at least");
+    refuse(before + "\"messages\" must be an array of messages, one at least");
   std::size_t number = 0;
   for (const auto& message : messages) {
-    const auto place = where + ": message " + std::to_string(++number);
+    const auto place = before + "message " + std::to_string(++number);
     if (!message.is_object() || !message.contains("role") || !message["role"].is_string()) {
       refuse(place + " must be an object with a text in \"role\"");
     }

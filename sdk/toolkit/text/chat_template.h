@@ -29,7 +29,7 @@ class VERNIER_API ChatTemplate {
   jinja::Statement program_;
 };
 
-// Throws Error, with its place, for a message that no model of texts can read: without a role, or with an image.
+// Throws Error, with its place or "", for a message that no model of texts can read: without a role, or with an image.
 VERNIER_API void require_messages(const OrderedJson& messages, const std::string& where);
 
 }  // namespace vernier

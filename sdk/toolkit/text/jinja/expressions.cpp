@@ -35,23 +35,16 @@ bool is_operator(const std::string& name) {
   return std::ranges::find(names, name) != std::end(names);
 }
 
-bool compares(const std::string& sign, const Value& a, const Value& b) {
-  if (sign == "==") return are_equal(a, b);
-  if (sign == "!=") return !are_equal(a, b);
+bool compares(Run& run, const std::string& sign, const Value& a, const Value& b) {
+  run.step();
+  if (sign == "in" || sign == "not in") return contains(run, b, a) == (sign == "in");
+  if (sign == "==" || sign == "!=") return equal(run, a, b) == (sign == "==");
+  run.walk(a);
   if (sign == "<") return is_less(a, b);
   if (sign == ">") return is_less(b, a);
   if (sign == "<=") return is_less(a, b) || are_equal(a, b);
-  if (sign == ">=") return is_less(b, a) || are_equal(a, b);
-  return contains(b, a) == (sign == "in");
+  return is_less(b, a) || are_equal(a, b);
 }
-
-struct Deeper {
-  explicit Deeper(std::size_t& depth) : depth(depth) { ++depth; }
-  Deeper(const Deeper&) = delete;
-  Deeper& operator=(const Deeper&) = delete;
-  ~Deeper() { --depth; }
-  std::size_t& depth;
-};
 
 }  // namespace
 
@@ -153,7 +146,7 @@ Expression Parser::comparison() {
     auto left = first(run);
     for (const auto& [sign, other] : others) {
       auto right = other(run);
-      if (!compares(sign, left, right)) return Value(false);
+      if (!compares(run, sign, left, right)) return Value(false);
       left = std::move(right);
     }
     return Value(true);
@@ -166,8 +159,12 @@ Expression Parser::binary(const std::vector<const char*>& signs, Expression (Par
     const auto sign = next().text;
     left = [left, sign, right = (this->*part)()](Run& run) {
       run.step();
-      const auto a = left(run);
-      return run.counted(computed(sign, a, right(run)));
+      const auto a = left(run), b = right(run);
+      if (sign == "~") {
+        run.walk_all(a);
+        run.walk_all(b);
+      }
+      return run.counted(computed(sign, a, b));
     };
   }
   return left;
@@ -214,10 +211,15 @@ Expression Parser::with_parts(Expression value) {
         value = [value, name, given = arguments()](Run& run) {
           run.step();
           const auto whose = value(run);
+          run.walk(whose);
           return run.counted(method_of(run, whose, name, given(run)));
         };
       } else {
-        value = [value, name](Run& run) { return attribute_of(value(run), name); };
+        value = [value, name](Run& run) {
+          const auto whose = value(run);
+          run.walk(whose);
+          return attribute_of(whose, name);
+        };
       }
     } else if (takes_sign("[")) {
       value = part(std::move(value));
@@ -247,6 +249,7 @@ Expression Parser::part(Expression value) {
   if (!is_slice) {
     return [value, key = bounds.front()](Run& run) {
       const auto whole = value(run);
+      if (whole.list() == nullptr) run.walk(whole);
       return item_of(whole, key(run));
     };
   }
@@ -254,6 +257,7 @@ Expression Parser::part(Expression value) {
   return [value, bounds](Run& run) {
     run.step();
     const auto whole = value(run), first = bounds[0](run), last = bounds[1](run);
+    run.walk(whole);
     return run.counted(slice_of(whole, first, last, bounds[2](run)));
   };
 }
@@ -293,7 +297,7 @@ Expression Parser::with_test(Expression value) {
   return [value, wants, name, given](Run& run) {
     run.step();
     const auto input = value(run);
-    return Value(passes(name, input, given(run)) == wants);
+    return Value(passes(run, name, input, given(run)) == wants);
   };
 }
 

@@ -9,10 +9,15 @@
 
 #include "operations.h"
 #include "run.h"
+#include "text/unicode/unicode.h"
 
 namespace vernier::jinja {
 
 namespace {
+
+constexpr std::size_t most_parts = 1'000'000;  // of split()
+constexpr std::int64_t widest = 1000;          // of an indentation
+constexpr double largest_whole = 9223372036854775808.0;
 
 bool is_capital(char c) {
   return c >= 'A' && c <= 'Z';
@@ -51,30 +56,32 @@ std::string replaced(const std::string& text, const std::string& from, const std
 
 List split(const std::string& text, const std::string* by, std::int64_t most) {
   List parts;
+  const auto add = [&](std::string part) {
+    if (parts.size() == most_parts) refuse("split() makes too many parts");
+    parts.emplace_back(std::move(part));
+  };
   if (by != nullptr) {
     if (by->empty()) refuse("split() by an empty text");
     std::size_t at = 0;
     for (auto found = text.find(*by); found != std::string::npos && (most < 0 || std::ssize(parts) < most);
          found = text.find(*by, at)) {
-      parts.emplace_back(text.substr(at, found - at));
+      add(text.substr(at, found - at));
       at = found + by->size();
     }
-    parts.emplace_back(text.substr(at));
+    add(text.substr(at));
     return parts;
   }
-  auto rest = stripped(text, true, false);
-  while (!rest.empty()) {
-    const auto characters = characters_of(rest);
-    std::size_t size = 0;
-    for (const auto one : characters) {
-      if (stripped(one, true, false).empty()) break;
-      size += one.size();
-    }
-    if (most >= 0 && std::ssize(parts) == most) size = rest.size();
-    parts.emplace_back(most >= 0 && std::ssize(parts) == most ? rest : rest.substr(0, size));
-    rest = stripped(rest.substr(size), true, false);
+  for (std::size_t at = 0;;) {
+    const auto skip = [&](bool white) {
+      while (at < text.size() && is_white(character_at(text, at).code) == white) at += character_at(text, at).size;
+    };
+    skip(true);
+    if (at == text.size()) return parts;
+    const auto begin = at;
+    if (most >= 0 && std::ssize(parts) == most) at = text.size();
+    skip(false);
+    add(text.substr(begin, at - begin));
   }
-  return parts;
 }
 
 // One of several texts at the beginning or the end.
@@ -97,7 +104,7 @@ std::int64_t whole_in(const Arguments& given, std::size_t place, const char* nam
   return value == nullptr || value->is<None>() ? fallback : value->whole();
 }
 
-Value method_of_text(const std::string& text, const std::string& name, const Arguments& given) {
+Value method_of_text(Run& run, const std::string& text, const std::string& name, const Arguments& given) {
   if (name == "strip" || name == "lstrip" || name == "rstrip") {
     const auto* characters = given.find(0, "chars");
     const auto* chosen = characters == nullptr ? nullptr : characters->text();
@@ -128,11 +135,16 @@ Value method_of_text(const std::string& text, const std::string& name, const Arg
     return found == std::string::npos ? Value(-1) : Value(size_of(text.substr(0, found)));
   }
   if (name == "count") {
-    return std::ssize(split(text, &text_in(given, 0, "count"), -1)) - 1;
+    const auto& part = text_in(given, 0, "count");
+    if (part.empty()) refuse("count() of an empty text is not supported");
+    std::int64_t count = 0;
+    for (auto at = text.find(part); at != std::string::npos; at = text.find(part, at + part.size())) ++count;
+    return count;
   }
   if (name == "join") {
     std::string result;
     if (given.places.size() != 1) refuse("join() takes one list");
+    run.walk(given.places[0]);
     for (const auto& item : items_of(given.places[0])) {
       if (item.text() == nullptr) refuse("join() takes texts");
       Run::require_small((result += *item.text() + text).size());
@@ -172,19 +184,19 @@ Value joined(const Value& value, const Arguments& given) {
 }
 
 // The argument of select(), reject() and so on: a test with its own arguments, or whether the value is true.
-bool chosen(const Value& value, const Arguments& given, std::size_t place) {
+bool chosen(Run& run, const Value& value, const Arguments& given, std::size_t place) {
   if (place >= given.places.size()) return is_true(value);
   if (given.places[place].text() == nullptr) refuse("a test must be named by a text");
   const Arguments rest{{given.places.begin() + static_cast<std::ptrdiff_t>(place) + 1, given.places.end()}, {}};
-  return passes(*given.places[place].text(), value, rest);
+  return passes(run, *given.places[place].text(), value, rest);
 }
 
-Value selected(const Value& value, const Arguments& given, bool by_attribute, bool keeps) {
+Value selected(Run& run, const Value& value, const Arguments& given, bool by_attribute, bool keeps) {
   if (by_attribute && given.places.empty()) refuse("selectattr and rejectattr need the name of an attribute");
   List list;
   for (const auto& item : items_of(value)) {
     const auto& looked_at = by_attribute ? item_of(item, given.places[0]) : item;
-    if (chosen(looked_at, given, by_attribute ? 1 : 0) == keeps) list.push_back(item);
+    if (chosen(run, looked_at, given, by_attribute ? 1 : 0) == keeps) list.push_back(item);
   }
   return list;
 }
@@ -206,7 +218,7 @@ Value mapped(Run& run, const Value& value, const Arguments& given) {
   return list;
 }
 
-Value sorted(const Value& value, const Arguments& given) {
+Value sorted(Run& run, const Value& value, const Arguments& given) {
   auto list = items_of(value);
   const auto* attribute = given.find(2, "attribute");
   const auto* reverse = given.find(0, "reverse");
@@ -217,15 +229,18 @@ Value sorted(const Value& value, const Arguments& given) {
     return part.text() == nullptr || keeps ? part : Value(in_case(*part.text(), Case::lower));
   };
   std::ranges::stable_sort(list, [&](const Value& a, const Value& b) {
+    run.step();
+    run.walk_all(a);
+    run.walk_all(b);
     return reverse != nullptr && is_true(*reverse) ? is_less(key(b), key(a)) : is_less(key(a), key(b));
   });
   return list;
 }
 
-Value unique(const Value& value) {
+Value unique(Run& run, const Value& value, const Arguments&) {
   List list;
   for (const auto& item : items_of(value)) {
-    const bool is_there = std::ranges::any_of(list, [&](const Value& one) { return are_equal(one, item); });
+    const bool is_there = std::ranges::any_of(list, [&](const Value& one) { return equal(run, one, item); });
     if (!is_there) list.push_back(item);
   }
   return list;
@@ -240,13 +255,20 @@ Value reversed(const Value& value) {
   return text;
 }
 
+std::int64_t width_of(const Value* given, std::int64_t fallback) {
+  if (given == nullptr || given->is<None>()) return fallback;
+  const auto width = given->whole();
+  if (width < 0 || width > widest) refuse("an indentation must be from 0 to " + std::to_string(widest));
+  return width;
+}
+
 Value indented(const Value& value, const Arguments& given) {
   const auto* width = given.find(0, "width");
   const auto* first = given.find(1, "first");
   const auto* blank = given.find(2, "blank");
   const std::string by = width != nullptr && width->text() != nullptr
                              ? *width->text()
-                             : std::string(static_cast<std::size_t>(width == nullptr ? 4 : width->whole()), ' ');
+                             : std::string(static_cast<std::size_t>(width_of(width, 4)), ' ');
   std::string result;
   bool is_first = true;
   const std::string line_break = "\n";
@@ -254,13 +276,18 @@ Value indented(const Value& value, const Arguments& given) {
     const bool indents =
         is_first ? first != nullptr && is_true(*first) : !line.text()->empty() || (blank != nullptr && is_true(*blank));
     result += (is_first ? "" : "\n") + (indents ? by : "") + *line.text();
+    Run::require_small(result.size());
     is_first = false;
   }
   return result;
 }
 
 Value whole_of(const Value& value, const Arguments& given) {
-  if (value.is_number()) return static_cast<std::int64_t>(value.real());
+  if (value.is_whole()) return value.whole();
+  if (value.is<double>()) {
+    if (!(std::abs(value.real()) < largest_whole)) refuse("int needs a number of less than 2^63");
+    return static_cast<std::int64_t>(value.real());
+  }
   const auto text = value.text() == nullptr ? std::string() : stripped(*value.text(), true, true);
   std::int64_t number = 0;
   const auto [end, trouble] = std::from_chars(text.data(), text.data() + text.size(), number);
@@ -274,7 +301,7 @@ Value json(const Value& value, const Arguments& given) {
     if (name != "indent" && !is_default && !option.is<None>())
       refuse("the option " + name + " of tojson is not supported");
   }
-  return json_of(value, whole_in(given, SIZE_MAX, "indent", -1));
+  return json_of(value, width_of(given.find(SIZE_MAX, "indent"), -1));
 }
 
 Value with_default(const Value& value, const Arguments& given) {
@@ -289,14 +316,11 @@ Value trimmed(const Value& value, const Arguments& given) {
   return stripped(str(value), true, true, characters == nullptr ? nullptr : characters->text());
 }
 
-Value first_of(const Value& value) {
-  const auto items = items_of(value);
-  return items.empty() ? Value(Undefined{"first"}) : items.front();
-}
-
-Value last_of(const Value& value) {
-  const auto items = items_of(value);
-  return items.empty() ? Value(Undefined{"last"}) : items.back();
+Value end_of(const Value& value, const char* name) {
+  const auto size = size_of(value);
+  if (size == 0) return Undefined{name};
+  const auto place = name == std::string("first") ? 0 : size - 1;
+  return value.map() == nullptr ? item_of(value, place) : (*value.map())[static_cast<std::size_t>(place)].first;
 }
 
 Value entries_in(const Value& value) {
@@ -315,7 +339,8 @@ Value sorted_entries(const Value& value) {
 }
 
 Value absolute(const Value& value) {
-  return value.is_whole() ? Value(std::abs(value.whole())) : Value(std::abs(value.real()));
+  if (!value.is_whole()) return std::abs(value.real());
+  return value.whole() < 0 ? computed("-", 0, value) : value;
 }
 
 Value replaced_text(const Value& value, const Arguments& given) {
@@ -334,7 +359,9 @@ const std::map<std::string, Filter, std::less<>>& filters() {
     return simple([wanted](const Value& value) { return in_case(str(value), wanted); });
   };
   const auto selects = [&](bool by_attribute, bool keeps) {
-    return given([=](const Value& value, const Arguments& more) { return selected(value, more, by_attribute, keeps); });
+    return [=](Run& run, const Value& value, const Arguments& more) {
+      return selected(run, value, more, by_attribute, keeps);
+    };
   };
   static const std::map<std::string, Filter, std::less<>> all = {
       {"tojson", given(json)},
@@ -351,8 +378,8 @@ const std::map<std::string, Filter, std::less<>>& filters() {
       {"string", simple(text_of)},
       {"safe", simple(text_of)},
       {"list", simple(items_of)},
-      {"first", simple(first_of)},
-      {"last", simple(last_of)},
+      {"first", simple([](const Value& value) { return end_of(value, "first"); })},
+      {"last", simple([](const Value& value) { return end_of(value, "last"); })},
       {"items", simple(entries_in)},
       {"dictsort", simple(sorted_entries)},
       {"select", selects(false, true)},
@@ -360,8 +387,8 @@ const std::map<std::string, Filter, std::less<>>& filters() {
       {"selectattr", selects(true, true)},
       {"rejectattr", selects(true, false)},
       {"map", mapped},
-      {"sort", given(sorted)},
-      {"unique", simple(unique)},
+      {"sort", sorted},
+      {"unique", unique},
       {"reverse", simple(reversed)},
       {"indent", given(indented)},
       {"int", given(whole_of)},
@@ -370,6 +397,14 @@ const std::map<std::string, Filter, std::less<>>& filters() {
       {"replace", given(replaced_text)},
   };
   return all;
+}
+
+// True for filters that look at the parts of a list, and not at the parts of these.
+bool takes_list(const std::string& name) {
+  constexpr const char* names[] = {"length", "count", "default", "d",       "list",       "first",
+                                   "last",   "items", "select",  "reject",  "selectattr", "rejectattr",
+                                   "map",    "sort",  "unique",  "reverse", "dictsort"};
+  return std::ranges::find(names, name) != std::end(names);
 }
 
 using Test = std::function<bool(const Value&)>;
@@ -406,7 +441,7 @@ const std::map<std::string, Test, std::less<>>& tests() {
 }  // namespace
 
 Value method_of(Run& run, const Value& value, const std::string& name, const Arguments& arguments) {
-  if (value.text() != nullptr) return method_of_text(*value.text(), name, arguments);
+  if (value.text() != nullptr) return method_of_text(run, *value.text(), name, arguments);
   if (const auto* map = value.map()) {
     if (name == "items") return pairs_of(*map);
     if (name == "keys") return items_of(value);
@@ -429,21 +464,24 @@ Value method_of(Run& run, const Value& value, const std::string& name, const Arg
 Value filtered(Run& run, const std::string& name, const Value& value, const Arguments& arguments) {
   const auto found = filters().find(name);
   if (found == filters().end()) refuse("the filter " + name + " is not supported");
+  run.step();
+  takes_list(name) ? run.walk(value) : run.walk_all(value);
   return found->second(run, value, arguments);
 }
 
-bool passes(const std::string& test, const Value& value, const Arguments& arguments) {
+bool passes(Run& run, const std::string& test, const Value& value, const Arguments& arguments) {
+  if (test == "lower" || test == "upper") run.walk_all(value);
   if (const auto found = tests().find(test); found != tests().end()) return found->second(value);
   if (arguments.places.size() != 1) refuse("the test " + test + " is not supported");
   const auto& other = arguments.places[0];
-  if (test == "equalto" || test == "eq" || test == "==" || test == "sameas") return are_equal(value, other);
-  if (test == "ne" || test == "!=") return !are_equal(value, other);
-  if (test == "in") return contains(other, value);
+  if (test == "equalto" || test == "eq" || test == "==" || test == "sameas") return equal(run, value, other);
+  if (test == "ne" || test == "!=") return !equal(run, value, other);
+  if (test == "in") return contains(run, other, value);
   if (test == "lt" || test == "<" || test == "lessthan") return is_less(value, other);
   if (test == "gt" || test == ">" || test == "greaterthan") return is_less(other, value);
   if (test == "le" || test == "<=") return !is_less(other, value);
   if (test == "ge" || test == ">=") return !is_less(value, other);
-  if (test == "divisibleby" && other.whole() != 0) return value.whole() % other.whole() == 0;
+  if (test == "divisibleby") return !is_true(computed("%", value.whole(), other.whole()));
   refuse("the test " + test + " is not supported");
 }
 

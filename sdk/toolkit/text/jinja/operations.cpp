@@ -7,17 +7,13 @@
 #include <ctime>
 
 #include "run.h"
+#include "text/unicode/unicode.h"
 
 namespace vernier::jinja {
 
 namespace {
 
 constexpr std::int64_t longest_range = 1'000'000;
-
-std::int64_t floor_quotient(std::int64_t a, std::int64_t b) {
-  const auto quotient = a / b;
-  return a % b != 0 && (a < 0) != (b < 0) ? quotient - 1 : quotient;
-}
 
 Value computed_whole(const std::string& sign, std::int64_t a, std::int64_t b) {
   std::int64_t result = 0;
@@ -29,7 +25,9 @@ Value computed_whole(const std::string& sign, std::int64_t a, std::int64_t b) {
   if (sign == "//" || sign == "%") {
     if (b == 0) refuse("a division by 0");
     if (b == -1) return sign == "%" ? Value(0) : computed_whole("-", 0, a);
-    return sign == "//" ? floor_quotient(a, b) : a - floor_quotient(a, b) * b;
+    const bool is_between = a % b != 0 && (a < 0) != (b < 0);
+    if (sign == "//") return is_between ? a / b - 1 : a / b;
+    return is_between ? a % b + b : a % b;
   }
   return result;
 }
@@ -47,6 +45,7 @@ Value computed_real(const std::string& sign, double a, double b) {
 
 std::string repeated(const std::string& text, std::int64_t times) {
   std::string result;
+  if (text.empty()) return result;
   for (std::int64_t i = 0; i < times; ++i) Run::require_small((result += text).size());
   return result;
 }
@@ -65,9 +64,10 @@ Value range(const Arguments& given) {
   const auto step = places.size() > 2 ? places[2].whole() : 1;
   if (step == 0) refuse("range() has a step of 0");
   List list;
-  for (auto i = first; step > 0 ? i < last : i > last; i += step) {
+  for (auto i = first; step > 0 ? i < last : i > last;) {
     if (std::ssize(list) == longest_range) refuse("range() is too long");
     list.emplace_back(i);
+    if (__builtin_add_overflow(i, step, &i)) break;
   }
   return list;
 }
@@ -112,17 +112,17 @@ Value item_of(const Value& value, const Value& key) {
     const auto place = place_in(std::ssize(*list), key.whole());
     return place < 0 ? Value(Undefined{str(key)}) : (*list)[static_cast<std::size_t>(place)];
   }
-  const auto characters = characters_of(*value.text());
-  const auto place = place_in(std::ssize(characters), key.whole());
-  return place < 0 ? Value(Undefined{str(key)}) : Value(std::string(characters[static_cast<std::size_t>(place)]));
+  const auto& text = *value.text();
+  const auto place = place_in(key.whole() < 0 ? size_of(value) : std::ssize(text), key.whole());
+  const auto at = place < 0 ? text.size() : place_of(text, place);
+  return at == text.size() ? Value(Undefined{str(key)}) : Value(text.substr(at, character_at(text, at).size));
 }
 
 Value slice_of(const Value& value, const Value& first, const Value& last, const Value& step) {
   if (value.is<Undefined>()) return attribute_of(value, "slice");
   if (value.list() == nullptr && value.text() == nullptr) refuse(name_of_kind(value) + " cannot be cut by [:]");
-  const auto items = items_of(value);
-  const auto size = std::ssize(items);
-  const auto by = step.is<None>() ? 1 : step.whole();
+  const auto size = size_of(value);
+  const auto by = step.is<None>() ? 1 : std::clamp(step.whole(), -size - 1, size + 1);
   if (by == 0) refuse("a slice has a step of 0");
   const auto bound = [&](const Value& given, std::int64_t fallback) {
     if (given.is<None>()) return fallback;
@@ -130,6 +130,11 @@ Value slice_of(const Value& value, const Value& first, const Value& last, const 
     return by > 0 ? std::clamp<std::int64_t>(index, 0, size) : std::clamp<std::int64_t>(index, -1, size - 1);
   };
   const auto begin = bound(first, by > 0 ? 0 : size - 1), end = bound(last, by > 0 ? size : -1);
+  if (value.text() != nullptr && by == 1) {
+    const auto from = place_of(*value.text(), begin), to = place_of(*value.text(), end);
+    return value.text()->substr(from, std::max(from, to) - from);
+  }
+  const auto items = items_of(value);
   List part;
   for (auto i = begin; by > 0 ? i < end : i > end; i += by) part.push_back(items[static_cast<std::size_t>(i)]);
   if (value.list() != nullptr) return part;
@@ -138,13 +143,24 @@ Value slice_of(const Value& value, const Value& first, const Value& last, const 
   return text;
 }
 
-bool contains(const Value& whole, const Value& part) {
+bool equal(Run& run, const Value& a, const Value& b) {
+  run.step();
+  run.walk_all(a.nodes() < b.nodes() ? a : b);
+  return are_equal(a, b);
+}
+
+bool contains(Run& run, const Value& whole, const Value& part) {
+  run.walk(whole);
   if (const auto* text = whole.text()) {
     if (part.text() == nullptr) refuse("a text cannot contain " + name_of_kind(part));
     return text->find(*part.text()) != std::string::npos;
   }
   if (const auto* map = whole.map()) return find(*map, part) != nullptr;
-  return std::ranges::any_of(items_of(whole), [&](const Value& item) { return are_equal(item, part); });
+  if (const auto* list = whole.list()) {
+    return std::ranges::any_of(*list, [&](const Value& item) { return equal(run, item, part); });
+  }
+  if (!whole.is<Undefined>()) refuse("'in' needs a list, and this is " + name_of_kind(whole));
+  return false;
 }
 
 Value computed(const std::string& sign, const Value& a, const Value& b) {
@@ -187,6 +203,7 @@ std::vector<std::pair<std::string, Value>> global_functions() {
           {"namespace", of([](const Arguments& given) {
              auto space = std::make_shared<Space>();
              space->parts = entries_of(given);
+             static_cast<void>(Value(space->parts));  // refuses a namespace in it
              return Value(space);
            })},
           {"raise_exception", of([](const Arguments& given) -> Value {

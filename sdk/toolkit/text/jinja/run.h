@@ -34,16 +34,29 @@ class Run {
 
   // Called for each expression and statement. Throws Error if the template takes too many.
   void step(std::size_t steps = 1);
-  Value counted(Value value);                   // takes steps as its size needs
+  Value counted(Value value);                   // takes steps as its size needs, and refuses a text that is too long
+  void walk(const Value& value);                // takes steps for a look at each part of a list, a mapping or a text
+  void walk_all(const Value& value);            // takes steps for a look at all that is in a value, too
   static void require_small(std::size_t size);  // throws Error for a text that is too long
+  static constexpr std::size_t deepest_parts = 3000;
+  [[noreturn]] static void refuse_depth();
 
   std::string out;
   Jump jump = Jump::none;
-  std::size_t line = 1, calls = 0;  // calls: macros that are running
+  std::size_t line = 1, calls = 0, parts = 0;  // calls, parts: macros, and parts of the template, that are running
 
  private:
   std::vector<Scope> scopes_;
   std::size_t steps_ = 0;
+};
+
+// Counts how deep a recursion is.
+struct Deeper {
+  explicit Deeper(std::size_t& depth) : depth(depth) { ++depth; }
+  Deeper(const Deeper&) = delete;
+  Deeper& operator=(const Deeper&) = delete;
+  ~Deeper() { --depth; }
+  std::size_t& depth;
 };
 
 // A part of a template, as a function. Copies share it, so that a tree of them is made in time.
@@ -56,7 +69,11 @@ class Part {
       (!std::is_same_v<Call, Part>)Part(Call call)  // NOLINT: written as a lambda
       : call_(std::make_shared<const std::function<Result(Run&)>>(std::move(call))) {}
   explicit operator bool() const { return call_ != nullptr; }
-  Result operator()(Run& run) const { return (*call_)(run); }
+  Result operator()(Run& run) const {
+    const Deeper deeper(run.parts);
+    if (run.parts > Run::deepest_parts) Run::refuse_depth();
+    return (*call_)(run);
+  }
 
  private:
   std::shared_ptr<const std::function<Result(Run&)>> call_;

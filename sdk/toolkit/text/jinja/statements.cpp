@@ -16,6 +16,7 @@ using Kind = Token::Kind;
 using Names = std::vector<std::string>;
 
 constexpr std::size_t most_steps = 5'000'000, largest = 64'000'000, deepest_calls = 60, deepest_blocks = 100;
+constexpr std::size_t bytes_of_step = 256, parts_of_step = 8;
 
 // A name that is set: x, or x.part of a namespace.
 struct Target {
@@ -28,11 +29,13 @@ void set(Run& run, const std::vector<Target>& targets, const Value& value) {
     const auto* held = run.find(target.name);
     if (held == nullptr || held->space() == nullptr)
       refuse("'" + target.name + "' is not a namespace, so its parts cannot be set");
+    if (one.space() != nullptr) refuse("a namespace cannot be a part of a namespace");
     auto& parts = held->space()->parts;
     std::erase_if(parts, [&](const auto& each) { return are_equal(each.first, Value(target.part)); });
     parts.emplace_back(Value(target.part), one);
   };
   if (targets.size() == 1) return set_one(targets[0], value);
+  run.walk(value);
   const auto items = items_of(value);
   if (items.size() != targets.size()) refuse("the numbers of names and of values differ");
   for (std::size_t i = 0; i < items.size(); ++i) set_one(targets[i], items[i]);
@@ -98,7 +101,11 @@ class Statements {
   Statement output() {
     const auto value = parser_.expression_or_tuple();
     if (parser_.next().kind != Kind::end_output) parser_.fail("'}}' is needed");
-    return [value](Run& run) { run.write(str(value(run))); };
+    return [value](Run& run) {
+      const auto written = value(run);
+      run.walk_all(written);
+      run.write(str(written));
+    };
   }
 
   static Statement at_line(std::size_t line, Statement statement) {
@@ -163,7 +170,9 @@ class Statements {
     }
     end_block("endfor");
     return [=](Run& run) {
-      const auto items = chosen(run, items_of(list(run)), names, condition);
+      const auto all = list(run);
+      run.walk(all);
+      const auto items = chosen(run, items_of(all), names, condition);
       for (std::int64_t i = 0; i < std::ssize(items); ++i) {
         run.step();
         run.open();
@@ -312,10 +321,26 @@ void Run::step(std::size_t steps) {
 }
 
 Value Run::counted(Value value) {
-  constexpr std::size_t bytes_of_step = 256;
-  if (value.text() != nullptr) step(value.text()->size() / bytes_of_step);
+  if (value.text() != nullptr) {
+    require_small(value.text()->size());
+    walk(value);
+  }
   if (value.list() != nullptr) step(value.list()->size());
   return value;
+}
+
+void Run::walk(const Value& value) {
+  if (value.text() != nullptr) step(value.text()->size() / bytes_of_step);
+  if (value.list() != nullptr) step(value.list()->size() / parts_of_step);
+  if (value.map() != nullptr) step(value.map()->size() / parts_of_step);
+}
+
+void Run::walk_all(const Value& value) {
+  value.text() != nullptr ? walk(value) : step(value.nodes() / parts_of_step);
+}
+
+void Run::refuse_depth() {
+  refuse("expressions and macros are nested too deeply");
 }
 
 void Run::require_small(std::size_t size) {

@@ -6,12 +6,38 @@
 #include <charconv>
 #include <cmath>
 #include <cstdio>
+#include <set>
 
+#include "run.h"
 #include "text/unicode/unicode.h"
 
 namespace vernier::jinja {
 
 namespace {
+
+constexpr std::size_t deepest_value = 100, most_nodes = 5'000'000, bytes_of_node = 16;
+constexpr std::size_t longest_of_characters = 1'000'000;  // bytes of a text that becomes a list
+
+template <class Parts>
+std::shared_ptr<const Whole<Parts>> measured(Parts parts) {
+  std::size_t depth = 0, nodes = 1;
+  const auto count = [&](const Value& value) {
+    if (value.space() != nullptr) refuse("a namespace cannot be a part of a list, a mapping or a namespace");
+    depth = std::max(depth, value.depth());
+    nodes += value.nodes();
+  };
+  for (const auto& part : parts) {
+    if constexpr (std::is_same_v<Parts, Map>) {
+      count(part.first);
+      count(part.second);
+    } else {
+      count(part);
+    }
+  }
+  if (++depth > deepest_value) refuse("the template makes a value that is nested too deeply");
+  if (nodes > most_nodes) refuse("the template makes too large a value");
+  return std::make_shared<const Whole<Parts>>(std::move(parts), depth, nodes);
+}
 
 // As Python's repr() of a float.
 std::string real_text(double value) {
@@ -31,9 +57,11 @@ bool is_hidden(char32_t code) {
     auto all = ranges_of("C").value_or(CodeRanges());
     const auto separators = ranges_of("Z").value_or(CodeRanges());
     all.insert(all.end(), separators.begin(), separators.end());
+    std::ranges::sort(all);
     return all;
   }();
-  return std::ranges::any_of(ranges, [code](const auto& range) { return range.first <= code && code <= range.second; });
+  const auto behind = std::ranges::upper_bound(ranges, code, {}, [](const auto& range) { return range.first; });
+  return behind != ranges.begin() && code <= std::prev(behind)->second;
 }
 
 std::string escaped(char32_t code) {
@@ -68,7 +96,7 @@ std::string joined(const Items& items, const char* open, const char* close, cons
   std::string result = open;
   for (const auto& item : items) {
     if (result.size() > 1) result += ", ";
-    result += write(item);
+    Run::require_small((result += write(item)).size());
   }
   return result + close;
 }
@@ -109,14 +137,10 @@ void write_json(const OrderedJson& json, std::int64_t indent, std::int64_t level
     line(level + 1);
     if (json.is_object()) out += json_text(OrderedJson(key)) + ": ";
     write_json(item, indent, level + 1, out);
+    Run::require_small(out.size());
   }
   line(level);
   out += json.is_array() ? ']' : '}';
-}
-
-// True for what Python's str.strip() removes.
-bool is_white(char32_t code) {
-  return char_classes()[code] == CharClass::white || (code >= 0x1C && code <= 0x1F);
 }
 
 }  // namespace
@@ -125,6 +149,21 @@ const Value* Arguments::find(std::size_t place, std::string_view name) const {
   if (place < places.size()) return &places[place];
   const auto found = std::ranges::find_if(names, [&](const auto& each) { return each.first == name; });
   return found == names.end() ? nullptr : &found->second;
+}
+
+Value::Value(List list) : data(measured(std::move(list))) {}
+Value::Value(Map map) : data(measured(std::move(map))) {}
+
+std::size_t Value::depth() const {
+  if (const auto* list = part<Whole<List>>()) return list->depth;
+  const auto* map = part<Whole<Map>>();
+  return map == nullptr ? 0 : map->depth;
+}
+
+std::size_t Value::nodes() const {
+  if (const auto* list = part<Whole<List>>()) return list->nodes;
+  if (const auto* map = part<Whole<Map>>()) return map->nodes;
+  return 1 + (text() == nullptr ? 0 : text()->size() / bytes_of_node);
 }
 
 std::int64_t Value::whole() const {
@@ -222,7 +261,11 @@ std::string str(const Value& value) {
 
 std::int64_t size_of(const Value& value) {
   if (value.is<Undefined>()) return 0;
-  if (const auto* text = value.text()) return std::ssize(characters_of(*text));
+  if (const auto* text = value.text()) {
+    std::int64_t size = 0;
+    for (std::size_t at = 0; at < text->size(); ++size) at += character_at(*text, at).size;
+    return size;
+  }
   if (const auto* list = value.list()) return std::ssize(*list);
   if (const auto* map = value.map()) return std::ssize(*map);
   refuse(name_of_kind(value) + " has no length");
@@ -235,6 +278,7 @@ List items_of(const Value& value) {
   if (const auto* map = value.map()) {
     for (const auto& [key, item] : *map) items.push_back(key);
   } else if (const auto* text = value.text()) {
+    if (text->size() > longest_of_characters) refuse("a text is too long for a list of its characters");
     for (const auto character : characters_of(*text)) items.emplace_back(std::string(character));
   } else {
     refuse("a loop needs a list, and this is " + name_of_kind(value));
@@ -255,18 +299,35 @@ std::vector<std::string_view> characters_of(std::string_view text) {
   return characters;
 }
 
+bool is_white(char32_t code) {
+  return char_classes()[code] == CharClass::white || (code >= 0x1C && code <= 0x1F);
+}
+
+std::size_t place_of(std::string_view text, std::int64_t number) {
+  std::size_t at = 0;
+  for (; number > 0 && at < text.size(); --number) at += character_at(text, at).size;
+  return at;
+}
+
 std::string stripped(std::string_view text, bool left, bool right, const std::string* characters) {
-  const auto all = characters_of(text);
-  const auto chosen = characters == nullptr ? std::vector<std::string_view>() : characters_of(*characters);
-  const auto goes = [&](std::string_view one) {
-    return characters == nullptr ? is_white(character_at(one, 0).code) : std::ranges::count(chosen, one) > 0;
-  };
-  std::size_t first = 0, last = all.size();
-  while (left && first < last && goes(all[first])) ++first;
-  while (right && last > first && goes(all[last - 1])) --last;
-  std::string result;
-  for (auto i = first; i < last; ++i) result += all[i];
-  return result;
+  std::set<char32_t> chosen;
+  for (std::size_t at = 0; characters != nullptr && at < characters->size();) {
+    const auto one = character_at(*characters, at);
+    chosen.insert(one.code);
+    at += one.size;
+  }
+  const auto goes = [&](char32_t code) { return characters == nullptr ? is_white(code) : chosen.contains(code); };
+  while (left && !text.empty()) {
+    const auto [code, size] = character_at(text, 0);
+    if (!goes(code)) break;
+    text.remove_prefix(size);
+  }
+  while (right && !text.empty()) {
+    const auto last = character_before(text, text.size());
+    if (!goes(character_at(text, last).code)) break;
+    text = text.substr(0, last);
+  }
+  return std::string(text);
 }
 
 }  // namespace vernier::jinja

@@ -38,30 +38,49 @@ struct Space {                                     // namespace(), whose parts a
 };
 using Function = std::function<Value(Run&, const Arguments&)>;
 
+// A list or a mapping that is complete, with how deep it is and how many values are in it. Values share it, so a short
+// template can make one that would take years to write.
+template <class Parts>
+struct Whole {
+  Parts parts;
+  std::size_t depth, nodes;
+};
+
 struct Value {
-  std::variant<Undefined, None, bool, std::int64_t, double, std::string, std::shared_ptr<const List>,
-               std::shared_ptr<const Map>, std::shared_ptr<Space>, std::shared_ptr<const Function>>
+  std::variant<Undefined, None, bool, std::int64_t, double, std::shared_ptr<const std::string>,
+               std::shared_ptr<const Whole<List>>, std::shared_ptr<const Whole<Map>>, std::shared_ptr<Space>,
+               std::shared_ptr<const Function>>
       data;
 
   Value() = default;
   template <class T>
   requires(std::is_same_v<T, Undefined> || std::is_same_v<T, None> || std::is_same_v<T, bool> ||
-           std::is_same_v<T, std::int64_t> || std::is_same_v<T, double> || std::is_same_v<T, std::string> ||
-           std::is_same_v<T, std::shared_ptr<Space>>) Value(T value)
+           std::is_same_v<T, std::int64_t> || std::is_same_v<T, double> || std::is_same_v<T, std::shared_ptr<Space>>)
+      Value(T value)
       : data(std::move(value)) {}  // NOLINT: literals are values
-  Value(const char* text) : data(std::string(text)) {}
+  Value(std::string text) : data(std::make_shared<const std::string>(std::move(text))) {}
+  Value(const char* text) : Value(std::string(text)) {}
   Value(int number) : data(std::int64_t{number}) {}
-  Value(List list) : data(std::make_shared<const List>(std::move(list))) {}
-  Value(Map map) : data(std::make_shared<const Map>(std::move(map))) {}
+  // Both throw Error for one that is too deep or too large, and for one that holds a namespace.
+  Value(List list);
+  Value(Map map);
   Value(Function function) : data(std::make_shared<const Function>(std::move(function))) {}
 
   template <class T>
   bool is() const {
     return std::holds_alternative<T>(data);
   }
-  const std::string* text() const { return std::get_if<std::string>(&data); }
-  const List* list() const { return part<List>(); }
-  const Map* map() const { return part<Map>(); }
+  const std::string* text() const { return part<std::string>(); }
+  const List* list() const {
+    const auto* whole = part<Whole<List>>();
+    return whole == nullptr ? nullptr : &whole->parts;
+  }
+  const Map* map() const {
+    const auto* whole = part<Whole<Map>>();
+    return whole == nullptr ? nullptr : &whole->parts;
+  }
+  std::size_t depth() const;  // 0 for what is neither a list nor a mapping
+  std::size_t nodes() const;  // the values in it, itself included; long texts count as several
   Space* space() const {
     const auto* held = std::get_if<std::shared_ptr<Space>>(&data);
     return held == nullptr ? nullptr : held->get();
@@ -96,6 +115,9 @@ const Value* find(const Map& map, const Value& key);
 
 // The characters of a text in UTF-8.
 std::vector<std::string_view> characters_of(std::string_view text);
+bool is_white(char32_t code);  // for Python's str.strip()
+// Where a character begins, by its number; the size of the text if there is none.
+std::size_t place_of(std::string_view text, std::int64_t number);
 // Without white space or, if it is given, without these characters at its ends.
 std::string stripped(std::string_view text, bool left, bool right, const std::string* characters = nullptr);
 
