@@ -4,6 +4,7 @@
 
 #include <cstring>
 
+#include "normalizer.h"
 #include "text/unicode/characters.h"
 #include "text/unicode/unicode.h"
 
@@ -66,7 +67,7 @@ std::string CharacterMap::apply(std::string_view text) const {
   result.reserve(text.size());
   const auto put = [&](std::string_view part) {
     const auto rule = find(part, true);
-    if (rule) result += rule->text;
+    if (rule) require_likely(text.size(), (result += rule->text).size());
     return rule.has_value();
   };
   for (std::size_t at = 0; at < text.size();) {

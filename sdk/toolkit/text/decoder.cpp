@@ -160,7 +160,16 @@ void decode(const DecodeStep& step, Tokens& tokens) {
 }  // namespace
 
 std::string decode_tokens(const std::vector<DecodeStep>& steps, std::vector<std::string> tokens) {
-  for (const auto& step : steps) decode(step, tokens);
+  const auto size = [&] {
+    std::size_t bytes = 0;
+    for (const auto& token : tokens) bytes += token.size() + 1;
+    return bytes;
+  };
+  const auto before = size();
+  for (const auto& step : steps) {
+    decode(step, tokens);
+    require_likely(before, size());
+  }
   return joined(tokens);
 }
 

@@ -1,5 +1,7 @@
 #include "normalizer.h"
 
+#include <vernier/error.h>
+
 #include <algorithm>
 
 #include "text/files/tokenizer_file.h"
@@ -85,11 +87,13 @@ class SentencePiece {
     if (rest_.empty()) return "";
     if (step_.adds_space && place != Place::continued) result_ += space_mark;
     bool was_space = step_.removes_spaces;
+    const auto size = rest_.size();
     while (!rest_.empty()) {
       auto part = next();
       while (was_space && part.starts_with(' ')) part.remove_prefix(1);
       if (!part.empty()) {
         put(part);
+        require_likely(size, result_.size());
         was_space = part.ends_with(' ');
       }
       was_space = was_space && step_.removes_spaces;
@@ -186,11 +190,19 @@ bool can_cut_in(const NormalStep& step, char32_t before, char32_t behind) {
 
 }  // namespace
 
+void require_likely(std::size_t before, std::size_t after) {
+  constexpr std::size_t most = 64, always = 4096;  // NFKC makes 11 bytes of one
+  if (after / most > before + always / most) {
+    refuse("the tokenizer makes more than 64 times as many bytes of a text, which no sound tokenizer does");
+  }
+}
+
 std::string with_replaced(std::string_view text, std::string_view from, std::string_view to) {
   std::string result;
   for (std::size_t at = 0;;) {
     const auto found = text.find(from, at);
     result += text.substr(at, found - at);
+    require_likely(text.size(), result.size());
     if (found == std::string_view::npos) return result;
     result += to;
     at = found + from.size();
@@ -204,6 +216,7 @@ std::string with_replaced(const Regex& regex, std::string_view text, std::string
     const auto match = regex.find(text, from);
     if (!match) break;
     result.append(text.substr(done, match->begin - done)).append(to);
+    require_likely(text.size(), result.size());
     done = match->end;
     from = match->end > match->begin ? match->end
            : done < text.size()      ? done + character_at(text, done).size
@@ -214,7 +227,10 @@ std::string with_replaced(const Regex& regex, std::string_view text, std::string
 
 std::string Normalizer::apply(std::string_view segment, Place place) const {
   std::string text(segment);
-  for (const auto& step : steps_) text = applied(step, std::move(text), place);
+  for (const auto& step : steps_) {
+    text = applied(step, std::move(text), place);
+    require_likely(segment.size(), text.size());
+  }
   return text;
 }
 

@@ -66,4 +66,7 @@ class Normalizer {
 std::string with_replaced(std::string_view text, std::string_view from, std::string_view to);
 std::string with_replaced(const Regex& regex, std::string_view text, std::string_view to);
 
+// Throws Error if a tokenizer's steps make so much of a text that no sound tokenizer does. before, after: bytes.
+void require_likely(std::size_t before, std::size_t after);
+
 }  // namespace vernier

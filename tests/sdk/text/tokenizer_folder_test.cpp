@@ -131,6 +131,7 @@ TEST_CASE("tokenizer folder: each style that Vernier does not have has its line"
       {"llama2", "/model/vocab/<0x41>", gone, "`model.vocab` lacks the byte <0x41>"},
       {"llama2", "/decoder/decoders/3/content", "ab", "`decoder.decoders[3].content` is not one character"},
       {"llama2", "/decoder/decoders/3/start", -1, "`decoder.decoders[3].start` is negative"},
+      {"gpt2", "/decoder", Json::object({{"type", "BPEDecoder"}, {"suffix", ""}}), "`decoder.suffix` is empty"},
       {"llama2_metaspace", "/pre_tokenizer/prepend_scheme", "last",
        "`pre_tokenizer.prepend_scheme` is not always, first or never"},
       {"unknown_apart", "/model/unk_token", Json(nullptr),
@@ -181,6 +182,15 @@ TEST_CASE("tokenizer folder: files that are missing or no JSON") {
       {{{"tokenizer.model", "\x0A"}}, "'FOLDER/tokenizer.model': it ends in the middle of a field"},
       {{{"tokenizer.model", "\x0B"}}, "'FOLDER/tokenizer.model': it has a field of an unknown kind"},
       {{{"tokenizer.model", ""}}, "'FOLDER/tokenizer.model': it has not between 1 and 16777216 tokens"},
+      {{{"tokenizer.model",
+         {"\x0A\x08\x0A\x01"
+          "a\x15\0\0\xC0\x7F",
+          10}}},
+       "'FOLDER/tokenizer.model': it has a score that is not finite"},
+      {{{"tokenizer.model",
+         "\x0A\x05\x0A\x01"
+         "a\x08\x07"}},
+       "'FOLDER/tokenizer.model': it has a token that is empty"},
       {{{"tokenizer.model", "IQ== 0\nIg== 1\n"}},
        "'FOLDER/tokenizer.model': it lacks the expression that cuts a text, and is none of the vocabularies"},
       {{{"own.tiktoken", "IQ== 0\nIg==\n"}}, "'FOLDER/own.tiktoken': it has in line 2 no token in base64 and its rank"},
@@ -222,6 +232,40 @@ TEST_CASE("tokenizer folder: files that are missing or no JSON") {
     CHECK(thrown.kind == 2);
     CHECK_MESSAGE(thrown.text.starts_with(expected), thrown.text);
   }
+}
+
+TEST_CASE("tokenizer folder: steps that make ever more of a text end in one line") {
+  Json steps = Json::array();
+  for (int i = 0; i < 60; ++i) {
+    steps.push_back({{"type", "Replace"}, {"pattern", {{"String", "a"}}}, {"content", "aa"}});
+  }
+  const std::string reason = "the tokenizer makes more than 64 times as many bytes of a text";
+  for (const bool decodes : {false, true}) {
+    auto json = Json::parse(read_text(oracles + "gpt2/tokenizer.json"));
+    json["normalizer"] = {{"type", "Sequence"}, {"normalizers", decodes ? Json::array() : steps}};
+    if (decodes) json["decoder"] = {{"type", "Sequence"}, {"decoders", steps}};
+    const TemporaryFolder folder;
+    folder.write("tokenizer.json", json.dump());
+    const auto tokenizer = vernier::open_tokenizer(folder.path());
+    const auto thrown = thrown_by([&] {
+      const auto ids = tokenizer->encode("banana");
+      tokenizer->decode(ids);
+    });
+    CHECK_MESSAGE(thrown.text.starts_with(reason), thrown.text);
+  }
+}
+
+TEST_CASE("tokenizer folder: a token with a character that stands for no byte is no piece of bytes") {
+  auto json = Json::parse(read_text(oracles + "gpt2/tokenizer.json"));
+  json["model"]["ignore_merges"] = true;
+  const TemporaryFolder folder;
+  const auto ids = [&] {
+    folder.write("tokenizer.json", json.dump());
+    return vernier::open_tokenizer(folder.path())->encode("\u4e2d");
+  };
+  const auto before = ids();
+  json["model"]["vocab"]["\u4e2d"] = 100'000;  // those of "\u4e2d" are three others
+  CHECK(ids() == before);
 }
 
 TEST_CASE("tokenizer folder: tokenizer_config.json names the token that ends a text") {

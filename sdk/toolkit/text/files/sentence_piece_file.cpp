@@ -3,7 +3,9 @@
 #include <vernier/error.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
+#include <limits>
 
 #include "text/unicode/unicode.h"
 #include "tokenizer_files.h"
@@ -21,6 +23,8 @@ class Message {
     if (rest_.empty()) return false;
     const auto key = varint();
     field = static_cast<unsigned>(key >> 3);
+    number = 0;
+    text = {};
     switch (key & 7) {
       case 0:
         number = varint();
@@ -43,12 +47,13 @@ class Message {
     float value = 0;
     if (text.size() != sizeof value) refuse("has a number of another kind");
     std::memcpy(&value, text.data(), sizeof value);
+    if (!std::isfinite(value)) refuse("has a score that is not finite");
     return value;
   }
 
   unsigned field = 0;
-  std::uint64_t number = 0;  // of the field
-  std::string_view text;
+  std::uint64_t number = 0;  // of the field, or else 0
+  std::string_view text;     // of the field, or else empty
 
  private:
   std::uint64_t varint() {
@@ -143,14 +148,16 @@ void read_normalizer(Message message, Spec& spec) {
 }
 
 Spec read_spec(std::string_view bytes) {
+  constexpr const char* wrong_count = "has not between 1 and 16777216 tokens";
   Spec spec, back;
   for (Message message(bytes); message.next();) {
+    if (spec.pieces.size() > most_tokens) refuse(wrong_count);
     if (message.field == 1) spec.pieces.push_back(read_piece(Message(message.text)));
     if (message.field == 2) read_trainer(Message(message.text), spec);
     if (message.field == 3) read_normalizer(Message(message.text), spec);
     if (message.field == 5) read_normalizer(Message(message.text), back);
   }
-  if (spec.pieces.empty() || spec.pieces.size() > most_tokens) refuse("has not between 1 and 16777216 tokens");
+  if (spec.pieces.empty() || spec.pieces.size() > most_tokens) refuse(wrong_count);
   if (spec.model_type != 1 && spec.model_type != 2) refuse("is neither Unigram nor BPE");
   if (spec.has_suffix_space) refuse("has `treat_whitespace_as_suffix`, which Vernier does not have");
   if (!spec.marks_spaces) refuse("has no `escape_whitespaces`, and Vernier has it only with");

@@ -52,7 +52,11 @@ DecodeStep step_of(const JsonPart& part) {
             .from = text_or(part.member("prefix"), "##"),
             .cleans = part.flag("cleanup", true)};
   }
-  if (type == "BPEDecoder") return {.kind = Decoding::bpe_suffix, .from = text_or(part.member("suffix"), "</w>")};
+  if (type == "BPEDecoder") {
+    DecodeStep step{.kind = Decoding::bpe_suffix, .from = text_or(part.member("suffix"), "</w>")};
+    if (step.from.empty()) part.member("suffix").refuse("is empty");
+    return step;
+  }
   refuse_type(part, "ByteLevel, Replace, ByteFallback, Fuse, Strip, Metaspace, WordPiece, BPEDecoder and Sequence");
 }
 

@@ -1,10 +1,32 @@
 // Byte-level BPE, as GPT-2 has it (Radford et al., 2019): the bytes of each piece are joined.
+#include <optional>
+
 #include "model.h"
 #include "text/unicode/unicode.h"
 
 namespace vernier {
 
 namespace {
+
+// Nothing for a token with a character that stands for no byte.
+std::optional<std::string> bytes_in(std::string_view token) {
+  static const auto byte_of = [] {
+    std::unordered_map<char32_t, char> all;
+    for (unsigned byte = 0; byte < 256; ++byte) {
+      all[character_at(byte_characters()[byte], 0).code] = static_cast<char>(byte);
+    }
+    return all;
+  }();
+  std::string bytes;
+  for (std::size_t at = 0; at < token.size();) {
+    const auto [code, size] = character_at(token, at);
+    const auto found = byte_of.find(code);
+    if (found == byte_of.end()) return std::nullopt;
+    bytes += found->second;
+    at += size;
+  }
+  return bytes;
+}
 
 class ByteBpe final : public Model {
  public:
@@ -17,7 +39,9 @@ class ByteBpe final : public Model {
       merges_.put(static_cast<std::uint32_t>(left), static_cast<std::uint32_t>(right), {rank, joined});
     }
     if (!file.ignore_merges) return;
-    for (const auto& [token, id] : file.vocabulary) whole_.emplace(bytes_of_token(token), id);
+    for (const auto& [token, id] : file.vocabulary) {
+      if (const auto bytes = bytes_in(token)) whole_.emplace(*bytes, id);
+    }
   }
 
   void encode(std::string_view piece, Scratch& scratch, std::vector<TokenId>& ids) const override {
@@ -46,22 +70,7 @@ class ByteBpe final : public Model {
 }  // namespace
 
 std::string bytes_of_token(std::string_view token) {
-  static const auto byte_of = [] {
-    std::unordered_map<char32_t, char> all;
-    for (unsigned byte = 0; byte < 256; ++byte) {
-      all[character_at(byte_characters()[byte], 0).code] = static_cast<char>(byte);
-    }
-    return all;
-  }();
-  std::string bytes;
-  for (std::size_t at = 0; at < token.size();) {
-    const auto [code, size] = character_at(token, at);
-    const auto found = byte_of.find(code);
-    if (found == byte_of.end()) return std::string(token);
-    bytes += found->second;
-    at += size;
-  }
-  return bytes;
+  return bytes_in(token).value_or(std::string(token));
 }
 
 std::unique_ptr<const Model> byte_bpe(const TokenizerFile& file) {
