@@ -73,17 +73,28 @@ TEST_CASE("completion server: answers, streams and refuses as OpenAI's API does,
   CHECK(several["choices"][3]["finish_reason"] == "stop");
   CHECK(server.answered("/v1/completions", {{"prompt", {97, 98}}, {"max_tokens", 2}})["choices"][0]["text"] == "cd");
 
-  const auto stream =
-      server.asked("POST", "/v1/completions", R"({"model": "out", "prompt": "ab", "max_tokens": 3, "stream": true})")
-          .second;
-  std::string text;
+  // What streams, with the stop word's tokens, of which only the log-probabilities come.
+  const auto stream = server
+                          .asked("POST", "/v1/completions",
+                                 R"({"model": "out", "prompt": "ab", "stop": "fg", "stream": true, "logprobs": 0})")
+                          .second;
+  std::string text, tokens;
+  std::vector<int> offsets;
   std::istringstream lines(stream);
   std::string last;
   for (std::string line; std::getline(lines, line);) {
-    if (line.starts_with("data: {")) text += Json::parse(line.substr(6))["choices"][0]["text"].get<std::string>();
+    if (line.starts_with("data: {")) {
+      const auto choice = Json::parse(line.substr(6))["choices"][0];
+      text += choice["text"].get<std::string>();
+      if (choice["logprobs"].is_null()) continue;
+      for (const auto& token : choice["logprobs"]["tokens"]) tokens += token.get<std::string>();
+      for (const auto& offset : choice["logprobs"]["text_offset"]) offsets.push_back(offset);
+    }
     if (!line.empty()) last = line;
   }
   CHECK(text == "cde");
+  CHECK(tokens == "cdefg");
+  CHECK(offsets == std::vector{0, 1, 2, 3, 4});
   CHECK(last == "data: [DONE]");
 
   const std::vector<std::pair<std::string, std::string>> wrong = {
@@ -94,6 +105,7 @@ TEST_CASE("completion server: answers, streams and refuses as OpenAI's API does,
       {R"({"model": "out", "prompt": "a", "presence_penalty": 1})", "'presence_penalty' is not supported"},
       {R"({"model": "out", "prompt": "a", "frob": 1})", "'frob' is not supported"},
       {R"({"model": "out", "prompt": ""})", "the prompt is empty"},
+      {R"({"model": "out", "prompt": {"x": 5}})", "'prompt' must be a text, or a list of texts or of tokens"},
       {R"({"model": "out", "prompt": [300]})", "not in the model's vocabulary"},
       {R"({"model": "out", "prompt": ")" + std::string(40, 'a') + "\"}", "the model has positions for 32"},
   };
@@ -123,10 +135,11 @@ TEST_CASE("completion server: answers, streams and refuses as OpenAI's API does,
 TEST_CASE("completion server: clients that vanish or do not read keep nobody else waiting, and a full queue says so") {
   Server server("--slide");
   const std::string endless = R"({"model": "out", "prompt": "abc", "max_tokens": 1000000, "n": 64)";
-  for (const char* more : {"}", R"(, "stream": true})"}) {
+  // With the bytes of a next request, too.
+  for (const auto& [more, next] : {std::pair("}", ""), std::pair("}", "P"), std::pair(R"(, "stream": true})", "")}) {
     {
       const Connection gone(server.port);
-      gone.send(server.request("POST", "/v1/completions", endless + more));
+      gone.send(server.request("POST", "/v1/completions", endless + more) + next);
       if (more[0] == ',') gone.read("data: ");
     }
     CHECK(server.answered("/v1/completions", {{"prompt", "abc"}, {"max_tokens", 2}})["choices"].size() == 1);

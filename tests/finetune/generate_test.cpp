@@ -137,6 +137,9 @@ TEST_CASE("generate: mistakes end in one line") {
   run.folder.write("wrong.jsonl", "{\"prompt\": \"a\"}\n{\"text\": \"b\"}\n");
   run.folder.write("torn.jsonl", "{\"prompt\": \"a\"\n");
   run.folder.write("empty.jsonl", "\n");
+  run.folder.write("deep.jsonl", std::string(200'000, '['));
+  run.folder.write("deeper.jsonl",
+                   "{\"prompt\": \"a\", \"x\": " + std::string(200'000, '[') + std::string(200'000, ']') + "}");
   run.folder.write("long.jsonl", "{\"prompt\": \"a\"}\n{\"prompt\": \"" + std::string(40, 'b') + "\"}\n");
   const std::vector<std::pair<Words, std::string>> cases = {
       {{"out"}, "give either --prompt TEXT or --input FILE.jsonl"},
@@ -170,6 +173,12 @@ TEST_CASE("generate: mistakes end in one line") {
       {{"out", "--prompt", "a", "--beams", "2", "--early-stopping", "2"}, "must be no, yes or never"},
       {{"out", "--listen", "1.2.3.4:80"}, "is reached by other machines"},
       {{"out", "--listen", "here"}, "is not an address with a port"},
+      {{"out", "--listen", "127.0.0.1:0", "--beams", "2"}, "--beams and --listen do not go together: requests draw"},
+      {{"out", "--listen", "127.0.0.1:0", "--length-penalty", "2"}, "--length-penalty and --listen do not go together"},
+      {{"out", "--listen", "127.0.0.1:0", "--seed", "2"}, "a request has its own \"seed\""},
+      {{"out", "--chat", "--prompt", "[]"}, "\"messages\" must be an array"},
+      {{"out", "--input", "deep.jsonl"}, "deep.jsonl:1: must be a JSON object"},
+      {{"out", "--input", "deeper.jsonl"}, "deeper.jsonl:1: must be a JSON object"},
       {{"out", "--input", "torn.jsonl", "--output", "o"}, "torn.jsonl:1: must be a JSON object"},
       {{"out", "--input", "empty.jsonl", "--output", "o"}, "empty.jsonl: has no line with a prompt"},
       {{"out", "--input", "wrong.jsonl", "--output", "wrong.jsonl"}, "wrong.jsonl"},

@@ -32,7 +32,11 @@ constexpr double tolerance = 1e-5;
 
 Sampling sampling_of(const torch::Tensor& rule) {
   const auto number = [&](int i) { return rule[i].item<double>(); };
-  return {number(0), number(1), static_cast<std::int64_t>(number(2)), number(3), number(4)};
+  return {.repetition_penalty = number(0),
+          .temperature = number(1),
+          .top_k = static_cast<std::int64_t>(number(2)),
+          .top_p = number(3),
+          .min_p = number(4)};
 }
 
 Tokens tokens_of(const torch::Tensor& tensor) {

@@ -99,6 +99,9 @@ TEST_CASE("whole model: generation_config.json ends completions and gives defaul
         "vernier: of the model's generation_config.json, this is not applied: typical_p = 0.5\n");
   run.called({"generate", "model", "--prompt", "abc", "--temperature", "0.5"});
   CHECK(run.err.starts_with("vernier: by the model's generation_config.json: top-k 50, max-tokens 2, min-tokens 2\n"));
+  run.called({"generate", "model", "--prompt", "abc", "--top-k", "5"}, 2);
+  CHECK(run.err.find("num_beams of the model's generation_config.json, and --beams 1 does without") !=
+        std::string::npos);
   run.folder.write("model/generation_config.json", R"({"temperature": "warm"})");
   run.called({"generate", "model", "--prompt", "abc"}, 2);
   CHECK(run.err.find("temperature is \"warm\", and must be a number from 0 to 1000") != std::string::npos);

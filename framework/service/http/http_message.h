@@ -41,7 +41,8 @@ struct HttpResponse {
 
   // At most one of these two. Both are called on the server's thread, the first time at once, and then whenever
   // HttpServer::wake() was called.
-  // An answer that comes later: nothing means that it is not there yet. `last`: the time is over, it must return one.
+  // An answer that comes later; a client that ends its side of the connection while it waits is cut off. Nothing means
+  // that it is not there yet. `last`: the time is over, it must return one.
   std::function<std::optional<HttpResponse>(bool last)> later = {};
   // The body is a stream without an end: returns what is to be sent now, "" if nothing is. The client's connection is
   // closed where it throws.

@@ -1,6 +1,8 @@
 // One client of an HttpServer. For http_server.cpp alone, since Boost.Beast takes long to compile.
 #pragma once
 
+#include <poll.h>
+
 #include <algorithm>
 #include <atomic>
 #include <boost/algorithm/string/case_conv.hpp>
@@ -91,7 +93,7 @@ template <class Stream>
 class SessionOn final : public Session {
  public:
   SessionOn(Stream stream, Shared& shared)
-      : stream_(std::move(stream)), timer_(stream_.get_executor()), shared_(shared) {
+      : stream_(std::move(stream)), timer_(stream_.get_executor()), watch_(stream_.get_executor()), shared_(shared) {
     place_ = shared_.sessions.insert(shared_.sessions.end(), this);
   }
   ~SessionOn() override {
@@ -130,6 +132,7 @@ class SessionOn final : public Session {
   void close() override {
     error_code ignored;
     timer_.cancel();
+    watch_.cancel();
     if (now_.later) now_ = {};
     lowest().socket().close(ignored);
   }
@@ -209,12 +212,18 @@ class SessionOn final : public Session {
     look_again();
   }
 
-  // Closes the session of a client that goes away while it waits, so that nobody works for it.
+  // Closes the session of a client that goes away while it waits, so that nobody works for it. Bytes that it sends stay
+  // where they are, and the socket has something to read until then, so it is looked at again after a moment.
   void watch_for_end(std::size_t wait) {
-    lowest().socket().async_wait(tcp::socket::wait_read, [me = self(), wait](error_code trouble) {
-      error_code ignored;
-      const bool is_waiting = !trouble && me->now_.later && me->waits_ == wait;
-      if (is_waiting && me->lowest().socket().available(ignored) == 0) me->close();
+    const auto is_over = [this, wait](error_code trouble) { return trouble || !now_.later || waits_ != wait; };
+    lowest().socket().async_wait(tcp::socket::wait_read, [me = self(), wait, is_over](error_code trouble) {
+      if (is_over(trouble)) return;
+      pollfd end{.fd = me->lowest().socket().native_handle(), .events = POLLRDHUP, .revents = 0};
+      if (::poll(&end, 1, 0) > 0) return me->close();
+      me->watch_.expires_after(std::chrono::seconds(1));
+      me->watch_.async_wait([me, wait, is_over](error_code stopped) {
+        if (!is_over(stopped)) me->watch_for_end(wait);
+      });
     });
   }
 
@@ -344,7 +353,7 @@ class SessionOn final : public Session {
   }
 
   Stream stream_;
-  asio::steady_timer timer_;
+  asio::steady_timer timer_, watch_;
   Shared& shared_;
   std::list<Session*>::iterator place_;
   beast::flat_buffer buffer_{header_limit + 4096};

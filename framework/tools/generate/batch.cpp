@@ -22,11 +22,14 @@ constexpr const char* ends[] = {"max_tokens", "end_token", "longest", "stop", "n
 
 PromptLine parsed(const std::string& path, std::uint64_t number, const std::string& text) {
   const auto where = path + ":" + std::to_string(number);
-  auto json = OrderedJson::parse(text, nullptr, /*allow_exceptions=*/false);
+  auto json = parse_ordered_json(text, deepest_prompt);
   const bool has_prompt = json.is_object() && json.contains("prompt") && json["prompt"].is_string();
   const bool has_messages = json.is_object() && json.contains("messages");
   if (has_prompt == has_messages) {
-    refuse(where + ": must be a JSON object with a text in \"prompt\", or with \"messages\" of a chat");
+    refuse(where +
+           ": must be a JSON object with a text in \"prompt\", or with \"messages\" of a chat, and not be nested "
+           "more than " +
+           std::to_string(deepest_prompt) + " deep");
   }
   if (has_messages) require_messages(json["messages"], where);
   for (const auto* name : {"tools", "functions", "documents"}) {

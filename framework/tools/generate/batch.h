@@ -10,6 +10,8 @@
 
 namespace vernier {
 
+constexpr std::size_t deepest_prompt = 64;  // levels of JSON
+
 struct PromptLine {
   std::uint64_t number = 1;  // in the file
   OrderedJson object;

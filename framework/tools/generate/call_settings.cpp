@@ -26,15 +26,20 @@ Early early_of(const std::string& word) {
 }
 
 // Beams are the likeliest texts: nothing is drawn.
-void refuse_draws(const po::variables_map& given, const GenerationSettings& settings) {
+void refuse_draws(const po::variables_map& given, const GenerationSettings& settings, const std::string& hint = "") {
   for (const char* option : {"temperature", "top-k", "top-p", "min-p"}) {
     const bool is_neutral = option == std::string("temperature") && settings.options.sampling.temperature == 0;
     if (given[option].defaulted() || is_neutral) continue;
-    refuse("--" + std::string(option) + " is for draws, and --beams takes the likeliest texts; leave one of them out");
+    refuse("--" + std::string(option) + " is for draws, and --beams takes the likeliest texts; leave one of them out" +
+           hint);
   }
-  if (settings.options.slides) refuse("--slide and --beams do not go together");
-  if (settings.options.likeliest >= 0) refuse("--logprobs and --beams do not go together; beams have a \"score\"");
-  if (settings.batch > 1) refuse("--batch and --beams do not go together: the beams of a prompt are a batch");
+  if (settings.options.slides) refuse("--slide and --beams do not go together" + hint);
+  if (settings.options.likeliest >= 0) {
+    refuse("--logprobs and --beams do not go together; beams have a \"score\"" + hint);
+  }
+  if (settings.batch > 1) {
+    refuse("--batch and --beams do not go together: the beams of a prompt are a batch" + hint);
+  }
 }
 
 void require_enough_beams(const GenerationSettings& settings) {
@@ -94,7 +99,10 @@ void apply(const ModelSettings& model, const po::variables_map& given, Generatio
   if (given["temperature"].defaulted() || sampling.temperature == 0) take("beams", model.beams, settings.beams.beams);
   if (settings.beams.beams > 1) {
     sampling.temperature = 0;
-    if (draws) refuse_draws(given, settings);
+    if (draws) {
+      refuse_draws(given, settings,
+                   "; the beams are num_beams of the model's generation_config.json, and --beams 1 does without");
+    }
     take("length-penalty", model.length_penalty, settings.beams.length_penalty);
     if (model.early_stopping && given["early-stopping"].defaulted()) {
       settings.beams.early_stopping = early_of(*model.early_stopping);

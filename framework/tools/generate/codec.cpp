@@ -50,6 +50,12 @@ std::string Codec::word(TokenId token) const {
   return tokenizer_ != nullptr ? tokenizer_->decode({{token}}, /*keep_special=*/true) : decode({{token}});
 }
 
+std::optional<std::string> Codec::bytes(TokenId token) const {
+  auto text = word(token);
+  const bool is_whole = tokenizer_ == nullptr || text.find("\xEF\xBF\xBD") == std::string::npos;
+  return is_whole ? std::optional(std::move(text)) : std::nullopt;
+}
+
 std::optional<TokenId> Codec::end_of_text() const {
   return tokenizer_ == nullptr ? std::nullopt : tokenizer_->end_of_text();
 }

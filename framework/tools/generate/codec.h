@@ -23,6 +23,8 @@ class Codec {
   // Whole characters only, but for bytes: what is not UTF-8 becomes U+FFFD.
   std::string decode(std::span<const TokenId> tokens) const;
   std::string word(TokenId token) const;  // the text of one token, special ones too
+  // Its bytes; nothing where they are not a whole text, so that a tokenizer does not tell them.
+  std::optional<std::string> bytes(TokenId token) const;
   bool has_tokenizer() const { return tokenizer_ != nullptr; }
   std::optional<TokenId> end_of_text() const;
   std::optional<TokenId> id(const std::string& word) const;  // of a token by its text

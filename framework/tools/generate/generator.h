@@ -41,7 +41,8 @@ struct PromptJob {
   std::string where;  // before errors: "prompts.jsonl:7"; or ""
   std::vector<TokenId> prompt;
   std::uint64_t more_seed = 0;
-  // Called with each piece of a text. fresh: the tokens since the last piece, with log-probabilities if asked for.
+  // Called with each piece of a text; the last one may be "". fresh: the tokens since the last piece, with
+  // log-probabilities if asked for.
   std::function<void(std::size_t index, const std::string& text, std::span<const GeneratedToken> fresh)> print = {};
   std::function<void(std::vector<Completion>)> done;  // called once
   std::function<bool()> is_wanted = {};               // asked before each token

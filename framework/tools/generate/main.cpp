@@ -1,5 +1,4 @@
 // `vernier generate`: continues texts with the model of a run, or with a published one.
-#include <ATen/CPUGeneratorImpl.h>
 #include <unistd.h>
 #include <vernier/data_file.h>
 #include <vernier/error.h>
@@ -8,7 +7,6 @@
 #include <atomic>
 #include <csignal>
 #include <filesystem>
-#include <fstream>
 #include <iostream>
 #include <iterator>
 
@@ -141,7 +139,7 @@ vernier::OrderedJson prompt_of(const po::variables_map& given) {
   auto prompt = given["prompt"].as<std::string>();
   if (prompt == "-") prompt = {std::istreambuf_iterator<char>(std::cin), {}};
   if (given.count("chat") == 0) return {{"prompt", prompt}};
-  auto messages = vernier::OrderedJson::parse(prompt, nullptr, /*allow_exceptions=*/false);
+  auto messages = vernier::parse_ordered_json(prompt, vernier::deepest_prompt);
   if (!messages.is_array()) messages = {{{"role", "user"}, {"content", prompt}}};
   return {{"messages", messages}};
 }
@@ -170,10 +168,16 @@ void refuse_wrong_calls(const po::variables_map& given) {
   for (const char* option : {"tokens", "queue"}) {
     if (!has("listen") && is_set(option)) vernier::refuse("--" + std::string(option) + " is for --listen");
   }
+  for (const char* option : {"beams", "length-penalty", "early-stopping", "seed"}) {
+    if (has("listen") && is_set(option)) {
+      vernier::refuse("--" + std::string(option) + " and --listen do not go together: " +
+                      (option == std::string("seed") ? "a request has its own \"seed\"" : "requests draw their texts"));
+    }
+  }
 }
 
-int print_completion(const vernier::Generator& generator, const vernier::GenerationSettings& settings,
-                     const vernier::OrderedJson& prompt) {
+void print_completion(const vernier::Generator& generator, const vernier::GenerationSettings& settings,
+                      const vernier::OrderedJson& prompt) {
   bool is_begun = false;
   generator.run(settings, [&]() -> std::optional<vernier::PromptJob> {
     if (std::exchange(is_begun, true)) return std::nullopt;
@@ -187,7 +191,6 @@ int print_completion(const vernier::Generator& generator, const vernier::Generat
     };
     return job;
   });
-  return 0;
 }
 
 // The model has the name of its folder.
@@ -211,7 +214,12 @@ int run(const po::variables_map& given) {
   const auto lines = is_batch ? vernier::read_prompts(text("input")) : std::vector<vernier::PromptLine>();
   const auto prepared = load(given);
   auto& model = model_of(*prepared);
-  vernier::apply(vernier::read_model_settings(model.model_folder()), given, settings);
+  auto of_model = vernier::read_model_settings(model.model_folder());
+  if (listens && of_model.beams) {
+    of_model.ignored.push_back("num_beams = " + std::to_string(*of_model.beams));
+    of_model.beams.reset();
+  }
+  vernier::apply(of_model, given, settings);
   const vernier::Generator generator(model, prepared->run.device, text("tokenizer"), stop_signal);
   // Within an evaluation, so that precision and averages are those of a validation.
   prepared->trainer.validation().evaluate(prepared->run, [&] {

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <random>
 
 namespace vernier::openai {
 
@@ -80,7 +81,8 @@ void read_sampling(Fields& fields, GenerationSettings& settings) {
   fields.read("repetition_penalty", sampling.repetition_penalty, least_share, 1000);
   std::int64_t seed = -1;
   fields.read("seed", seed, 0, 9e15);
-  settings.seed = seed >= 0 ? static_cast<std::uint64_t>(seed) : settings.seed;
+  std::random_device random;
+  settings.seed = seed >= 0 ? static_cast<std::uint64_t>(seed) : std::uint64_t{random()} << 32 | random();
   fields.read("max_tokens", settings.options.max_tokens, 1, many);
   fields.read("max_completion_tokens", settings.options.max_tokens, 1, many);
   fields.read("min_tokens", settings.options.min_tokens, 0, many);
@@ -119,10 +121,11 @@ Body plain(Body messages) {
 }
 
 std::vector<TokenId> tokens_of(const Body& list) {
+  constexpr const char* reason = "must be a text, or a list of texts or of tokens";
+  if (!list.is_array()) Fields::fail("prompt", reason);
   std::vector<TokenId> tokens;
   for (const auto& each : list) {
-    if (!each.is_number_integer() || each < 0 || each > INT32_MAX)
-      Fields::fail("prompt", "must be a text, or a list of texts or of tokens");
+    if (!each.is_number_integer() || each < 0 || each > INT32_MAX) Fields::fail("prompt", reason);
     tokens.push_back(each.get<TokenId>());
   }
   return tokens;
@@ -179,15 +182,18 @@ const char* reason_of(GenerationEnd end) {
   return end == GenerationEnd::max_tokens || end == GenerationEnd::longest ? "length" : "stop";
 }
 
-// Each token has its bytes, too, because those that are not UTF-8 show as U+FFFD.
+// Each token has its bytes, too, or null, because those that are not UTF-8 show as U+FFFD.
 Body with_bytes(const Codec& codec, TokenId id, double value) {
-  const auto word = codec.word(id);
-  auto bytes = Body::array();
-  for (const unsigned char byte : word) bytes.push_back(byte);
-  return {{"token", word}, {"logprob", value}, {"bytes", bytes}};
+  Body bytes;
+  if (const auto all = codec.bytes(id)) {
+    bytes = Body::array();
+    for (const unsigned char byte : *all) bytes.push_back(byte);
+  }
+  return {{"token", codec.word(id)}, {"logprob", value}, {"bytes", bytes}};
 }
 
-Body log_probabilities(bool is_chat, std::span<const GeneratedToken> tokens, const Codec& codec) {
+// offset: of the first token in the choice's text; becomes that of the next.
+Body log_probabilities(bool is_chat, std::span<const GeneratedToken> tokens, const Codec& codec, std::size_t& offset) {
   if (is_chat) {
     auto content = Body::array();
     for (const auto& token : tokens) {
@@ -202,7 +208,6 @@ Body log_probabilities(bool is_chat, std::span<const GeneratedToken> tokens, con
               {"token_logprobs", Body::array()},
               {"tokens", Body::array()},
               {"top_logprobs", Body::array()}};
-  std::size_t offset = 0;
   for (const auto& token : tokens) {
     const auto word = codec.word(token.id);
     all["tokens"].push_back(word);
@@ -271,6 +276,7 @@ Body answer(const Request& request, const std::vector<Completion>& choices, cons
   body["choices"] = Body::array();
   std::size_t tokens = 0;
   for (const auto& each : choices) {
+    std::size_t offset = 0;
     Body choice = {{"index", body["choices"].size()}};
     if (request.is_chat) {
       choice["message"] = {{"role", "assistant"}, {"content", each.text}, {"refusal", nullptr}};
@@ -279,7 +285,7 @@ Body answer(const Request& request, const std::vector<Completion>& choices, cons
     }
     choice["logprobs"] = request.settings.options.likeliest < 0
                              ? Body()
-                             : log_probabilities(request.is_chat, each.log_probabilities, codec);
+                             : log_probabilities(request.is_chat, each.log_probabilities, codec, offset);
     choice["finish_reason"] = reason_of(each.end);
     body["choices"].push_back(std::move(choice));
     tokens += static_cast<std::size_t>(each.tokens);
@@ -289,14 +295,14 @@ Body answer(const Request& request, const std::vector<Completion>& choices, cons
 }
 
 std::string piece(const Request& request, std::size_t choice, const std::string& text,
-                  std::span<const GeneratedToken> tokens, const Codec& codec) {
+                  std::span<const GeneratedToken> tokens, const Codec& codec, std::size_t& offset) {
   Body body = {{"index", choice}};
   if (request.is_chat) {
     body["delta"] = {{"role", "assistant"}, {"content", text}};
   } else {
     body["text"] = text;
   }
-  body["logprobs"] = tokens.empty() ? Body() : log_probabilities(request.is_chat, tokens, codec);
+  body["logprobs"] = tokens.empty() ? Body() : log_probabilities(request.is_chat, tokens, codec, offset);
   body["finish_reason"] = nullptr;
   return event(request, std::move(body));
 }

@@ -3,6 +3,7 @@
 #include <vernier/error.h>
 #include <vernier/json_text.h>
 
+#include <algorithm>
 #include <condition_variable>
 #include <csignal>
 #include <deque>
@@ -47,7 +48,7 @@ class Server {
     while (const auto exchange = next()) {
       try {
         complete(*exchange);
-      } catch (const Error& error) {
+      } catch (const std::exception& error) {  // also of LibTorch, and where there is no memory
         if (*options_.stop_signal != 0) return;
         fail(*exchange, message(error));
       }
@@ -61,6 +62,9 @@ class Server {
   HttpLimits limits() {
     HttpLimits limits;
     limits.body = largest_request;
+    constexpr std::size_t others = 64;  // that are answered at once, or idle
+    limits.connections = std::max(limits.connections, options_.queue + others);
+    limits.streams = std::max(limits.streams, options_.queue + 1);  // and the one that is computed
     limits.knows = [this](const HttpRequest& request) { return service_.knows(request); };
     limits.later = std::chrono::hours(24);  // a client that goes away is noticed
     limits.problems = [](HttpResponse given) {
@@ -165,7 +169,7 @@ class Server {
   std::shared_ptr<Exchange> next() {
     std::unique_lock lock(mutex_);
     while (*options_.stop_signal == 0) {
-      is_there_.wait_for(lock, std::chrono::milliseconds(100));
+      is_there_.wait_for(lock, std::chrono::milliseconds(100), [this] { return !waiting_.empty(); });
       while (!waiting_.empty()) {
         const auto exchange = waiting_.front();
         waiting_.pop_front();
@@ -188,6 +192,7 @@ class Server {
     const auto& request = exchange.request;
     const auto count = static_cast<std::size_t>(request.settings.count);
     std::vector<Completion> choices(request.prompts.size() * count);
+    std::vector<std::size_t> offsets(choices.size());  // of the next token in the text of each
     std::size_t prompt = 0, tokens = 0;
     generator_.run(request.settings, [&]() -> std::optional<PromptJob> {
       if (prompt == request.prompts.size()) return std::nullopt;
@@ -198,7 +203,7 @@ class Server {
       job.is_wanted = [&] { return !exchange.client.expired(); };
       if (request.streams) {
         job.print = [&, first](std::size_t i, const std::string& text, auto fresh) {
-          send(exchange, openai::piece(request, first + i, text, fresh, generator_.codec()));
+          send(exchange, openai::piece(request, first + i, text, fresh, generator_.codec(), offsets[first + i]));
         };
       }
       job.done = [&, first](const std::vector<Completion>& done) {

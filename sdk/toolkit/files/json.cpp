@@ -90,6 +90,16 @@ ParsedJson parse_json(const std::string& path, const std::string& what, const st
   return builder.take();
 }
 
+OrderedJson parse_ordered_json(const std::string& text, std::size_t deepest) {
+  bool is_deep = false;
+  const auto limit = [&](int depth, OrderedJson::parse_event_t, OrderedJson&) {
+    is_deep = is_deep || static_cast<std::size_t>(depth) > deepest;
+    return !is_deep;
+  };
+  auto json = OrderedJson::parse(text, limit, /*allow_exceptions=*/false);
+  return is_deep ? OrderedJson(OrderedJson::value_t::discarded) : json;
+}
+
 std::string quoted(const std::string& path, const std::string& text) {
   try {
     return Json(text).dump();

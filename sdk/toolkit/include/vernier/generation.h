@@ -79,11 +79,11 @@ class VERNIER_API LanguageModel {
 // tokens these are.
 struct Sampling {
   double repetition_penalty = 1.0;   // divides positive logits of tokens that the text has, multiplies negative ones
+  std::int64_t no_repeat_ngram = 0;  // no sequence of so many tokens comes twice; 0: any may
   double temperature = 1.0;          // 0: always the likeliest token, and none of the rules below
   std::int64_t top_k = 0;            // draws among the k likeliest, and those as likely as the last of them; 0: all
   double top_p = 1.0;                // among the fewest tokens whose probabilities sum up to it
   double min_p = 0.0;                // among tokens with at least this share of the largest probability
-  std::int64_t no_repeat_ngram = 0;  // comes behind the penalty: no sequence of so many tokens comes twice; 0: any may
 };
 
 // The scores of all tokens, whose softmax() are the probabilities; -inf for those left out. logits: [vocabulary]; text:
