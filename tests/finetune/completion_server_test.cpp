@@ -73,7 +73,7 @@ TEST_CASE("completion server: answers, streams and refuses as OpenAI's API does,
   CHECK(several["choices"][3]["finish_reason"] == "stop");
   CHECK(server.answered("/v1/completions", {{"prompt", {97, 98}}, {"max_tokens", 2}})["choices"][0]["text"] == "cd");
 
-  // What streams, with the stop word's tokens, of which only the log-probabilities come.
+  // A stream with the stop word's tokens, of which only the log-probabilities come.
   const auto stream = server
                           .asked("POST", "/v1/completions",
                                  R"({"model": "out", "prompt": "ab", "stop": "fg", "stream": true, "logprobs": 0})")

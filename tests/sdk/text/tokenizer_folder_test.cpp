@@ -246,8 +246,8 @@ TEST_CASE("tokenizer folder: steps that make ever more of a text end in one line
     if (decodes) json["decoder"] = {{"type", "Sequence"}, {"decoders", steps}};
     const TemporaryFolder folder;
     folder.write("tokenizer.json", json.dump());
-    const auto tokenizer = vernier::open_tokenizer(folder.path());
     const auto thrown = thrown_by([&] {
+      const auto tokenizer = vernier::open_tokenizer(folder.path());
       const auto ids = tokenizer->encode("banana");
       tokenizer->decode(ids);
     });
@@ -255,7 +255,7 @@ TEST_CASE("tokenizer folder: steps that make ever more of a text end in one line
   }
 }
 
-TEST_CASE("tokenizer folder: a token with a character that stands for no byte is no piece of bytes") {
+TEST_CASE("tokenizer folder: a token with a character that stands for no byte is not a piece of bytes") {
   auto json = Json::parse(read_text(oracles + "gpt2/tokenizer.json"));
   json["model"]["ignore_merges"] = true;
   const TemporaryFolder folder;
