@@ -127,10 +127,23 @@ TEST_CASE("whole model: an answer ends where the messages of its chat ended") {
   fs::remove(run.at("model/chat_template.jinja"));
   run.called({"generate", "model", "--chat", "--prompt", "a"}, 2);
   CHECK(run.err.find("the model's folder has no template for chats") != std::string::npos);
-  run.folder.write("tok/chat_template.jinja", "{{ '<|start_header_id|>' + message['role'] }}");
-  CHECK(run.train({"--quiet"}) == 2);
+  run.folder.write("tok/chat_template.jinja", "{{ '<|start_header_id|>' + messages[0].role }}");
+  CHECK(run.train({"--quiet", "--set", "task.chat=chatml"}) == 2);
   CHECK_MESSAGE(run.err.find("is not that of chat = \"chatml\"; set chat = \"llama3\"") != std::string::npos, run.err);
   CHECK(is_one_line(run.err));
+  const std::string own =
+      "{% for m in messages %}{{ '<|im_start|>' + m.role[0] + '<|im_start|>' + m.content }}"
+      "{% if m.role == 'assistant' %}<|im_end|>{% endif %}{% endfor %}"
+      "{% if add_generation_prompt %}<|im_start|>a<|im_start|>{% endif %}";
+  run.folder.write("tok/chat_template.jinja", own);
+  // The folder's template takes the place of a style.
+  CHECK_MESSAGE(run.train({"--quiet", "--set", "run.output=own"}) == 0, run.err);
+  CHECK(run.generated("own", "a", {"--chat"}) == "abc never\n");
+  run.called({"export", "own", "--format", "huggingface", "--output", "own-model"});
+  CHECK(read_text(run.at("own-model/chat_template.jinja")) == own);
+  CHECK(nlohmann::json::parse(read_text(run.at("own-model/generation_config.json")))["eos_token_id"] ==
+        nlohmann::json::array({405}));
+  CHECK(run.generated("own-model", "a", {"--chat"}) == "abc never\n");
 }
 
 TEST_CASE("whole model: a model over bytes generates without its text, and is evaluated on all of another") {
@@ -161,6 +174,8 @@ TEST_CASE("whole model: tokens of all files of a folder are found in texts") {
   folder.write("special_tokens_map.json", R"({"eos_token": {"content": "<|im_end|>"}})");
   CHECK(vernier::open_tokenizer(folder.path())->end_of_text() == 421);
   CHECK(vernier::open_tokenizer(folder.path())->decode(Ids{420, 65, 421}) == "<|im_start|>a");
+  CHECK(vernier::open_tokenizer(folder.path())->is_added(420));
+  CHECK(!vernier::open_tokenizer(folder.path())->is_added(65));
   fs::remove(folder / "added_tokens.json");
   fs::remove(folder / "special_tokens_map.json");
   folder.write("tokenizer_config.json", R"({"add_bos_token": true, "bos_token": "<|im_start|>",

@@ -96,10 +96,10 @@ Data::Data(vernier::Options& options, bool pairs)
   texts_.packs = options.get("packing", true, "texts: several in one row, none of which sees another");
   texts_.learns_all = options.choose("learn", "answers", {"answers", "all"},
                                      "texts: of prompts and chats only the answers, or all") == "all";
-  texts_.chat =
-      options.choose("chat", "chatml", {"chatml", "llama3"}, "texts: how messages of a chat are written") == "llama3"
-          ? vernier::ChatStyle::llama3
-          : vernier::ChatStyle::chatml;
+  chat_ = options.choose("chat", "auto", {"auto", "chatml", "llama3"},
+                         "texts: how messages of a chat are written; auto: by the chat template of the tokenizer's "
+                         "folder, or else as ChatML");
+  texts_.chat = chat_ == "llama3" ? vernier::ChatStyle::llama3 : vernier::ChatStyle::chatml;
   texts_.instructions_as_chat =
       options.choose("instructions", "alpaca", {"alpaca", "chat"},
                      "texts: what instruction, input and output become: Alpaca's prompt, or a chat") == "chat";
@@ -186,29 +186,38 @@ std::vector<DatasetPtr> Data::texts_of(const std::vector<std::string>& files, Mo
                              " tokens, and the model of ", model.folder, " ", model.vocabulary,
                              "; give the model's own tokenizer, or name those that are new in new_tokens"));
   }
+  const auto texts = texts_for(folder);
   std::vector<DatasetPtr> all;
   for (const auto& file : files) {
     const bool had_chats = std::exchange(model.has_chats, false);
-    all.push_back(text_of(file, *tokenizer, model));
-    if (model.has_chats) require_chat_style(folder, is_chatml());
+    all.push_back(text_of(file, *tokenizer, texts, model));
+    if (model.has_chats && chat_ != "auto") require_chat_style(folder, is_chatml());
     model.has_chats = model.has_chats || had_chats;
   }
   return all;
 }
 
-DatasetPtr Data::text_of(const std::string& file, const vernier::Tokenizer& tokenizer, Model& model) const {
+vernier::LanguageDataOptions Data::texts_for(const std::string& folder) const {
+  auto texts = texts_;
+  if (chat_ == "auto" && vernier::has_chat_template(folder)) texts.template_folder = folder;
+  return texts;
+}
+
+DatasetPtr Data::text_of(const std::string& file, const vernier::Tokenizer& tokenizer,
+                         const vernier::LanguageDataOptions& texts, Model& model) const {
+  const auto by_template = texts.template_folder.empty() ? "" : " by the folder's template";
   if (are_pairs_) {
-    const auto data = vernier::read_preference_data(tokenizer, file, texts_);
+    const auto data = vernier::read_preference_data(tokenizer, file, texts);
     model.has_chats = data.chats > 0;
     model.note(c10::str(file, ": ", data.dataset->size(), " pairs of answers, ", data.left_out, " left out; ",
-                        data.chats, " of chats"));
+                        data.chats, " of chats", data.chats > 0 ? by_template : ""));
     return data.dataset;
   }
-  const auto data = vernier::read_language_data(tokenizer, file, texts_);
+  const auto data = vernier::read_language_data(tokenizer, file, texts);
   model.has_chats = data.chats > 0;
   model.note(c10::str(file, ": ", data.texts, " texts in ", data.dataset->size(), " rows, ", data.tokens, " tokens, ",
-                      data.learned, " learned, ", data.left_out, " texts left out; ", data.chats, " chats, ",
-                      data.prompts, " prompts"));
+                      data.learned, " learned, ", data.left_out, " texts left out; ", data.chats, " chats",
+                      data.chats > 0 ? by_template : "", ", ", data.prompts, " prompts"));
   return data.dataset;
 }
 
@@ -296,7 +305,12 @@ void TokenLoss::add(const vernier::State& state) {
   count_ = count_.defined() ? count_ + count.to(count_.device()) : count;
 }
 
-std::string Data::chat_template() const {
+std::string Data::end_of_answer(const std::string& folder) const {
+  return vernier::end_of_answer(*vernier::open_tokenizer(folder), texts_for(folder));
+}
+
+std::string Data::chat_template(const std::string& folder) const {
+  if (!texts_for(folder).template_folder.empty()) return "";
   if (is_chatml()) {
     return "{% for m in messages %}{{ '<|im_start|>' + m.role + '\\n' + m.content + '<|im_end|>\\n' }}{% endfor %}"
            "{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}";

@@ -29,9 +29,10 @@ class Data {
 
   // Takes the tokenizer from the model's folder, whatever the option names.
   void forget_tokenizer() { tokenizer_.clear(); }
-  // The token that ends a message of a chat, as it is written here.
-  std::string end_of_message() const { return is_chatml() ? "<|im_end|>" : "<|eot_id|>"; }
-  std::string chat_template() const;  // how chats are written, in Jinja
+  // folder: of the tokenizer, which may have a template of its own for chats. The special token that ends an answer, or
+  // "", and how chats are written, in Jinja; "": by the folder's template.
+  std::string end_of_answer(const std::string& folder) const;
+  std::string chat_template(const std::string& folder) const;
 
   struct Sets {
     vernier::DatasetPtr training, held_out;  // held_out: may be missing
@@ -58,14 +59,16 @@ class Data {
   std::string checksum_of_tokenizer(const std::string& model) const;
   std::vector<vernier::DatasetPtr> read(const std::vector<std::string>& files, Model& model) const;
   std::vector<vernier::DatasetPtr> texts_of(const std::vector<std::string>& files, Model& model) const;
-  vernier::DatasetPtr text_of(const std::string& file, const vernier::Tokenizer& tokenizer, Model& model) const;
+  vernier::LanguageDataOptions texts_for(const std::string& folder) const;  // of the tokenizer
+  vernier::DatasetPtr text_of(const std::string& file, const vernier::Tokenizer& tokenizer,
+                              const vernier::LanguageDataOptions& texts, Model& model) const;
   vernier::DatasetPtr tokens_of(const std::string& file, Model& model, std::int64_t stride) const;
   vernier::DatasetPtr held_out_of(const std::vector<std::string>& files, Model& model) const;
   void read_both(Model& model, std::uint64_t seed, Sets& sets) const;
 
   bool is_given_, are_pairs_, are_texts_ = false;
   std::vector<std::string> files_, held_out_;
-  std::string token_type_, tokenizer_;
+  std::string token_type_, tokenizer_, chat_;
   std::int64_t context_, stride_, validation_stride_;
   double share_;
   std::vector<double> shares_;

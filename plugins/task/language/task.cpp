@@ -223,17 +223,16 @@ std::string PublishedTask::published_name(const std::string& name) const {
 }
 
 std::vector<std::string> PublishedTask::end_words() const {
-  return has_chats_ ? std::vector{data_.end_of_message()} : std::vector<std::string>();
+  const auto folder = tokenizer_folder();
+  return has_chats_ && !folder.empty() ? std::vector{data_.end_of_answer(folder)} : std::vector<std::string>();
 }
 
 // Programs that generate with the folder write chats as in training, and end an answer where its messages ended.
 void PublishedTask::write_published(const std::string& folder) const {
   auto files = files_;
-  if (has_chats_ && !tokenizer_folder().empty()) {
-    add_chat_template(files, data_.chat_template());
-    if (const auto end = vernier::open_tokenizer(tokenizer_folder())->id(data_.end_of_message())) {
-      add_end(files, *end);
-    }
+  if (const auto folder = tokenizer_folder(); has_chats_ && !folder.empty()) {
+    if (const auto text = chat_template(); !text.empty()) add_chat_template(files, text);
+    if (const auto end = vernier::open_tokenizer(folder)->id(data_.end_of_answer(folder))) add_end(files, *end);
   }
   write_folder(folder, files, *network_, family_.layout);
 }

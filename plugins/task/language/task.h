@@ -24,7 +24,8 @@
 // Of texts:
 // packing = true        several in one row, none of which sees another
 // learn = "answers"     of prompts and chats only the answers; "all"
-// chat = "chatml"       how messages of a chat are written; "llama3"
+// chat = "auto"         how messages of a chat are written: by the chat template of the tokenizer's folder, or else as
+//                       ChatML; "chatml", "llama3"
 // instructions = "alpaca"  instruction, input and output become Alpaca's prompt and a completion; "chat": a chat
 // fields = {}           the files' names of fields, such as {text = "body"}; then only these are read
 // roles = {}            what the files' roles are, such as {bot = "assistant"}
@@ -82,7 +83,7 @@ class PublishedTask : public vernier::SupervisedTask, public vernier::PublishedM
   // The folder of its files: those of the checkpoint, or else of the option.
   std::string model_folder() const override { return kept_ ? kept_->path() : folder_; }
   std::vector<std::string> end_words() const override;
-  std::string chat_template() const override { return has_chats_ ? data_.chat_template() : ""; }
+  std::string chat_template() const override { return has_chats_ ? data_.chat_template(tokenizer_folder()) : ""; }
   bool reads_bytes() const override { return data_.reads_bytes(); }
   torch::Tensor next_logits(const torch::Tensor& tokens, vernier::KeyValueCache* cache) override;
 

@@ -25,7 +25,8 @@
 // Of texts:
 // packing = true        several in one row, none of which sees another
 // learn = "answers"     of prompts and chats only the answers; "all"
-// chat = "chatml"       how messages of a chat are written; "llama3"
+// chat = "auto"         how messages of a chat are written: by the chat template of the tokenizer's folder, or else as
+//                       ChatML; "chatml", "llama3"
 // instructions = "alpaca"  instruction, input and output become Alpaca's prompt and a completion; "chat": a chat
 // fields = {}           the files' names of fields, such as {text = "body"}; then only these are read
 // roles = {}            what the files' roles are, such as {bot = "assistant"}

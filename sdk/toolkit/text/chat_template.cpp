@@ -112,9 +112,11 @@ std::optional<ChatTemplate> ChatTemplate::of_folder(const std::string& folder) {
   return ChatTemplate(source, (is_file ? file : path).string(), variables_of(folder, config, source));
 }
 
-std::string ChatTemplate::render(const OrderedJson& messages, bool add_generation_prompt,
-                                 const OrderedJson& tools) const {
-  jinja::Run run(jinja::global_functions());
+jinja::Run ChatTemplate::run(const OrderedJson& messages, bool add_generation_prompt, const OrderedJson& tools,
+                             bool has_clock) const {
+  auto globals = jinja::global_functions();
+  if (!has_clock) std::erase_if(globals, [](const auto& global) { return global.first == "strftime_now"; });
+  jinja::Run run(std::move(globals));
   try {
     for (const auto& [name, value] : variables_.items()) run.set(name, jinja::value_of(value));
     run.set("messages", jinja::value_of(with_reasoning(messages)));
@@ -123,9 +125,22 @@ std::string ChatTemplate::render(const OrderedJson& messages, bool add_generatio
     run.set("add_generation_prompt", add_generation_prompt);
     program_(run);
   } catch (const std::exception& error) {
-    refuse(where_ + ": the chat template, line " + std::to_string(run.line) + ": " + message(error));
+    const auto reason = message(error);
+    const bool needs_clock = !has_clock && reason.find("strftime_now") != std::string::npos;
+    refuse(where_ + ": the chat template, line " + std::to_string(run.line) + ": " + reason +
+           (needs_clock ? "; a run must not depend on the day, so write a fixed date there" : ""));
   }
-  return std::move(run.out);
+  return run;
+}
+
+std::string ChatTemplate::render(const OrderedJson& messages, bool add_generation_prompt,
+                                 const OrderedJson& tools) const {
+  return run(messages, add_generation_prompt, tools, /*has_clock=*/true).out;
+}
+
+ChatText ChatTemplate::render_for_training(const OrderedJson& messages, bool add_generation_prompt) const {
+  auto done = run(messages, add_generation_prompt, nullptr, /*has_clock=*/false);
+  return {std::move(done.out), std::move(done.generated)};
 }
 
 void require_messages(const OrderedJson& messages, const std::string& where) {

@@ -12,6 +12,11 @@
 
 namespace vernier {
 
+struct ChatText {
+  std::string text;
+  std::vector<std::pair<std::size_t, std::size_t>> generated;  // its bytes within {% generation %}: begin and end
+};
+
 class VERNIER_API ChatTemplate {
  public:
   // where: for messages. variables: further ones, such as bos_token. Throws Error for what is no Jinja.
@@ -22,8 +27,14 @@ class VERNIER_API ChatTemplate {
   // Returns the text of messages, an array of objects. add_generation_prompt: it ends where an answer begins. tools:
   // null, or an array that the template describes. Throws Error, with the line, where the template does.
   std::string render(const OrderedJson& messages, bool add_generation_prompt, const OrderedJson& tools = nullptr) const;
+  // The same for training, where a text must not depend on the day: strftime_now is undefined.
+  ChatText render_for_training(const OrderedJson& messages, bool add_generation_prompt) const;
+  const std::string& where() const { return where_; }
 
  private:
+  jinja::Run run(const OrderedJson& messages, bool add_generation_prompt, const OrderedJson& tools,
+                 bool has_clock) const;
+
   std::string where_;
   OrderedJson variables_;
   jinja::Statement program_;

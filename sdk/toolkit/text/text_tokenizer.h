@@ -20,6 +20,9 @@ class VERNIER_API TextTokenizer final : public Tokenizer {
   std::string decode(std::span<const TokenId> ids, bool keep_special) const override;
   std::int64_t vocabulary() const override { return vocabulary_; }
   std::optional<TokenId> id(std::string_view token) const override;
+  bool is_added(TokenId id) const override {
+    return id >= 0 && id < vocabulary_ && is_added_[static_cast<std::size_t>(id)];
+  }
   std::optional<TokenId> end_of_text() const override { return end_of_text_; }
   std::string checksum() const override;
 
@@ -41,7 +44,7 @@ class VERNIER_API TextTokenizer final : public Tokenizer {
 
   std::int64_t vocabulary_;
   std::unordered_map<std::string, TokenId> ids_;
-  std::vector<bool> is_special_;  // by id
+  std::vector<bool> is_special_, is_added_;  // by id
   std::vector<TokenId> before_, after_;
   std::optional<TokenId> end_of_text_;
   std::unique_ptr<const Segments> segments_;

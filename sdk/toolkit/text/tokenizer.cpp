@@ -43,6 +43,7 @@ TextTokenizer::TextTokenizer(const TokenizerFile& file)
     : vocabulary_(vocabulary_of(file)),
       ids_(file.vocabulary),
       is_special_(static_cast<std::size_t>(vocabulary_)),
+      is_added_(is_special_.size()),
       before_(file.before),
       after_(file.after),
       end_of_text_(find_end_of_text(file)) {
@@ -51,6 +52,7 @@ TextTokenizer::TextTokenizer(const TokenizerFile& file)
   std::vector<AddedToken> in_text, in_normalized;
   for (auto token : file.added) {
     ids_.emplace(token.text, token.id);
+    is_added_[static_cast<std::size_t>(token.id)] = true;
     if (token.is_special) is_special_[static_cast<std::size_t>(token.id)] = true;
     if (token.is_normalized && !token.is_as_it_is) token.text = segments_->normalized(token.text, Place::beginning);
     (token.is_normalized ? in_normalized : in_text).push_back(std::move(token));

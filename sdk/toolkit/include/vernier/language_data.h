@@ -29,6 +29,9 @@ struct LanguageDataOptions {
   bool packs = true;           // several texts in one row; false: one text in each
   bool learns_all = false;     // the loss is on prompts and questions too, not only on completions and answers
   ChatStyle chat = ChatStyle::chatml;
+  // The folder whose chat template writes messages instead, as transformers does, but without the day's date:
+  // chat_template.jinja, or tokenizer_config.json. "": they are written by `chat`.
+  std::string template_folder{};
   // Instruction, input and output become messages of a chat; false: the prompt of Stanford's Alpaca and its completion.
   bool instructions_as_chat = false;
   // The names that the files have for the fields below, such as {"prompt", "question"}. If it names any field of a
@@ -70,7 +73,8 @@ struct LanguageData {
 // of tools, and contents of several parts, are refused.
 //
 // Any other file is one text. A token that ends a text is put behind the text or completion unless it ends so; prompt
-// and completion are encoded together. Special tokens that are written in a message stay ordinary text. A text that is
+// and completion are encoded together. Special tokens that are written in a message stay ordinary text, unless a folder's
+// template writes the chats. A text that is
 // longer than a row goes on in the next; of a prompt or chat the rest is left out. Rows are packed by best fit, the
 // longest texts first (Johnson, 1974), so they depend on file, tokenizer and options alone.
 VERNIER_API LanguageData read_language_data(const Tokenizer& tokenizer, const std::string& path,
@@ -94,6 +98,12 @@ struct PreferenceData {
 // left out.
 VERNIER_API PreferenceData read_preference_data(const Tokenizer& tokenizer, const std::string& path,
                                                 const LanguageDataOptions& options = {});
+
+// True if the folder has a chat template. Throws Error for one that is no Jinja.
+VERNIER_API bool has_chat_template(const std::string& folder);
+
+// Returns the added token that ends an answer of a chat, such as "<|im_end|>"; "" if the template has none.
+VERNIER_API std::string end_of_answer(const Tokenizer& tokenizer, const LanguageDataOptions& options);
 
 // True if the name is that of a file of texts: it ends in .txt, .jsonl or .json, or in these and .gz.
 VERNIER_API bool has_texts(const std::string& path);

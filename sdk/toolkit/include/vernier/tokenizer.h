@@ -50,6 +50,10 @@ class VERNIER_API Tokenizer {
   // Returns the id of a token by its text in the folder's files, such as "<|endoftext|>" or "Ġthe".
   virtual std::optional<TokenId> id(std::string_view token) const = 0;
 
+  // True for a token that is cut out of a text before all else, such as "<|im_end|>": a special one, or another one of
+  // `added_tokens`.
+  virtual bool is_added(TokenId id) const = 0;
+
   // Returns the token that ends a text: `eos_token` of tokenizer_config.json. Without it, the first of
   // "<|endoftext|>", "<|end_of_text|>" and "</s>" that is a special token.
   virtual std::optional<TokenId> end_of_text() const = 0;

@@ -25,6 +25,13 @@ struct LanguageLine {
   std::vector<ChatMessage> messages{};  // Form::messages
 };
 
+struct TokenizedText {
+  std::vector<TokenId> ids{};
+  std::vector<bool> is_learned{};  // of each id, as a target
+  LanguageLine::Form form = LanguageLine::Form::text;
+  bool goes_on = false;  // in the next row if it is longer than one
+};
+
 // Throws Error for a line of no known form, and for what is not read, such as calls of tools.
 LanguageLine read_language_line(const Json& line, const LanguageDataOptions& options, const std::string& where);
 

@@ -38,6 +38,15 @@ std::string_view trimmed(std::string_view text) {
   return text.substr(first, text.find_last_not_of(white) + 1 - first);
 }
 
+template <class Call>
+auto at_place(const std::string& where, const Call& call) {
+  try {
+    return call();
+  } catch (const Error& error) {
+    refuse(where + ": " + message(error));
+  }
+}
+
 // True for what Python's str.strip() removes, which is the filter `trim` of templates.
 bool is_stripped(char32_t code) {
   return char_classes()[code] == CharClass::white || (code >= 0x1C && code <= 0x1F);
@@ -62,6 +71,7 @@ std::string_view stripped(std::string_view text) {
 LanguageTexts::LanguageTexts(const Tokenizer& tokenizer, const std::string& path, const LanguageDataOptions& options)
     : tokenizer_(tokenizer), options_(options), file_(MappedFile::open(path)) {
   require_known_fields(options);
+  if (!options.template_folder.empty()) template_.emplace(tokenizer, options.template_folder);
   auto bytes = file_->bytes();
   if (Gunzip::is_packed(bytes)) {
     unpacked_ = gunzipped(*file_);
@@ -138,7 +148,7 @@ Json LanguageTexts::parsed(std::size_t i) const {
 }
 
 TokenizedText LanguageTexts::of_line(const LanguageLine& line, const std::string& where) const {
-  auto result = line.form == LanguageLine::Form::messages ? of_messages(line.messages)
+  auto result = line.form == LanguageLine::Form::messages ? of_messages(line.messages, where)
                 : line.form == LanguageLine::Form::prompt ? of_prompt(line.prompt, line.completion, where)
                                                           : of_text(line.text, where);
   result.form = line.form;
@@ -172,11 +182,7 @@ TokenizedPreference LanguageTexts::preference(std::size_t i) const {
 }
 
 std::vector<TokenId> LanguageTexts::encode(const std::string& text, const std::string& where, bool special) const {
-  try {
-    return tokenizer_.encode(text, special);
-  } catch (const Error& error) {
-    refuse(where + ": " + message(error));
-  }
+  return at_place(where, [&] { return tokenizer_.encode(text, special); });
 }
 
 TokenId LanguageTexts::token(const char* name) const {
@@ -210,8 +216,13 @@ TokenizedText LanguageTexts::of_prompt(const std::string& prompt, const std::str
   return result;
 }
 
-TokenizedText LanguageTexts::of_messages(const std::vector<ChatMessage>& messages) const {
+TokenizedText LanguageTexts::of_messages(const std::vector<ChatMessage>& messages, const std::string& where) const {
   TokenizedText chat;
+  if (template_) {
+    chat = at_place(where, [&] { return template_->tokenized(messages); });
+    if (options_.learns_all) chat.is_learned.assign(chat.ids.size(), true);
+    return chat;
+  }
   if (options_.chat == ChatStyle::llama3) add(chat, {token("<|begin_of_text|>")}, options_.learns_all);
   for (const auto& message : messages) add_message(message, chat);
   return chat;
@@ -237,6 +248,15 @@ void LanguageTexts::add_message(const ChatMessage& message, TokenizedText& chat)
   }
   add(chat, {token(is_chatml ? "<|im_end|>" : "<|eot_id|>")}, is_answer);
   if (is_chatml) add(chat, tokenizer_.encode_plain("\n", true), options_.learns_all);
+}
+
+bool has_chat_template(const std::string& folder) {
+  return ChatTemplate::of_folder(folder).has_value();
+}
+
+std::string end_of_answer(const Tokenizer& tokenizer, const LanguageDataOptions& options) {
+  if (!options.template_folder.empty()) return TemplateChats(tokenizer, options.template_folder).end_of_answer();
+  return options.chat == ChatStyle::chatml ? "<|im_end|>" : "<|eot_id|>";
 }
 
 }  // namespace vernier

@@ -3,20 +3,15 @@
 
 #include <vernier/language_data.h>
 
+#include <optional>
 #include <string_view>
 #include <vector>
 
 #include "language_forms.h"
 #include "readers/mapped_file.h"
+#include "template_chats.h"
 
 namespace vernier {
-
-struct TokenizedText {
-  std::vector<TokenId> ids;
-  std::vector<bool> is_learned;  // of each id, as a target
-  LanguageLine::Form form = LanguageLine::Form::text;
-  bool goes_on = false;  // in the next row if it is longer than one
-};
 
 struct TokenizedPreference {
   TokenizedText chosen, rejected;
@@ -46,13 +41,14 @@ class LanguageTexts {
   TokenizedText of_line(const LanguageLine& line, const std::string& where) const;
   TokenizedText of_text(const std::string& text, const std::string& where) const;
   TokenizedText of_prompt(const std::string& prompt, const std::string& completion, const std::string& where) const;
-  TokenizedText of_messages(const std::vector<ChatMessage>& messages) const;
+  TokenizedText of_messages(const std::vector<ChatMessage>& messages, const std::string& where) const;
   void add_message(const ChatMessage& message, TokenizedText& chat) const;
   std::vector<TokenId> encode(const std::string& text, const std::string& where, bool special) const;
   TokenId token(const char* name) const;
 
   const Tokenizer& tokenizer_;
   LanguageDataOptions options_;
+  std::optional<TemplateChats> template_;
   MappedFilePtr file_;
   std::string unpacked_;  // of a file of gzip
   bool is_array_ = false;

@@ -42,8 +42,10 @@ class Run {
   [[noreturn]] static void refuse_depth();
 
   std::string out;
+  std::vector<std::pair<std::size_t, std::size_t>> generated;  // bytes of `out` within {% generation %}
   Jump jump = Jump::none;
   std::size_t line = 1, calls = 0, parts = 0;  // calls, parts: macros, and parts of the template, that are running
+  std::size_t captures = 0;                    // texts that are written to a variable, and not yet to `out`
 
  private:
   std::vector<Scope> scopes_;

@@ -132,9 +132,13 @@ class Statements {
     if (name == "macro") return macro();
     if (name == "generation") {  // the assistant's part, for masks
       end_block();
-      auto body = until({"endgeneration"});
+      const auto body = until({"endgeneration"});
       end_block("endgeneration");
-      return body;
+      return [body](Run& run) {
+        const auto begin = run.out.size();
+        body(run);
+        if (run.captures == 0) run.generated.emplace_back(begin, run.out.size());
+      };
     }
     if (name == "break" || name == "continue") {
       end_block();
@@ -239,6 +243,7 @@ class Statements {
   }
 
   static Value written(Run& run, const Statement& body) {
+    const Deeper deeper(run.captures);
     auto outside = run.swap_out("");
     run.open();
     body(run);
