@@ -90,6 +90,20 @@ std::string source_in(const OrderedJson& config, const std::string& path) {
   refuse(path + ": chat_template is neither a text nor a list with one of the name \"default\"");
 }
 
+struct Found {
+  std::string source, path;  // source: "" if there is no template
+  OrderedJson config;
+};
+
+Found found_in(const fs::path& folder) {
+  const auto path = folder / "tokenizer_config.json", file = folder / "chat_template.jinja";
+  auto config = object_in(path);
+  std::error_code none;
+  const bool is_file = fs::is_regular_file(file, none);
+  auto source = is_file ? read_data_file(file.string(), largest) : source_in(config, path.string());
+  return {std::move(source), (is_file ? file : path).string(), std::move(config)};
+}
+
 }  // namespace
 
 ChatTemplate::ChatTemplate(const std::string& source, std::string where, OrderedJson variables)
@@ -103,13 +117,13 @@ ChatTemplate::ChatTemplate(const std::string& source, std::string where, Ordered
 }
 
 std::optional<ChatTemplate> ChatTemplate::of_folder(const std::string& folder) {
-  const auto path = fs::path(folder) / "tokenizer_config.json", file = fs::path(folder) / "chat_template.jinja";
-  const auto config = object_in(path);
-  std::error_code none;
-  const bool is_file = fs::is_regular_file(file, none);
-  const auto source = is_file ? read_data_file(file.string(), largest) : source_in(config, path.string());
+  const auto [source, path, config] = found_in(folder);
   if (source.empty()) return std::nullopt;
-  return ChatTemplate(source, (is_file ? file : path).string(), variables_of(folder, config, source));
+  return ChatTemplate(source, path, variables_of(folder, config, source));
+}
+
+bool ChatTemplate::is_in(const std::string& folder) {
+  return !found_in(folder).source.empty();
 }
 
 jinja::Run ChatTemplate::run(const OrderedJson& messages, bool add_generation_prompt, const OrderedJson& tools,

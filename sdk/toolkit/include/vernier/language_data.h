@@ -73,10 +73,10 @@ struct LanguageData {
 // of tools, and contents of several parts, are refused.
 //
 // Any other file is one text. A token that ends a text is put behind the text or completion unless it ends so; prompt
-// and completion are encoded together. Special tokens that are written in a message stay ordinary text, unless a folder's
-// template writes the chats. A text that is
-// longer than a row goes on in the next; of a prompt or chat the rest is left out. Rows are packed by best fit, the
-// longest texts first (Johnson, 1974), so they depend on file, tokenizer and options alone.
+// and completion are encoded together. Special tokens that are written in a message stay ordinary text, unless a
+// folder's template writes the chats. A text that is longer than a row goes on in the next; of a prompt or chat the
+// rest is left out. Rows are packed by best fit, the longest texts first (Johnson, 1974), so they depend on file,
+// tokenizer and options alone.
 VERNIER_API LanguageData read_language_data(const Tokenizer& tokenizer, const std::string& path,
                                             const LanguageDataOptions& options = {});
 
@@ -99,7 +99,7 @@ struct PreferenceData {
 VERNIER_API PreferenceData read_preference_data(const Tokenizer& tokenizer, const std::string& path,
                                                 const LanguageDataOptions& options = {});
 
-// True if the folder has a chat template. Throws Error for one that is no Jinja.
+// True if the folder has a chat template, whether or not it can be read.
 VERNIER_API bool has_chat_template(const std::string& folder);
 
 // Returns the added token that ends an answer of a chat, such as "<|im_end|>"; "" if the template has none.

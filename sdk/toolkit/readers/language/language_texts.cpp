@@ -71,7 +71,6 @@ std::string_view stripped(std::string_view text) {
 LanguageTexts::LanguageTexts(const Tokenizer& tokenizer, const std::string& path, const LanguageDataOptions& options)
     : tokenizer_(tokenizer), options_(options), file_(MappedFile::open(path)) {
   require_known_fields(options);
-  if (!options.template_folder.empty()) template_.emplace(tokenizer, options.template_folder);
   auto bytes = file_->bytes();
   if (Gunzip::is_packed(bytes)) {
     unpacked_ = gunzipped(*file_);
@@ -218,7 +217,9 @@ TokenizedText LanguageTexts::of_prompt(const std::string& prompt, const std::str
 
 TokenizedText LanguageTexts::of_messages(const std::vector<ChatMessage>& messages, const std::string& where) const {
   TokenizedText chat;
-  if (template_) {
+  if (!options_.template_folder.empty()) {
+    // Texts that are not chats do not need a template that can be read.
+    std::call_once(template_is_read_, [&] { template_.emplace(tokenizer_, options_.template_folder); });
     chat = at_place(where, [&] { return template_->tokenized(messages); });
     if (options_.learns_all) chat.is_learned.assign(chat.ids.size(), true);
     return chat;
@@ -251,7 +252,7 @@ void LanguageTexts::add_message(const ChatMessage& message, TokenizedText& chat)
 }
 
 bool has_chat_template(const std::string& folder) {
-  return ChatTemplate::of_folder(folder).has_value();
+  return ChatTemplate::is_in(folder);
 }
 
 std::string end_of_answer(const Tokenizer& tokenizer, const LanguageDataOptions& options) {

@@ -3,6 +3,7 @@
 
 #include <vernier/language_data.h>
 
+#include <mutex>
 #include <optional>
 #include <string_view>
 #include <vector>
@@ -48,7 +49,8 @@ class LanguageTexts {
 
   const Tokenizer& tokenizer_;
   LanguageDataOptions options_;
-  std::optional<TemplateChats> template_;
+  mutable std::optional<TemplateChats> template_;
+  mutable std::once_flag template_is_read_;
   MappedFilePtr file_;
   std::string unpacked_;  // of a file of gzip
   bool is_array_ = false;
