@@ -102,14 +102,15 @@ void ExportedTask::build(Run& run) {
   network_ = network_of(bytes_, model_);
   if (reads_data()) build_data(run.seed);
   if (!is_trained()) set_learned(facts());
-  // With loss = "output" the model takes all tensors of a batch, and needs no target.
-  const auto arguments = inputs_.size() + (loss_ == "output" && has_target() ? 1 : 0);
-  set_model(network_, [network = network_.get(), arguments](const Batch& batch) {
-    const auto end = batch.tensors.begin() + static_cast<std::ptrdiff_t>(std::min(arguments, batch.tensors.size()));
-    return network->forward(std::vector<torch::Tensor>(batch.tensors.begin(), end));
+  // With loss = "output" the model takes all tensors of a batch, a target too.
+  const bool is_loss = loss_ == "output";
+  set_model(network_, [this, is_loss](const Batch& batch) {
+    const auto arguments = is_loss ? batch.tensors.size() : std::min(inputs_.size(), batch.tensors.size());
+    const auto end = batch.tensors.begin() + static_cast<std::ptrdiff_t>(arguments);
+    return network_->forward(std::vector<torch::Tensor>(batch.tensors.begin(), end));
   });
   set_loss([this](const auto& output, const auto& target) { return loss_of(output, target); },
-           has_target() ? inputs_.size() : 0);
+           is_loss ? std::nullopt : std::optional(inputs_.size()));
   for (const auto& name : metrics_) {
     if (loss_ == "bce" && (name == "accuracy" || name == "f1")) {
       add_metric(std::make_unique<OfOneLogit>(vernier::metric_by_name(name, 2)));

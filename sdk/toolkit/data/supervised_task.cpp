@@ -17,7 +17,7 @@ struct SupervisedTask::Parts {
   std::shared_ptr<torch::nn::Module> model;
   Forward forward;
   Loss loss;
-  std::size_t target = 1;
+  std::optional<std::size_t> target = 1;
   DatasetPtr training;
   std::vector<std::pair<std::string, DatasetPtr>> held_out;
   std::string held_out_data;  // their fingerprints
@@ -49,15 +49,16 @@ struct SupervisedTask::Parts {
     of_order.drop_last = false;
     return of_order;
   }
-  const torch::Tensor& target_of(const Batch& batch) const {
-    if (target < batch.tensors.size()) return batch.tensors[target];
-    refuse(c10::str("the loss takes tensor ", target, " of a batch as its target, and a batch has ",
+  torch::Tensor target_of(const Batch& batch) const {
+    if (!target) return {};
+    if (*target < batch.tensors.size()) return batch.tensors[*target];
+    refuse(c10::str("the loss takes tensor ", *target, " of a batch as its target, and a batch has ",
                     batch.tensors.size()));
   }
   torch::Tensor loss_of(const torch::Tensor& output, const Batch& batch) const {
     // Outputs of 16 bits would cost the loss its small differences, and losses take outputs and targets of one dtype.
-    const auto& wanted = target_of(batch);
-    if (!output.is_floating_point()) return loss(output, wanted);
+    const auto wanted = target_of(batch);
+    if (!wanted.defined() || !output.is_floating_point()) return loss(output, wanted);
     const auto widest = c10::promoteTypes(output.scalar_type(), wanted.scalar_type());
     const auto dtype = c10::promoteTypes(widest, torch::kFloat32);
     return loss(output.to(dtype), wanted.is_floating_point() ? wanted.to(dtype) : wanted);
@@ -144,7 +145,7 @@ void SupervisedTask::add_validation(DatasetPtr dataset, const std::string& name)
   if (dataset->size() > 0) parts_->held_out.emplace_back(name, std::move(dataset));
 }
 
-void SupervisedTask::set_loss(Loss loss, std::size_t target) {
+void SupervisedTask::set_loss(Loss loss, std::optional<std::size_t> target) {
   parts_->loss = std::move(loss);
   parts_->target = target;
 }
@@ -480,8 +481,9 @@ Batch SupervisedTask::Parts::first_samples(std::int64_t samples) const {
     some.push_back(training->get(index, random));
   }
   auto batch = stack(some);
-  const auto place = static_cast<std::ptrdiff_t>(target);
-  if (place < std::ssize(batch.tensors)) batch.tensors.erase(batch.tensors.begin() + place);
+  if (target && *target < batch.tensors.size()) {
+    batch.tensors.erase(batch.tensors.begin() + static_cast<std::ptrdiff_t>(*target));
+  }
   return batch;
 }
 

@@ -171,6 +171,27 @@ TEST_CASE("tasks that lack a part are named") {
   CHECK(task.forward(task.example(1)).sizes() == torch::IntArrayRef({1, 2}));
 }
 
+TEST_CASE("a model that returns its loss takes all tensors of a batch, those of exports included") {
+  class OwnLoss final : public Own {
+   public:
+    using Own::Own;
+    void build(Run&) override {
+      set_training(make_data());
+      const auto model = make_model().ptr();
+      set_model(model, [model](const Batch& batch) {
+        return at::cross_entropy_loss(model->forward(batch.tensors.at(0)), batch.tensors.at(1));
+      });
+      set_loss([](const auto& output, const auto& target) { return target.defined() ? output * 0 : output; }, {});
+    }
+    using Batch = vernier::Batch;
+  };
+  OwnRun own(std::make_unique<OwnLoss>(options()));
+  own.prepare();
+  auto& task = static_cast<Own&>(*own.wiring.task);
+  CHECK(task.example(2).tensors.size() == 2);
+  CHECK(task.loss(task.next()).item<float>() > 0);
+}
+
 TEST_CASE("a plugin checks the whole run before its first step, and knows what validations measure") {
   struct Wants final : vernier::Callback {
     explicit Wants(std::string name) : metric(std::move(name)) { set_id("callback/wants"); }

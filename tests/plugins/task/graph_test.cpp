@@ -22,7 +22,9 @@
 #include <nlohmann/json.hpp>
 
 #include "fused_choice.h"
+#include "loaded_task.h"
 #include "python.h"
+#include "small_run.h"
 #include "temporary_folder.h"
 #include "thrown.h"
 
@@ -238,6 +240,24 @@ TEST_CASE("graph: models are written as ONNX and .pt2 by what they call, for any
   if (!has_python("onnxruntime")) return;
   std::string out;
   CHECK_MESSAGE(python(VERNIER_SOURCE_DIR "/tests/support/run_onnx.py .", scratch.path(), out) == 0, out);
+}
+
+TEST_CASE("graph: a model that returns its own loss is written with all its inputs, without a target too") {
+  const TemporaryFolder scratch;
+  const auto data = scratch / "x.safetensors";
+  vernier::save_safetensors(data, {{"x", numbers({8, 4}, 1)}}, {});
+  LoadedTask loaded("graph", {{"model", value(folder + "own_loss.pt2")},
+                              {"inputs", list<std::string>({data + ":x"})},
+                              {"loss", value("output")}});
+  loaded.run.model->eval();
+  auto& task = supervised(loaded);
+  const auto forward = [&](const auto& inputs) { return task.forward({.tensors = inputs}); };
+  const vernier::ExportedModel model{*loaded.run.model, forward, task.example(2).tensors};
+  export_onnx(model, scratch / "loss.onnx");
+  export_pt2(model, scratch / "loss.pt2");
+  const auto again = network_of(scratch / "loss.pt2");
+  again->eval();
+  CHECK(again->forward({numbers({3, 4}, 2)}).equal(forward(std::vector{numbers({3, 4}, 2)})));
 }
 
 TEST_CASE("graph: what ONNX and .pt2 cannot hold is refused, with the layer") {

@@ -17,6 +17,7 @@
 #include <vernier/roles.h>
 
 #include <functional>
+#include <optional>
 #include <vector>
 
 namespace vernier {
@@ -40,8 +41,8 @@ class VERNIER_API SupervisedTask : public Task {
   // here. reads_data: build() reads data too, to evaluate on them; else it must open no file of the configuration.
   void use_learned(State learned, bool reads_data);
   const State& learned() const;  // after prepare: see set_learned()
-  // The first training samples, without targets; where there are none, numbers of their dtypes and shapes. A task whose
-  // model is used on other shapes than it is trained on gives those.
+  // The first training samples, without targets that forward() does not take; where there are none, numbers of their
+  // dtypes and shapes. A task whose model is used on other shapes than it is trained on gives those.
   virtual Batch example(std::int64_t samples) const;
   DataLoader loader_of(const DatasetPtr& dataset) const;  // in order, with this task's options
 
@@ -88,8 +89,10 @@ class VERNIER_API SupervisedTask : public Task {
   void set_training(DatasetPtr dataset, torch::Tensor weights = {});  // weights: see DataLoaderOptions
   // A validation set. The first is the one whose loss is the run's; others report "<name>_loss" and so on.
   void add_validation(DatasetPtr dataset, const std::string& name = "");
-  void set_loss(Loss loss, std::size_t target = 1);  // mean over the samples; target: its place in Batch::tensors
-  void add_metric(MetricPtr metric);                 // of each validation set
+  // loss: mean over the samples; target: its place in Batch::tensors. nullopt: forward() takes all tensors of a batch
+  // and returns the loss itself, and `loss` gets an undefined target.
+  void set_loss(Loss loss, std::optional<std::size_t> target = 1);
+  void add_metric(MetricPtr metric);  // of each validation set
   // target_facts() or forecast_facts() of the training data, for baselines(): learned() keeps them. Given in training
   // alone. The last validation warns if a forecast without training is better than the model.
   void learn_targets(State facts);
