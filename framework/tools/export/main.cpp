@@ -55,11 +55,16 @@ const PublishedModel& published(const Prepared& prepared) {
          " has no published form; it is for task/llama, and task/gpt and task/text with a `folder`");
 }
 
-ExportedModel graph_of(const Prepared& prepared) {
+ExportedModel on_device(ExportedModel model, const Prepared& prepared) {
+  for (auto& example : model.examples) example = example.to(prepared.run.device);
+  return model;
+}
+
+ExportedModel graph_of(const Prepared& prepared, bool is_onnx) {
+  auto* onnx = dynamic_cast<OnnxExportable*>(prepared.wiring->task.get());
+  if (is_onnx && onnx != nullptr) return on_device(onnx->onnx_model(), prepared);
   if (auto* exportable = dynamic_cast<Exportable*>(prepared.wiring->task.get())) {
-    auto model = exportable->exported_model();
-    for (auto& example : model.examples) example = example.to(prepared.run.device);
-    return model;
+    return on_device(exportable->exported_model(), prepared);
   }
   auto& task = supervised(prepared, "export to ONNX or pt2");
   const auto* predictor = dynamic_cast<const Predictor*>(&task);
@@ -76,16 +81,17 @@ ExportedModel graph_of(const Prepared& prepared) {
           predictor == nullptr ? "" : predictor->description()};
 }
 
-// write: export_onnx or export_pt2.
-void export_graph(const Prepared& prepared, void (*write)(const ExportedModel&, const std::string&), const char* format,
-                  const std::string& file) {
+// To ONNX or pt2.
+void export_graph(const Prepared& prepared, bool is_onnx, const std::string& file) {
   const Autocast without(prepared.run.device.type(), torch::kFloat, /*enabled=*/false);
   try {
-    write(graph_of(prepared), file);
+    const auto model = graph_of(prepared, is_onnx);
+    is_onnx ? export_onnx(model, file) : export_pt2(model, file);
   } catch (const Error& error) {
     if (error.kind() != Error::Kind::configuration) throw;
     const auto task = prepared.wiring->task->id();
-    throw Error(task + " cannot be exported to " + format + ": " + error.what(), Error::Kind::configuration);
+    throw Error(task + " cannot be exported to " + (is_onnx ? "ONNX" : "pt2") + ": " + error.what(),
+                Error::Kind::configuration);
   }
 }
 
@@ -195,10 +201,10 @@ void write_as(const std::string& format, const std::string& part, Prepared& prep
   } else if (format == "pt2") {
     in_evaluation([&] {
       if (predictor != nullptr && predictor->save_pt2(part)) return;  // the model came as such a file
-      export_graph(prepared, export_pt2, "pt2", part);
+      export_graph(prepared, /*is_onnx=*/false, part);
     });
   } else if (format == "onnx") {
-    in_evaluation([&] { export_graph(prepared, export_onnx, "ONNX", part); });
+    in_evaluation([&] { export_graph(prepared, /*is_onnx=*/true, part); });
   } else if (format == "python") {
     const auto& task = supervised(prepared, "export to Python");
     write_python(part, task, predictor);

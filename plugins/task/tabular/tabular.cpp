@@ -57,6 +57,7 @@
 #include "../units.h"
 #include "data.h"
 #include "network.h"
+#include "onnx.h"
 
 namespace {
 
@@ -84,7 +85,7 @@ torch::Tensor weights_of(const torch::Tensor& classes) {
   return counts.reciprocal().index_select(0, classes);
 }
 
-class Tabular final : public vernier::SupervisedTask, public vernier::Predictor {
+class Tabular final : public vernier::SupervisedTask, public vernier::Predictor, public vernier::OnnxExportable {
  public:
   explicit Tabular(Options& options)
       : SupervisedTask(options),
@@ -162,6 +163,7 @@ class Tabular final : public vernier::SupervisedTask, public vernier::Predictor 
     return class_columns(numbers, target_, facts_.classes);
   }
 
+  vernier::ExportedModel onnx_model() override { return tabular::onnx_model(*network_, facts_, csv_.fill); }
   std::string description() const override { return facts_.json(); }
   std::string python_model() const override { return tabular::python_source(shape_, facts_.json()); }
 

@@ -35,7 +35,7 @@ graph::Graph graph_of(const ExportedModel& model) {
 }  // namespace
 
 void export_onnx(const ExportedModel& model, const std::string& path) {
-  write(path, graph::onnx_bytes(graph_of(model), names_of(model), model.description));
+  write(path, graph::onnx_bytes(graph_of(model), names_of(model), model));
 }
 
 void export_pt2(const ExportedModel& model, const std::string& path) {

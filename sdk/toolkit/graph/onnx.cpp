@@ -13,7 +13,8 @@ namespace vernier::graph {
 
 namespace {
 
-constexpr int ir_version = 9, opset = 20;
+constexpr int ir_version = 9, opset = 20, text_opset = 3;
+constexpr const char* text_domain = "ai.onnx.ml";
 constexpr std::size_t most_bytes = 2'000'000'000;  // of a message of protocol buffers
 
 const Rules& all_rules() {
@@ -41,27 +42,55 @@ std::string place(const Node& node) {
 
 }  // namespace
 
-OnnxGraph::OnnxGraph(const Graph& graph, const std::vector<std::string>& inputs) : graph_(graph) {
+OnnxGraph::OnnxGraph(const Graph& graph, const std::vector<std::string>& inputs, const ExportedModel& model)
+    : graph_(graph), model_(model), inputs_(inputs), taken_(inputs.begin(), inputs.end()) {
+  if (taken_.size() != inputs.size()) refuse("two inputs have the same name");
   for (std::size_t i = 0; i < inputs.size(); ++i) names_[graph.inputs[i]] = inputs[i];
   for (std::size_t i = 0; i < inputs.size() && batch_.empty(); ++i) {
     const auto& sizes = graph.values[graph.inputs[i]].sizes;
     if (!sizes.empty() && sizes[0] == Size{1, true}) batch_ = inputs[i];
   }
+  for (const char* output : {"output", "class", "probabilities"}) outputs_[output] = unused(output);
+  encode_texts();
+}
+
+Name OnnxGraph::unused(Name name) {
+  while (!taken_.insert(name).second) name += '_';
+  return name;
+}
+
+void OnnxGraph::add_node(const std::string& type, const Names& inputs, const Names& outputs,
+                         const std::vector<Attribute>& attributes, const char* domain) {
+  Message node;
+  for (const auto& input : inputs) node.text(1, input);
+  for (const auto& output : outputs) node.text(2, output);
+  node.text(4, type);
+  for (const auto& attribute : attributes) node.message(5, attribute_message(attribute));
+  if (*domain != 0) node.text(7, domain);
+  nodes_.push_back(std::move(node));
 }
 
 Names OnnxGraph::add(const std::string& type, const Names& inputs, const std::vector<Attribute>& attributes,
                      std::size_t outputs) {
   Names names;
-  Message node;
-  for (const auto& input : inputs) node.text(1, input);
-  for (std::size_t i = 0; i < outputs; ++i) {
-    names.push_back(new_name(type));
-    node.text(2, names.back());
-  }
-  node.text(4, type);
-  for (const auto& attribute : attributes) node.message(5, attribute_message(attribute));
-  nodes_.push_back(std::move(node));
+  for (std::size_t i = 0; i < outputs; ++i) names.push_back(new_name(type));
+  add_node(type, inputs, names, attributes);
   return names;
+}
+
+// Inputs that are texts become codes.
+void OnnxGraph::encode_texts() {
+  for (std::size_t i = 0; i < inputs_.size(); ++i) {
+    const auto found = model_.texts.find(inputs_[i]);
+    if (found == model_.texts.end()) continue;
+    std::vector<std::string> texts;
+    std::vector<std::int64_t> codes;
+    for (const auto& [text, code] : found->second.codes) texts.push_back(text), codes.push_back(code);
+    const auto name = new_name("codes");
+    add_node("LabelEncoder", {inputs_[i]}, {name},
+             {{"keys_strings", texts}, {"values_int64s", codes}, {"default_int64", found->second.other}}, text_domain);
+    names_[graph_.inputs[i]] = name;
+  }
 }
 
 Name OnnxGraph::tensor(const torch::Tensor& tensor) {
@@ -87,7 +116,7 @@ Name OnnxGraph::name_of(std::size_t value) {
   if (onnx_dtype(one.dtype()) == 0) refuse(std::string("ONNX has no tensors of ") + c10::toString(one.dtype()));
   total_ += one.tensor.nbytes();
   if (total_ > most_bytes) refuse("its weights have more than 2 GB, and an ONNX file has less; take --format pt2");
-  const auto name = one.name.empty() ? new_name("constant") : one.name;
+  const auto name = one.name.empty() ? new_name("constant") : unused(one.name);
   initializers_.push_back(tensor_message(name, one.tensor));
   return names_[value] = name;
 }
@@ -108,43 +137,77 @@ Name OnnxGraph::sizes(const Sizes& sizes) {
   return add("Concat", parts, {{"axis", std::int64_t{0}}});
 }
 
-std::string OnnxGraph::bytes(const std::vector<std::string>& inputs, const std::string& description) {
-  const auto output = add("Identity", {name_of(graph_.output)});
-  const auto described = [](const std::string& name, const Value& value) {
-    std::vector<std::variant<std::int64_t, std::string>> sizes;
-    for (const auto& size : value.sizes) {
-      if (!size.is_per_sample) sizes.emplace_back(size.number);
-      if (size.is_per_sample) {
-        sizes.emplace_back(size.number == 1 ? "batch" : std::to_string(size.number) + " * batch");
-      }
+namespace {
+
+using Shape = std::vector<std::variant<std::int64_t, std::string>>;
+
+Shape shape_of(const Value& value) {
+  Shape shape;
+  for (const auto& size : value.sizes) {
+    if (!size.is_per_sample) shape.emplace_back(size.number);
+    if (size.is_per_sample) {
+      shape.emplace_back(size.number == 1 ? "batch" : std::to_string(size.number) + " * batch");
     }
-    return input_message(name, onnx_dtype(value.dtype()), sizes);
-  };
-  Message graph, last;
+  }
+  return shape;
+}
+
+}  // namespace
+
+void OnnxGraph::put_inputs(Message& graph) const {
+  for (std::size_t i = 0; i < inputs_.size(); ++i) {
+    const auto& value = graph_.values[graph_.inputs[i]];
+    const int dtype = model_.texts.contains(inputs_[i]) ? onnx_text : onnx_dtype(value.dtype());
+    graph.message(11, input_message(inputs_[i], dtype, shape_of(value)));
+  }
+}
+
+void OnnxGraph::put_outputs(Message& graph) {
+  const auto& value = graph_.values[graph_.output];
+  const auto shape = shape_of(value);
+  const auto output = name_of(graph_.output);
+  add_node("Identity", {output}, {outputs_["output"]}, {});
+  graph.message(12, input_message(outputs_["output"], onnx_dtype(value.dtype()), shape));
+  if (model_.classes.empty()) return;
+  const Shape both = {"batch", std::ssize(model_.classes)};
+  if (shape != both) refuse("the names of the classes are for an output [samples, classes]");
+  add_node("Softmax", {cast(output, torch::kFloat32)}, {outputs_["probabilities"]}, {{"axis", std::int64_t{1}}});
+  const auto code =
+      add("ArgMax", {outputs_["probabilities"]}, {{"axis", std::int64_t{1}}, {"keepdims", std::int64_t{0}}});
+  const auto words = new_name("constant");
+  initializers_.push_back(texts_message(words, model_.classes));
+  add_node("Gather", {words, code}, {outputs_["class"]}, {{"axis", std::int64_t{0}}});
+  graph.message(12, input_message(outputs_["class"], onnx_text, {shape[0]}));
+  graph.message(12, input_message(outputs_["probabilities"], onnx_dtype(torch::kFloat32), shape));
+}
+
+std::string OnnxGraph::bytes() {
+  Message graph, model;
+  put_inputs(graph);
+  put_outputs(graph);
   for (const auto& node : nodes_) graph.message(1, node);
-  last.text(1, output), last.text(2, "output"), last.text(4, "Identity");
-  graph.message(1, last);
   graph.text(2, "model");
   for (const auto& initializer : initializers_) graph.message(5, initializer);
-  for (std::size_t i = 0; i < inputs.size(); ++i) {
-    graph.message(11, described(inputs[i], graph_.values[graph_.inputs[i]]));
-  }
-  graph.message(12, described("output", graph_.values[graph_.output]));
-  Message model, operators, metadata;
   model.number(1, ir_version);
   model.text(2, "Vernier");
   model.text(3, VERNIER_VERSION);
   model.message(7, graph);
-  operators.text(1, ""), operators.number(2, opset);
-  model.message(8, operators);
-  if (!description.empty()) {
-    metadata.text(1, "description"), metadata.text(2, description);
+  const auto use = [&](const char* domain, int version) {
+    Message operators;
+    operators.text(1, domain), operators.number(2, version);
+    model.message(8, operators);
+  };
+  use("", opset);
+  if (!model_.texts.empty()) use(text_domain, text_opset);
+  if (!model_.description.empty()) {
+    Message metadata;
+    metadata.text(1, "description"), metadata.text(2, model_.description);
     model.message(14, metadata);
   }
   return model.bytes();
 }
 
-std::string onnx_bytes(const Graph& graph, const std::vector<std::string>& inputs, const std::string& description) {
+std::string onnx_bytes(const Graph& graph, const std::vector<std::string>& inputs, const ExportedModel& model) {
   std::map<std::string, std::pair<std::string, int>>
       unknown;  // the first place of each operator, and how many there are
   for (const auto& node : graph.nodes) {
@@ -159,12 +222,12 @@ std::string onnx_bytes(const Graph& graph, const std::vector<std::string>& input
     }
     refuse("there is no rule that writes by ONNX: " + all);
   }
-  OnnxGraph onnx(graph, inputs);
+  OnnxGraph onnx(graph, inputs, model);
   for (const auto& node : graph.nodes) {
     Call call(onnx, node);
     all_rules().at(rule_name(node))(call);
   }
-  return onnx.bytes(inputs, description);
+  return onnx.bytes();
 }
 
 std::size_t Call::place_of(const char* argument) const {

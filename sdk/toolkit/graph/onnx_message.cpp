@@ -75,6 +75,15 @@ Message tensor_message(const std::string& name, const torch::Tensor& tensor) {
   return message;
 }
 
+Message texts_message(const std::string& name, const std::vector<std::string>& texts) {
+  Message message;
+  message.number(1, std::ssize(texts));
+  message.number(2, onnx_text);
+  for (const auto& text : texts) message.text(6, text);
+  message.text(8, name);
+  return message;
+}
+
 Message input_message(const std::string& name, int dtype,
                       const std::vector<std::variant<std::int64_t, std::string>>& sizes) {
   Message shape, tensor_type, type, info;

@@ -55,6 +55,7 @@ constexpr int onnx_text = 8;  // the dtype of texts
 
 Message attribute_message(const Attribute& attribute);
 Message tensor_message(const std::string& name, const torch::Tensor& tensor);
+Message texts_message(const std::string& name, const std::vector<std::string>& texts);
 // sizes: a number, or a name, of each dimension.
 Message input_message(const std::string& name, int dtype,
                       const std::vector<std::variant<std::int64_t, std::string>>& sizes);

@@ -4,8 +4,9 @@
 
 #include <map>
 #include <optional>
+#include <set>
 
-#include "graph.h"
+#include "onnx.h"
 #include "onnx_message.h"
 
 namespace vernier::graph {
@@ -16,7 +17,7 @@ using Names = std::vector<Name>;
 // Collects the nodes and constants of an ONNX graph.
 class OnnxGraph {
  public:
-  explicit OnnxGraph(const Graph& graph, const std::vector<std::string>& inputs);
+  OnnxGraph(const Graph& graph, const std::vector<std::string>& inputs, const ExportedModel& model);
 
   const Value& value(std::size_t index) const { return graph_.values[index]; }
   // Adds a node. Returns the names of its outputs.
@@ -37,16 +38,26 @@ class OnnxGraph {
   Name cast(const Name& name, torch::ScalarType dtype) {
     return add("Cast", {name}, {{"to", std::int64_t{onnx_dtype(dtype)}}});
   }
-  std::string bytes(const std::vector<std::string>& inputs, const std::string& description);
+  std::string bytes();
 
  private:
-  Name new_name(const std::string& type) { return type + "_" + std::to_string(++count_[type]); }
+  Name unused(Name name);  // the name, with _ at its end where another value has it
+  Name new_name(const std::string& type) { return unused(type + "_" + std::to_string(++count_[type])); }
+  void add_node(const std::string& type, const Names& inputs, const Names& outputs,
+                const std::vector<Attribute>& attributes, const char* domain = "");
+  void encode_texts();
+  void put_inputs(Message& graph) const;
+  void put_outputs(Message& graph);
 
   const Graph& graph_;
+  const ExportedModel& model_;
+  const std::vector<std::string>& inputs_;
+  std::set<Name> taken_;
   std::map<std::size_t, Name> names_;
   std::map<std::string, int> count_;
   std::map<std::vector<std::int64_t>, Name> ints_;
-  Name batch_;  // int64 [1]: the number of samples
+  std::map<std::string, Name> outputs_;
+  Name batch_;  // an input whose dimension 0 is the samples
   std::vector<Message> nodes_, initializers_;
   std::size_t total_ = 0;
 };

@@ -9,6 +9,7 @@
 #include <vernier/abi.h>
 
 #include <concepts>
+#include <cstdint>
 #include <functional>
 #include <map>
 #include <string>
@@ -16,6 +17,12 @@
 #include <vector>
 
 namespace vernier {
+
+// The codes of the texts of an input.
+struct TextCodes {
+  std::map<std::string, std::int64_t> codes;
+  std::int64_t other = 0;  // of any other text
+};
 
 // A model as a function of its inputs, with what others shall know of it.
 struct ExportedModel {
@@ -25,6 +32,11 @@ struct ExportedModel {
   std::vector<torch::Tensor> examples;
   std::vector<std::string> inputs = {};  // names of the inputs; by default "input", or "input_1" and so on
   std::string description = {};          // any text; metadata of the ONNX file
+  // By name, the inputs that are texts in the ONNX file. Their examples, and the inputs of forward(), are int64 codes.
+  std::map<std::string, TextCodes> texts = {};
+  // The names of the classes, where the output is logits [samples, classes]: the ONNX file then has the outputs
+  // "class", texts, and "probabilities" as well.
+  std::vector<std::string> classes = {};
 };
 
 // A task that is not built on SupervisedTask derives from it, for `vernier export --format onnx` and pt2.
@@ -32,6 +44,13 @@ class VERNIER_API Exportable {
  public:
   virtual ~Exportable() = default;
   virtual ExportedModel exported_model() = 0;  // after Task::prepare
+};
+
+// A task whose ONNX file takes other inputs than its module, such as the columns of a table, derives from it.
+class VERNIER_API OnnxExportable {
+ public:
+  virtual ~OnnxExportable() = default;
+  virtual ExportedModel onnx_model() = 0;  // after Task::prepare
 };
 
 // A task whose model is a torch.nn.Module of Python derives from it, for `vernier export --format safetensors`.
@@ -48,7 +67,8 @@ class VERNIER_API PythonModule {
 // where forward() decides by the numbers of its input or changes a buffer, and where it calls other operators for
 // another batch.
 //
-// onnx: opset 20 of the operators; weights below 2 GB. Operators without a counterpart are named all at once.
+// onnx: opset 20 of the operators, and ai.onnx.ml for texts; weights below 2 GB. Operators without a counterpart are
+// named all at once.
 VERNIER_API void export_onnx(const ExportedModel& model, const std::string& path);
 // pt2: for torch.export.load of PyTorch 2.11, and task/graph. Dropout and batch normalization are those of evaluation.
 VERNIER_API void export_pt2(const ExportedModel& model, const std::string& path);

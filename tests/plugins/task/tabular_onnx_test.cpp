@@ -1,0 +1,85 @@
+// The ONNX file of a table takes its columns: words as texts, dates as days, and NaN for a missing number. The tables
+// are in tests/plugins/task/columns.
+#include <ATen/ops/cat.h>
+#include <doctest/doctest.h>
+#include <vernier/graph_export.h>
+#include <vernier/safetensors.h>
+
+#include <limits>
+
+#include "loaded_task.h"
+#include "log_lines.h"
+#include "python.h"
+#include "small_run.h"
+#include "thrown.h"
+
+namespace tabular_onnx_test {
+
+namespace {
+
+const std::string files = VERNIER_SOURCE_DIR "/tests/plugins/task/columns/";
+constexpr double none = std::numeric_limits<double>::quiet_NaN();
+
+vernier::ExportedModel onnx_model(const LoadedTask& loaded) {
+  return dynamic_cast<vernier::OnnxExportable&>(*loaded.task).onnx_model();
+}
+
+vernier::Batch new_rows(const LoadedTask& loaded) {
+  const auto rows = dynamic_cast<vernier::Predictor&>(*loaded.task).read_inputs(files + "new.csv");
+  return supervised(loaded).loader_of(rows).next();
+}
+
+// The columns of new.csv, which the reader has filled: its second number lacks two values, and its date one.
+std::vector<torch::Tensor> columns_of(const vernier::Batch& batch) {
+  const auto numbers = batch.tensors.at(0).slice(1, 0, 3).clone();
+  for (const auto& [row, column] : {std::pair{1, 1}, {5, 1}, {4, 2}}) numbers[row][column] = none;
+  const auto number = [&](int column) { return numbers.slice(1, column, column + 1); };
+  const auto code = [&](int column) { return batch.tensors.at(1).slice(1, column, column + 1); };
+  return {number(0), number(1), code(0), number(2), code(1)};
+}
+
+}  // namespace
+
+TEST_CASE("tabular's ONNX file computes from columns what predict computes from rows") {
+  const TemporaryFolder folder;
+  const LogLines log;
+  for (const auto& [target, other] : {std::pair{"rent", "class"}, {"class", "rent"}}) {
+    CAPTURE(target);
+    LoadedTask loaded("tabular", {{"data", value(files + "rows.csv")},
+                                  {"target", value(target)},
+                                  {"leave_out", list<std::string>({other})},
+                                  {"missing", value("mean")}});
+    loaded.run.model->eval();
+    const torch::NoGradGuard no_grad;
+    const auto model = onnx_model(loaded);
+    CHECK(model.inputs == std::vector<std::string>{"mean", "output", "place", "when", "kind"});
+    CHECK(model.classes.size() == (target == std::string("class") ? 3 : 0));
+    const auto& place = model.texts.at("place");
+    CHECK(place.codes.at("n/a") == place.codes.at(""));
+    CHECK(place.other == 5);
+    const auto batch = new_rows(loaded);
+    const auto expected = supervised(loaded).forward(batch);
+    CHECK(model.forward(columns_of(batch)).equal(expected));
+    export_onnx(model, folder / (std::string(target) + ".onnx"));
+    vernier::save_safetensors(folder / (std::string(target) + ".safetensors"), {{"output", expected}}, {});
+  }
+  if (!has_python("onnxruntime")) return;
+  std::string out;
+  const auto script = VERNIER_SOURCE_DIR "/tests/support/run_table.py . " + files + "new.csv";
+  CHECK_MESSAGE(python(script, folder.path(), out) == 0, out);
+}
+
+TEST_CASE("a missing number of a table that training filled none of is NaN in the ONNX file, unless `missing` is set") {
+  const LogLines log;
+  const TemporaryFolder folder;
+  const auto rows = folder.write("rows.csv", "x,y\n1,2\n2,3\n4,1\n3,5\n6,8\n");
+  for (const char* missing : {"refuse", "zero"}) {
+    LoadedTask loaded("tabular", {{"data", value(rows)}, {"target", value("y")}, {"missing", value(missing)}});
+    loaded.run.model->eval();
+    const torch::NoGradGuard no_grad;
+    const auto output = onnx_model(loaded).forward({torch::full({1, 1}, none, torch::kFloat64)});
+    CHECK(output.isnan().item<bool>() == (missing == std::string("refuse")));
+  }
+}
+
+}  // namespace tabular_onnx_test
