@@ -149,6 +149,15 @@ void refuse_existing(const std::string& output) {
   if (fs::exists(output, none)) refuse(output + ": is there already; name another file");
 }
 
+// The text of the file beside the model; "": there is none.
+std::string description_of(const Prepared& prepared, const std::string& format) {
+  if (format == "python" || format == "huggingface" || format == "gguf" || format == "peft") return "";
+  auto* onnx = dynamic_cast<OnnxExportable*>(prepared.wiring->task.get());
+  if (format == "onnx" && onnx != nullptr) return onnx->onnx_model().description;
+  const auto* predictor = dynamic_cast<const Predictor*>(prepared.wiring->task.get());
+  return predictor == nullptr ? "" : predictor->description();
+}
+
 // The description of the same model stays.
 void refuse_other_description(const std::string& file, const std::string& description) {
   std::ifstream in(file, std::ios::binary);
@@ -230,11 +239,7 @@ int export_run(const boost::program_options::variables_map& given) {
   const auto type = gguf_type(format, given);
   refuse_existing(output);
   const auto prepared = load_run(call, given, Use::model);
-  const auto* predictor = dynamic_cast<const Predictor*>(prepared->wiring->task.get());
-  const auto description =
-      predictor == nullptr || (format == "python" || format == "huggingface" || format == "gguf" || format == "peft")
-          ? ""
-          : predictor->description();
+  const auto description = description_of(*prepared, format);
   const auto beside = place_of_description(output);
   if (!description.empty()) refuse_other_description(beside, description);
   fs::create_directories(fs::absolute(output).parent_path());

@@ -36,6 +36,7 @@
 #include <ATen/ops/tensor.h>
 #include <torch/types.h>
 #include <vernier/data_source.h>
+#include <vernier/graph_export.h>
 #include <vernier/images.h>
 #include <vernier/json_text.h>
 #include <vernier/predictor.h>
@@ -76,7 +77,7 @@ DatasetPtr augmented(const DatasetPtr& images, const std::string& how) {
   return vernier::transform(images, std::move(transforms));
 }
 
-class Images final : public vernier::SupervisedTask, public vernier::Predictor {
+class Images final : public vernier::SupervisedTask, public vernier::Predictor, public vernier::OnnxExportable {
  public:
   explicit Images(Options& options)
       : SupervisedTask(options, 64),
@@ -116,8 +117,9 @@ class Images final : public vernier::SupervisedTask, public vernier::Predictor {
   void build(Run& run) override {
     if (is_trained()) recall();
     if (reads_data()) is_trained() ? read_to_evaluate(run.seed) : read_to_train(run.seed);
-    set_model(make_network(plan_, run.seed,
-                           [this](const Part& part, const torch::Tensor& x) { return recomputed(part, x); }));
+    network_ =
+        make_network(plan_, run.seed, [this](const Part& part, const torch::Tensor& x) { return recomputed(part, x); });
+    set_model(network_);
     if (is_balanced_) {
       set_loss(vernier::balanced_cross_entropy(counts_));
     } else {
@@ -163,16 +165,37 @@ class Images final : public vernier::SupervisedTask, public vernier::Predictor {
     return columns;
   }
 
-  std::string description() const override {
+  std::string description() const override { return description_of({plan_.colours, plan_.height, plan_.width}, ""); }
+
+  vernier::ExportedModel onnx_model() override {
+    auto images = example(2).tensors.at(0);
+    if (images.dim() == 3) images = images.unsqueeze(1);  // of an IDX file
+    const auto pixels = at::arange(images.numel()).remainder(251).to(torch::kUInt8).reshape(images.sizes());
+    nlohmann::ordered_json shape = {plan_.height, plan_.width, plan_.colours};
+    if (size_ > 0) shape = {"height", "width", plan_.colours};
+    return {.module = *network_,
+            .forward = [this](const auto& inputs) { return network_->forward(inputs.at(0)); },
+            .examples = {pixels},
+            .description = description_of(shape, "by the model, "),
+            .classes = vernier::names_of({plan_.classes, names_}),
+            .images = vernier::ImageInput{size_}};
+  }
+
+  std::string python_model() const override { return python_source(plan_, vernier::names_of({plan_.classes, names_})); }
+
+ private:
+  // shape: of an image. by: who resizes it.
+  std::string description_of(const nlohmann::ordered_json& shape, const char* by) const {
     nlohmann::ordered_json all = {{"task", "images"}};
     auto& input = all["input"];
-    input = {{"dtype", "uint8"}, {"shape", {"samples", plan_.colours, plan_.height, plan_.width}}};
+    input = {{"dtype", "uint8"}, {"shape", {"samples"}}};
     if (plan_.frames > 0) {
-      input["shape"] = {"samples", plan_.frames, plan_.colours, plan_.height, plan_.width};
+      input["shape"].push_back(plan_.frames);
       input["frames"] = c10::str("the middle one of each of ", plan_.frames, " equal parts of the clip");
     }
+    for (const auto& size : shape) input["shape"].push_back(size);
     input["channels"] = plan_.colours == 3 ? "red, green, blue" : "grey";
-    if (size_ > 0) input["resized"] = c10::str("the shorter side to ", size_, " pixels, then the middle square");
+    if (size_ > 0) input["resized"] = c10::str(by, "the shorter side to ", size_, " pixels, then the middle square");
     input["normalized"] = "by the model, by mean and std of pixels from 0 to 1";
     input["mean"] = plan_.mean, input["std"] = plan_.std;
     all["output"] = {{"shape", {"samples", plan_.classes}},
@@ -181,9 +204,6 @@ class Images final : public vernier::SupervisedTask, public vernier::Predictor {
     return vernier::json_text(all, 2);
   }
 
-  std::string python_model() const override { return python_source(plan_, vernier::names_of({plan_.classes, names_})); }
-
- private:
   void check_options(const Options& options) const {
     if (given_.mean.size() != given_.std.size()) {
       options.refuse("mean", "and `std` have a number for each channel, or none");
@@ -346,6 +366,7 @@ class Images final : public vernier::SupervisedTask, public vernier::Predictor {
   std::int64_t max_bytes_;
 
   Plan plan_;
+  std::shared_ptr<ImageNetwork> network_;
   std::vector<std::int64_t> shape_;          // of an image
   std::vector<std::string> names_;           // of the classes
   std::string contents_;                     // of the images that the model was trained on

@@ -52,6 +52,11 @@ OnnxGraph::OnnxGraph(const Graph& graph, const std::vector<std::string>& inputs,
   }
   for (const char* output : {"output", "class", "probabilities"}) outputs_[output] = unused(output);
   encode_texts();
+  if (model_.images) {
+    const auto& images = graph_.values[graph_.inputs.at(0)];
+    if (images.sizes.size() < 4 || images.dtype() != torch::kUInt8) refuse("images are uint8 [samples, 3, 8, 8]");
+    names_[graph_.inputs[0]] = prepared_images(*this, inputs[0], images.sizes.size(), model_.images->size);
+  }
 }
 
 Name OnnxGraph::unused(Name name) {
@@ -139,8 +144,6 @@ Name OnnxGraph::sizes(const Sizes& sizes) {
 
 namespace {
 
-using Shape = std::vector<std::variant<std::int64_t, std::string>>;
-
 Shape shape_of(const Value& value) {
   Shape shape;
   for (const auto& size : value.sizes) {
@@ -154,11 +157,19 @@ Shape shape_of(const Value& value) {
 
 }  // namespace
 
+Shape OnnxGraph::input_shape(std::size_t place) const {
+  auto shape = shape_of(graph_.values[graph_.inputs[place]]);
+  if (place > 0 || !model_.images) return shape;
+  std::rotate(shape.end() - 3, shape.end() - 2, shape.end());
+  if (model_.images->size > 0) shape.end()[-3] = "height", shape.end()[-2] = "width";
+  return shape;
+}
+
 void OnnxGraph::put_inputs(Message& graph) const {
   for (std::size_t i = 0; i < inputs_.size(); ++i) {
-    const auto& value = graph_.values[graph_.inputs[i]];
-    const int dtype = model_.texts.contains(inputs_[i]) ? onnx_text : onnx_dtype(value.dtype());
-    graph.message(11, input_message(inputs_[i], dtype, shape_of(value)));
+    const auto dtype = graph_.values[graph_.inputs[i]].dtype();
+    const bool is_text = model_.texts.contains(inputs_[i]);
+    graph.message(11, input_message(inputs_[i], is_text ? onnx_text : onnx_dtype(dtype), input_shape(i)));
   }
 }
 

@@ -14,6 +14,8 @@ namespace vernier::graph {
 using Name = std::string;  // of a tensor in the ONNX graph
 using Names = std::vector<Name>;
 
+using Shape = std::vector<std::variant<std::int64_t, std::string>>;  // the sizes and their names
+
 // Collects the nodes and constants of an ONNX graph.
 class OnnxGraph {
  public:
@@ -46,6 +48,7 @@ class OnnxGraph {
   void add_node(const std::string& type, const Names& inputs, const Names& outputs,
                 const std::vector<Attribute>& attributes, const char* domain = "");
   void encode_texts();
+  Shape input_shape(std::size_t place) const;
   void put_inputs(Message& graph) const;
   void put_outputs(Message& graph);
 
@@ -107,6 +110,10 @@ void add_math_rules(Rules& rules);
 void add_shape_rules(Rules& rules);
 void add_layer_rules(Rules& rules);
 void add_recurrent_rules(Rules& rules);
+
+// Images [samples, height, width, colours], of `dimensions` axes, with the colours before the height and, if size is
+// not 0, resized.
+Name prepared_images(OnnxGraph& onnx, const Name& images, std::size_t dimensions, std::int64_t size);
 
 // Shared by several rules.
 Name reshaped(Call& call, const Name& name, const Sizes& sizes);

@@ -233,8 +233,9 @@ TEST_CASE("clips: Python, TorchScript, ONNX and .pt2 compute what the network do
     graph::GraphNetwork network(exported::bytes_of(folder / "model.pt2"), "model.pt2", "");
     network.eval();
     CHECK(network.forward({clips}).equal(logits));
-    vernier::export_onnx(vernier::ExportedModel{*task.run.model, forward, {clips}}, onnx / "model.onnx");
-    vernier::save_safetensors(onnx / "model.safetensors", {{"input/3", clips}, {"output/3", logits}}, {});
+    vernier::export_onnx(dynamic_cast<vernier::OnnxExportable&>(*task.task).onnx_model(), onnx / "model.onnx");
+    const auto colours_last = clips.permute({0, 1, 3, 4, 2}).contiguous();
+    vernier::save_safetensors(onnx / "model.safetensors", {{"input/3", colours_last}, {"output/3", logits}}, {});
     std::string out;
     if (has_python("onnxruntime")) {
       CHECK_MESSAGE(python(VERNIER_SOURCE_DIR "/tests/support/run_onnx.py .", onnx.path(), out) == 0, out);

@@ -12,6 +12,7 @@
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -22,6 +23,14 @@ namespace vernier {
 struct TextCodes {
   std::map<std::string, std::int64_t> codes;
   std::int64_t other = 0;  // of any other text
+};
+
+// The ONNX file takes images as other programs decode them: uint8 [samples, height, width, colours], or clips with the
+// frames before the height. forward() takes them with the colours before the height.
+struct ImageInput {
+  // The file takes images of any size. The shorter side becomes `size` pixels, and the middle square is taken, to the
+  // bit as resize_shorter() and center_crop() do it. 0: images have the size of the example.
+  std::int64_t size = 0;
 };
 
 // A model as a function of its inputs, with what others shall know of it.
@@ -37,6 +46,7 @@ struct ExportedModel {
   // The names of the classes, where the output is logits [samples, classes]: the ONNX file then has the outputs
   // "class", texts, and "probabilities" as well.
   std::vector<std::string> classes = {};
+  std::optional<ImageInput> images = {};  // what the first input is
 };
 
 // A task that is not built on SupervisedTask derives from it, for `vernier export --format onnx` and pt2.
