@@ -7,6 +7,7 @@ alone.
 """
 
 import math
+import pathlib
 import random
 import sys
 
@@ -15,6 +16,7 @@ ARMS, POINTS = 3, 400
 
 def main(path):
     draw = random.Random(1)
+    pathlib.Path(path).parent.mkdir(parents=True, exist_ok=True)
     with open(path, "w", encoding="ascii", newline="\n") as file:
         file.write("x,y,arm\n")
         for number in range(ARMS * POINTS):

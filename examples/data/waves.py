@@ -7,6 +7,7 @@ file is the same on every machine. Needs Python 3 alone.
 """
 
 import math
+import pathlib
 import random
 import sys
 
@@ -24,6 +25,7 @@ def wave(hour):
 
 def main(path):
     draw = random.Random(1)
+    pathlib.Path(path).parent.mkdir(parents=True, exist_ok=True)
     with open(path, "w", encoding="ascii", newline="\n") as file:
         file.write("temperature,load\n")
         for hour in range(HOURS):
