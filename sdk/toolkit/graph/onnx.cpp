@@ -24,6 +24,7 @@ const Rules& all_rules() {
     add_shape_rules(all);
     add_layer_rules(all);
     add_recurrent_rules(all);
+    add_composed_rules(all);
     return all;
   }();
   return rules;

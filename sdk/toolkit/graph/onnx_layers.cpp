@@ -34,12 +34,6 @@ void addmm(Call& call) {
                          {{"alpha", alpha}, {"beta", beta}}));
 }
 
-void baddbmm(Call& call) {
-  if (call.real("alpha") != 1 || call.real("beta") != 1) call.refuse("alpha or beta is not 1");
-  const auto product = call.onnx.add("MatMul", {call.name("batch1"), call.name("batch2")});
-  call.set(call.onnx.add("Add", {product, call.name("self")}));
-}
-
 void einsum(Call& call) {
   Names names;
   for (const auto value : call.values("tensors")) names.push_back(call.onnx.name_of(value));
@@ -275,20 +269,19 @@ void upsample(Call& call, const std::string& mode) {
   const char* input = call.has("input") ? "input" : "self";
   const auto& from = call.value(input).sizes;
   const auto& to = call.result().sizes;
-  std::vector<float> scales;
-  for (std::size_t i = 0; i < from.size(); ++i) {
-    const bool is_same = i < 2 || from[i] == to[i];
-    if (!is_same && (from[i].is_per_sample || to[i].is_per_sample)) call.refuse("its sizes depend on the batch");
-    scales.push_back(is_same ? 1.0F : static_cast<float>(to[i].number) / static_cast<float>(from[i].number));
+  std::vector<std::int64_t> axes, sizes;
+  for (std::size_t i = 2; i < from.size(); ++i) {
+    if (from[i].is_per_sample || to[i].is_per_sample) call.refuse("its sizes depend on the batch");
+    axes.push_back(static_cast<std::int64_t>(i)), sizes.push_back(to[i].number);
   }
   const bool is_nearest = mode == "nearest";
   const std::string places = is_nearest                   ? "asymmetric"
                              : call.flag("align_corners") ? "align_corners"
                                                           : "pytorch_half_pixel";
-  std::vector<Attribute> attributes = {{"mode", mode}, {"coordinate_transformation_mode", places}};
+  std::vector<Attribute> attributes = {{"mode", mode}, {"coordinate_transformation_mode", places}, {"axes", axes}};
   if (is_nearest) attributes.push_back({"nearest_mode", std::string("floor")});
   if (mode == "cubic") attributes.push_back({"cubic_coeff_a", -0.75F});
-  call.set(call.onnx.add("Resize", {call.name(input), "", call.onnx.tensor(torch::tensor(scales))}, attributes));
+  call.set(call.onnx.add("Resize", {call.name(input), "", "", call.onnx.ints(sizes)}, attributes));
 }
 
 void upsample_nearest(Call& call) {
@@ -327,7 +320,6 @@ void add_layer_rules(Rules& rules) {
       {"mv", matmul},
       {"dot", matmul},
       {"addmm", addmm},
-      {"baddbmm", baddbmm},
       {"einsum", einsum},
       {"outer", outer},
       {"batch_norm", batch_norm},

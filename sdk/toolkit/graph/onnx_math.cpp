@@ -115,6 +115,15 @@ void masked_fill(Call& call) {
       call.onnx.add("Where", {call.name("mask", torch::kBool), call.name("value", dtype), call.name("self", dtype)}));
 }
 
+// Clip takes numbers alone.
+void clamp_by_tensors(Call& call) {
+  const auto dtype = call.dtype();
+  auto x = call.name("self", dtype);
+  if (call.has("min")) x = call.onnx.add("Max", {x, call.name("min", dtype)});
+  if (call.has("max")) x = call.onnx.add("Min", {x, call.name("max", dtype)});
+  call.set(x);
+}
+
 void clamp(Call& call) {
   const auto dtype = call.dtype();
   const bool has_names = call.has("min") || call.has("max");
@@ -122,6 +131,8 @@ void clamp(Call& call) {
     const auto* found = has_names ? name : other;
     return call.has(found) ? call.name(found, dtype) : Name();
   };
+  if (call.has("min") && call.at("min").kind == Argument::Kind::value) return clamp_by_tensors(call);
+  if (call.has("max") && call.at("max").kind == Argument::Kind::value) return clamp_by_tensors(call);
   call.set(call.onnx.add("Clip", {call.name("self", dtype), limit("min", "min_val"), limit("max", "max_val")}));
 }
 
@@ -192,11 +203,6 @@ void remainder(Call& call) {
   if (!c10::isFloatingType(dtype)) return call.set(call.onnx.add("Mod", {x, y}));
   const auto whole = call.onnx.add("Floor", {call.onnx.add("Div", {x, y})});
   call.set(call.onnx.add("Sub", {x, call.onnx.add("Mul", {whole, y})}));
-}
-
-void softplus(Call& call) {
-  if (call.real("beta") != 1) call.refuse("its beta is not 1");
-  call.set(call.onnx.add("Softplus", {call.name("self")}));
 }
 
 void glu(Call& call) {
@@ -380,7 +386,6 @@ void add_math_rules(Rules& rules) {
       {"gelu", gelu},
       {"leaky_relu", leaky_relu},
       {"elu", elu},
-      {"softplus", softplus},
       {"glu", glu},
       {"relu6", relu6},
       {"hardtanh", clamp},

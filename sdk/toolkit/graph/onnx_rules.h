@@ -110,6 +110,7 @@ void add_math_rules(Rules& rules);
 void add_shape_rules(Rules& rules);
 void add_layer_rules(Rules& rules);
 void add_recurrent_rules(Rules& rules);
+void add_composed_rules(Rules& rules);
 
 // Images [samples, height, width, colours], of `dimensions` axes, with the colours before the height and, if size is
 // not 0, resized.

@@ -33,12 +33,27 @@ void reshape(Call& call) {
   call.set(reshaped(call, call.name("self"), call.result().sizes));
 }
 
+// movedim: the others keep their order.
+std::vector<std::int64_t> moved(const std::vector<std::int64_t>& from, const std::vector<std::int64_t>& to,
+                                std::size_t dimensions) {
+  std::vector<std::int64_t> order(dimensions, -1);
+  for (std::size_t i = 0; i < from.size(); ++i) order[static_cast<std::size_t>(to[i])] = from[i];
+  std::int64_t next = 0;
+  for (auto& place : order) {
+    while (std::ranges::find(from, next) != from.end()) ++next;
+    if (place < 0) place = next++;
+  }
+  return order;
+}
+
 void transpose(Call& call) {
   const auto dimensions = call.value("self").sizes.size();
   auto order = order_of(dimensions);
   if (call.has("dim0")) {
     std::swap(order[static_cast<std::size_t>(call.dimension("dim0", dimensions))],
               order[static_cast<std::size_t>(call.dimension("dim1", dimensions))]);
+  } else if (call.has("source")) {
+    order = moved(call.dimensions("source", dimensions), call.dimensions("destination", dimensions), dimensions);
   } else if (call.has("dims")) {
     order = call.dimensions("dims", dimensions);
   } else {
@@ -281,10 +296,14 @@ void pixel_shuffle(Call& call) {
 }
 
 void diff(Call& call) {
-  if (call.integer("n") != 1 || call.has("prepend") || call.has("append")) call.refuse("it is not a plain one");
+  if (call.integer("n") != 1) call.refuse("it is of differences");
   const auto axis = call.dimension("dim", call.value("self").sizes.size());
   const auto last = std::numeric_limits<std::int64_t>::max();
-  const auto x = call.name("self");
+  Names parts;
+  for (const char* part : {"prepend", "self", "append"}) {
+    if (call.has(part)) parts.push_back(call.name(part, call.dtype()));
+  }
+  const auto x = parts.size() == 1 ? parts[0] : call.onnx.add("Concat", parts, {{"axis", axis}});
   call.set(call.onnx.add("Sub", {sliced(call, x, axis, 1, last), sliced(call, x, axis, 0, -1)}));
 }
 
@@ -298,6 +317,7 @@ void add_shape_rules(Rules& rules) {
   rules.insert({
       {"transpose", transpose},
       {"permute", transpose},
+      {"movedim", transpose},
       {"t", transpose},
       {"numpy_T", transpose},
       {"expand", expand},
@@ -322,6 +342,7 @@ void add_shape_rules(Rules& rules) {
       {"flip", flip},
       {"embedding", embedding},
       {"zeros", filled<0>},
+      {"empty_like", filled<0>},
       {"zeros_like", filled<0>},
       {"new_zeros", filled<0>},
       {"ones", filled<1>},

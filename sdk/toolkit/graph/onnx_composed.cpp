@@ -1,0 +1,122 @@
+// Rules of operators that several of ONNX make up.
+#include "onnx_rules.h"
+
+namespace vernier::graph {
+
+namespace {
+
+Name op(Call& call, const char* type, const Names& inputs) {
+  return call.onnx.add(type, inputs);
+}
+
+void softplus(Call& call) {
+  const auto dtype = call.dtype();
+  if (call.real("threshold") < 15) call.refuse("its threshold is below 15");
+  const auto beta = call.name("beta", dtype);
+  call.set(op(call, "Div", {op(call, "Softplus", {op(call, "Mul", {call.name("self"), beta})}), beta}));
+}
+
+void celu(Call& call) {
+  call.set(call.onnx.add("Celu", {call.name("self")}, {{"alpha", static_cast<float>(call.real("alpha"))}}));
+}
+
+void threshold(Call& call) {
+  const auto dtype = call.dtype();
+  const auto x = call.name("self", dtype);
+  call.set(op(call, "Where", {op(call, "Greater", {x, call.name("threshold", dtype)}), x, call.name("value", dtype)}));
+}
+
+Name truncated(Call& call, const Name& x) {
+  return op(call, "Mul", {op(call, "Sign", {x}), op(call, "Floor", {op(call, "Abs", {x})})});
+}
+
+void trunc(Call& call) {
+  call.set(truncated(call, call.name("self")));
+}
+
+void frac(Call& call) {
+  const auto x = call.name("self");
+  call.set(op(call, "Sub", {x, truncated(call, x)}));
+}
+
+void is_nan(Call& call) {
+  call.set(op(call, "IsNaN", {call.name("self")}));
+}
+
+void lerp(Call& call) {
+  const auto dtype = call.dtype();
+  const auto x = call.name("self", dtype), way = op(call, "Sub", {call.name("end", dtype), x});
+  call.set(op(call, "Add", {x, op(call, "Mul", {way, call.name("weight", dtype)})}));
+}
+
+// self + value * tensor1 * tensor2, or their quotient.
+template <const char* type>
+void add_scaled(Call& call) {
+  const auto dtype = call.dtype();
+  const auto both = op(call, type, {call.name("tensor1", dtype), call.name("tensor2", dtype)});
+  call.set(op(call, "Add", {call.name("self", dtype), op(call, "Mul", {both, call.name("value", dtype)})}));
+}
+
+void baddbmm(Call& call) {
+  const auto dtype = call.dtype();
+  const auto product = op(call, "MatMul", {call.name("batch1"), call.name("batch2")});
+  call.set(op(call, "Add",
+              {op(call, "Mul", {product, call.name("alpha", dtype)}),
+               op(call, "Mul", {call.name("self"), call.name("beta", dtype)})}));
+}
+
+template <const char* type>
+void any_or_all(Call& call) {
+  const auto axes = call.dimensions("dim", call.value("self").sizes.size());
+  const std::int64_t keeps = call.flag("keepdim") ? 1 : 0;
+  const auto numbers = call.onnx.cast(call.name("self", torch::kBool), torch::kInt32);
+  const auto reduced = call.onnx.add(type, {numbers, call.onnx.ints(axes)}, {{"keepdims", keeps}});
+  call.set(call.onnx.cast(reduced, torch::kBool));
+}
+
+void topk(Call& call) {
+  const auto axis = call.dimension("dim", call.value("self").sizes.size());
+  const auto both = call.onnx.add("TopK", {call.name("self"), call.onnx.ints({call.integer("k")})},
+                                  {{"axis", axis}, {"largest", std::int64_t{call.flag("largest")}}}, 2);
+  call.set(both[0]), call.set(both[1], 1);
+}
+
+void take_along(Call& call) {
+  const auto& sizes = call.value("self").sizes;
+  if (!call.has("dim")) call.refuse("it has no dimension");
+  const auto axis = call.dimension("dim", sizes.size());
+  auto wanted = call.value("indices").sizes;
+  wanted.at(static_cast<std::size_t>(axis)) = sizes[static_cast<std::size_t>(axis)];
+  if (wanted != sizes) call.refuse("its indices are broadcast");
+  call.set(call.onnx.add("GatherElements", {call.name("self"), call.name("indices")}, {{"axis", axis}}));
+}
+
+// A tensor in place of what it had: its result is another value here.
+void fill(Call& call) {
+  call.set(op(call, "Expand", {call.name("value", call.dtype()), call.onnx.sizes(call.result().sizes)}));
+}
+
+constexpr char product_[] = "Mul", quotient_[] = "Div", any_[] = "ReduceMax", all_[] = "ReduceMin";
+
+}  // namespace
+
+void add_composed_rules(Rules& rules) {
+  rules.insert({{"softplus", softplus},
+                {"celu", celu},
+                {"threshold", threshold},
+                {"trunc", trunc},
+                {"fix", trunc},
+                {"frac", frac},
+                {"isnan", is_nan},
+                {"lerp", lerp},
+                {"addcmul", add_scaled<product_>},
+                {"addcdiv", add_scaled<quotient_>},
+                {"baddbmm", baddbmm},
+                {"any", any_or_all<any_>},
+                {"all", any_or_all<all_>},
+                {"topk", topk},
+                {"take_along_dim", take_along},
+                {"fill", fill}});
+}
+
+}  // namespace vernier::graph

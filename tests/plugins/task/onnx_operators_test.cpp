@@ -1,0 +1,195 @@
+// The rules by which operators are written as ONNX, with options that the models of other tests do not have.
+#include <doctest/doctest.h>
+#include <torch/nn/modules/linear.h>
+#include <vernier/error.h>
+#include <vernier/graph_export.h>
+#include <vernier/safetensors.h>
+
+#include "python.h"
+
+namespace onnx_operators_test {
+
+namespace {
+
+using at::Tensor;
+
+struct Case {
+  const char* name;
+  Tensor (*forward)(const Tensor& x);  // of float32 [samples, 4, 6], from -1 to 1
+};
+
+Tensor numbers(std::int64_t samples) {
+  const auto places = torch::arange(samples * 24);
+  return ((places * 7919 + 104729).remainder(2003) - 1001).to(torch::kFloat32).div(1024).reshape({samples, 4, 6});
+}
+
+Tensor whole(const Tensor& x) {
+  return (x * 7).to(torch::kInt64);
+}
+
+Tensor picture(const Tensor& x) {
+  return x.reshape({-1, 2, 3, 4});
+}
+
+const std::vector<Case> cases = {
+    {"diff", [](auto& x) { return x.diff(1, 1); }},
+    {"diff_prepend", [](auto& x) { return x.diff(1, -1, x.narrow(2, 0, 1) - 1); }},
+    {"diff_both", [](auto& x) { return x.diff(1, -1, x.narrow(2, 0, 2), x.narrow(2, 3, 1)); }},
+    {"floor_divide", [](auto& x) { return x.floor_divide(0.3); }},
+    {"floor_divide_whole", [](auto& x) { return whole(x).floor_divide(3); }},
+    {"remainder", [](auto& x) { return x.remainder(0.3); }},
+    {"remainder_whole", [](auto& x) { return whole(x).remainder(-3); }},
+    {"div_trunc", [](auto& x) { return x.div(0.3, "trunc"); }},
+    {"div_floor_whole", [](auto& x) { return whole(x).div(2, "floor"); }},
+    {"div_trunc_whole", [](auto& x) { return whole(x).div(2, "trunc"); }},
+    {"rsub", [](auto& x) { return 1 - x; }},
+    {"add_alpha", [](auto& x) { return x.add(x.sin(), -2.5); }},
+    {"pow_scalar_base", [](auto& x) { return at::pow(2, x); }},
+    {"pow_cube", [](auto& x) { return x.pow(3); }},
+    {"pow_whole", [](auto& x) { return whole(x).pow(2); }},
+    {"rsqrt", [](auto& x) { return (x + 2).rsqrt(); }},
+    {"log1p", [](auto& x) { return (x.abs()).log1p(); }},
+    {"expm1", [](auto& x) { return x.expm1(); }},
+    {"clamp_tensor", [](auto& x) { return x.clamp(at::full({6}, -0.25), at::full({6}, 0.5)); }},
+    {"clamp_min", [](auto& x) { return x.clamp_min(0.1); }},
+    {"clamp_whole", [](auto& x) { return whole(x).clamp(-2, 3); }},
+    {"hardtanh", [](auto& x) { return at::hardtanh(x, -0.5, 0.25); }},
+    {"softplus", [](auto& x) { return at::softplus(x * 9, 2, 20); }},
+    {"elu", [](auto& x) { return at::elu(x, 0.7); }},
+    {"celu", [](auto& x) { return at::celu(x, 0.7); }},
+    {"selu", [](auto& x) { return at::selu(x); }},
+    {"gelu_tanh", [](auto& x) { return at::gelu(x, "tanh"); }},
+    {"glu", [](auto& x) { return at::glu(x, 1); }},
+    {"mish", [](auto& x) { return at::mish(x); }},
+    {"hardsigmoid", [](auto& x) { return at::hardsigmoid(x * 9); }},
+    {"hardswish", [](auto& x) { return at::hardswish(x * 9); }},
+    {"log_sigmoid", [](auto& x) { return at::log_sigmoid(x * 9); }},
+    {"prelu", [](auto& x) { return at::prelu(x, at::full({4}, 0.3)); }},
+    {"threshold", [](auto& x) { return at::threshold(x, 0.1, -2); }},
+    {"compare_whole", [](auto& x) { return whole(x).gt(0.5).to(torch::kFloat32); }},
+    {"compare_mixed", [](auto& x) { return whole(x).ge(x).to(torch::kFloat32); }},
+    {"equal_whole", [](auto& x) { return whole(x).eq(2).to(torch::kInt64); }},
+    {"logical", [](auto& x) { return ((x.gt(0) & x.lt(0.5)) | ~x.gt(-0.5)).to(torch::kInt64); }},
+    {"where_scalar", [](auto& x) { return at::where(x > 0, x, -1.0); }},
+    {"where_whole", [](auto& x) { return at::where(x > 0, whole(x), at::full({6}, 9, torch::kInt64)); }},
+    {"masked_fill", [](auto& x) { return x.masked_fill(x < 0, 3); }},
+    {"mean_all_but_samples", [](auto& x) { return x.mean({1, 2}, true); }},
+    {"mean_whole", [](auto& x) { return whole(x).to(torch::kFloat64).mean(1); }},
+    {"sum_bool", [](auto& x) { return (x > 0).sum(-1); }},
+    {"amax", [](auto& x) { return x.amax({1, 2}); }},
+    {"prod", [](auto& x) { return x.prod(1); }},
+    {"var", [](auto& x) { return x.var(2); }},
+    {"std_biased", [](auto& x) { return x.std({1, 2}, false, true); }},
+    {"norm", [](auto& x) { return x.norm(2, -1, true); }},
+    {"logsumexp", [](auto& x) { return x.logsumexp(-1); }},
+    {"argmax", [](auto& x) { return x.argmax(-1, true); }},
+    {"max_dim", [](auto& x) { return std::get<0>(x.max(1)) + std::get<1>(x.max(1)); }},
+    {"min_dim", [](auto& x) { return std::get<0>(x.min(2, true)); }},
+    {"maximum", [](auto& x) { return at::maximum(x, x.flip({2})); }},
+    {"cumsum", [](auto& x) { return x.cumsum(1); }},
+    {"cumsum_bool", [](auto& x) { return (x > 0).cumsum(-1); }},
+    {"log_softmax", [](auto& x) { return x.log_softmax(1); }},
+    {"softmax_dtype", [](auto& x) { return x.softmax(-1, torch::kFloat64); }},
+    {"flip", [](auto& x) { return x.flip({1, 2}); }},
+    {"roll", [](auto& x) { return x.roll({1, -2}, {1, 2}); }},
+    {"repeat", [](auto& x) { return x.repeat({1, 2, 1}); }},
+    {"repeat_new", [](auto& x) { return x.unsqueeze(1).repeat({1, 2, 1, 3}); }},
+    {"repeat_interleave", [](auto& x) { return x.repeat_interleave(2, 1); }},
+    {"expand", [](auto& x) { return x.unsqueeze(1).expand({-1, 3, -1, -1}); }},
+    {"stack", [](auto& x) { return at::stack({x, x * 2}, 2); }},
+    {"cat_mixed", [](auto& x) { return at::cat({x, whole(x)}, 1); }},
+    {"split_sizes", [](auto& x) { return x.split_with_sizes({1, 2, 3}, 2)[1] * 2; }},
+    {"chunk_uneven", [](auto& x) { return x.chunk(4, 2)[1] + 1; }},
+    {"unbind", [](auto& x) { return x.unbind(1)[2] - x.unbind(2)[1].narrow(1, 0, 1); }},
+    {"select_negative", [](auto& x) { return x.select(2, -2); }},
+    {"slice_step", [](auto& x) { return x.slice(2, -5, -1, 2); }},
+    {"narrow_negative", [](auto& x) { return x.narrow(2, -3, 2); }},
+    {"index_select", [](auto& x) { return x.index_select(1, at::tensor({3, 0, 0})); }},
+    {"gather", [](auto& x) { return x.gather(2, whole(x).abs().clamp_max(5)); }},
+    {"take_along_dim", [](auto& x) { return at::take_along_dim(x, whole(x).abs().clamp_max(3), 1); }},
+    {"index_two", [](auto& x) { return x.index({at::indexing::Slice(), at::tensor({1, 2}), at::tensor({0, 5})}); }},
+    {"tril", [](auto& x) { return x.tril(-1); }},
+    {"triu", [](auto& x) { return x.triu(2); }},
+    {"pad_constant", [](auto& x) { return at::constant_pad_nd(x, {1, 2, 0, 1}, 0.5); }},
+    {"pad_crop", [](auto& x) { return at::constant_pad_nd(x, {-1, 2}); }},
+    {"pad_reflect", [](auto& x) { return at::pad(x, {2, 1}, "reflect"); }},
+    {"pad_replicate", [](auto& x) { return at::pad(x, {2, 1}, "replicate"); }},
+    {"pixel_shuffle", [](auto& x) { return at::pixel_shuffle(x.reshape({-1, 4, 2, 3}), 2); }},
+    {"permute_reshape", [](auto& x) { return x.permute({0, 2, 1}).reshape({-1, 3, 8}); }},
+    {"view_merged", [](auto& x) { return x.reshape({-1, 6}).matmul(at::ones({6, 2})).reshape({-1, 4, 2}); }},
+    {"einsum", [](auto& x) { return at::einsum("bij,bkj->bik", {x, x}); }},
+    {"outer", [](auto& x) { return x * at::outer(at::arange(4), at::arange(6)); }},
+    {"bmm", [](auto& x) { return x.bmm(x.transpose(1, 2)); }},
+    {"baddbmm", [](auto& x) { return at::baddbmm(x.narrow(2, 0, 4), x, x.transpose(1, 2), 0.5, 2); }},
+    {"max_pool_ceil", [](auto& x) { return at::max_pool2d(picture(x), 2, 2, 0, 1, true); }},
+    {"max_pool_padding", [](auto& x) { return at::max_pool2d(picture(x), 3, 2, 1); }},
+    {"avg_pool_padding", [](auto& x) { return at::avg_pool2d(picture(x), 3, 2, 1, false, true); }},
+    {"avg_pool_no_padding", [](auto& x) { return at::avg_pool2d(picture(x), 3, 2, 1, false, false); }},
+    {"avg_pool_ceil", [](auto& x) { return at::avg_pool2d(picture(x), 2, 2, 0, true); }},
+    {"adaptive", [](auto& x) { return at::adaptive_avg_pool2d(picture(x), {3, 2}); }},
+    {"conv_dilated", [](auto& x) { return at::conv1d(x, at::ones({2, 4, 2}), {}, 1, 1, 2); }},
+    {"conv_same", [](auto& x) { return at::conv1d(x, at::ones({2, 4, 3}), {}, 1, "same"); }},
+    {"conv_grouped", [](auto& x) { return at::conv1d(x, at::ones({4, 2, 3}), at::ones({4}), 2, 1, 1, 2); }},
+    {"conv_transpose", [](auto& x) { return at::conv_transpose1d(x, at::ones({4, 3, 3}), {}, 2, 1, 1); }},
+    {"upsample_nearest", [](auto& x) { return at::upsample_nearest2d(picture(x), {5, 7}); }},
+    {"upsample_linear", [](auto& x) { return at::upsample_bilinear2d(picture(x), {6, 8}, false); }},
+    {"upsample_corners", [](auto& x) { return at::upsample_bilinear2d(picture(x), {5, 7}, true); }},
+    {"upsample_smaller", [](auto& x) { return at::upsample_bilinear2d(picture(x), {2, 3}, false); }},
+    {"upsample_cubic", [](auto& x) { return at::upsample_bicubic2d(picture(x), {6, 8}, false); }},
+    {"group_norm", [](auto& x) { return at::group_norm(x, 2, at::arange(4.0F), at::ones({4})); }},
+    {"layer_norm_two", [](auto& x) { return at::layer_norm(x, {4, 6}); }},
+    {"rms_norm", [](auto& x) { return at::rms_norm(x, {6}, at::arange(6.0F)); }},
+    {"instance_norm", [](auto& x) { return at::instance_norm(x, {}, {}, {}, {}, true, 0.1, 1e-5, false); }},
+    {"attention_causal", [](auto& x) { return at::scaled_dot_product_attention(x, x, x, {}, 0, true); }},
+    {"attention_mask",
+     [](auto& x) {
+       return at::scaled_dot_product_attention(x, x, x, at::ones({4, 4}, torch::kBool).tril(), 0, false, 0.3);
+     }},
+    {"embedding", [](auto& x) { return at::embedding(at::arange(30.0F).reshape({10, 3}), whole(x).abs()); }},
+    {"full_like", [](auto& x) { return x + at::full_like(x, 2) + at::zeros_like(x) + at::ones({x.size(0), 1, 1}); }},
+    {"arange_samples", [](auto& x) { return x + at::arange(x.size(2)); }},
+    {"sum_of_dims", [](auto& x) { return x.sum({1}, true, torch::kFloat64); }},
+    {"square", [](auto& x) { return x.square() + x.sign() + x.frac(); }},
+    {"round", [](auto& x) { return (x * 3.5).round() + (x * 5).trunc(); }},
+    {"lerp", [](auto& x) { return at::lerp(x, x.flip({2}), 0.25); }},
+    {"addcmul", [](auto& x) { return at::addcmul(x, x, x, 2); }},
+    {"movedim", [](auto& x) { return x.movedim(1, 2).flatten(1).unflatten(1, {2, 12}); }},
+    {"addcdiv", [](auto& x) { return at::addcdiv(x, x, x + 2, -1); }},
+    {"movedim_several", [](auto& x) { return x.unsqueeze(1).movedim({3, 1}, {1, 2}); }},
+    {"all", [](auto& x) { return (x > -0.9).all(1, true).to(torch::kInt64); }},
+    {"topk_smallest", [](auto& x) { return std::get<1>(x.topk(3, 1, false)); }},
+    {"topk", [](auto& x) { return std::get<0>(x.topk(2, -1)); }},
+    {"any", [](auto& x) { return (x > 0.9).any(-1).to(torch::kInt64); }},
+    {"isnan", [](auto& x) { return at::where((x / 0.0).isnan(), x, x * 2); }},
+};
+
+}  // namespace
+
+TEST_CASE("ONNX: operators compute what LibTorch computes") {
+  const TemporaryFolder folder;
+  torch::nn::Linear module(1, 1);
+  module->eval();
+  std::string refused;
+  for (const auto& [name, forward] : cases) {
+    vernier::Tensors all;
+    try {
+      const auto model = [forward](const auto& inputs) { return forward(inputs[0]); };
+      vernier::export_onnx(vernier::ExportedModel{*module, model, {numbers(2)}},
+                           folder / (std::string(name) + ".onnx"));
+      for (const std::int64_t samples : {1, 7}) {
+        const auto label = std::to_string(samples);
+        all["input/" + label] = numbers(samples);
+        all["output/" + label] = forward(numbers(samples)).contiguous();
+      }
+      vernier::save_safetensors(folder / (std::string(name) + ".safetensors"), all, {});
+    } catch (const std::exception& error) {
+      refused += std::string(name) + ": " + std::string(error.what()).substr(0, 150) + "\n";
+    }
+  }
+  CHECK_MESSAGE(refused.empty(), refused);
+  if (!has_python("onnxruntime")) return;
+  std::string out;
+  CHECK_MESSAGE(python(VERNIER_SOURCE_DIR "/tests/support/run_onnx.py .", folder.path(), out) == 0, out);
+}
+
+}  // namespace onnx_operators_test
