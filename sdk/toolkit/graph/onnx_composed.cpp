@@ -96,7 +96,7 @@ void fill(Call& call) {
   call.set(op(call, "Expand", {call.name("value", call.dtype()), call.onnx.sizes(call.result().sizes)}));
 }
 
-constexpr char product_[] = "Mul", quotient_[] = "Div", any_[] = "ReduceMax", all_[] = "ReduceMin";
+constexpr char product[] = "Mul", quotient[] = "Div", most[] = "ReduceMax", least[] = "ReduceMin";
 
 }  // namespace
 
@@ -109,11 +109,11 @@ void add_composed_rules(Rules& rules) {
                 {"frac", frac},
                 {"isnan", is_nan},
                 {"lerp", lerp},
-                {"addcmul", add_scaled<product_>},
-                {"addcdiv", add_scaled<quotient_>},
+                {"addcmul", add_scaled<product>},
+                {"addcdiv", add_scaled<quotient>},
                 {"baddbmm", baddbmm},
-                {"any", any_or_all<any_>},
-                {"all", any_or_all<all_>},
+                {"any", any_or_all<most>},
+                {"all", any_or_all<least>},
                 {"topk", topk},
                 {"take_along_dim", take_along},
                 {"fill", fill}});
