@@ -82,7 +82,7 @@ TEST_CASE("images: the ONNX file of a task gives the network's logits, and the d
     task.run.model->eval();
     const torch::NoGradGuard no_grad;
     const auto model = dynamic_cast<vernier::OnnxExportable&>(*task.task).onnx_model();
-    CHECK(model.classes == std::vector<std::string>{"left", "right"});
+    CHECK((model.classes == std::vector<std::string>{"left", "right"}));
     const auto shape = nlohmann::json::parse(model.description)["input"]["shape"].dump();
     CHECK(shape == (size == 0 ? R"(["samples",8,10,3])" : R"(["samples","height","width",3])"));
     const auto name = "task_" + std::to_string(size);
