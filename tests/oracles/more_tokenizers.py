@@ -253,6 +253,20 @@ def write_folders():
     (FOLDER / "bert_vocab" / "vocab.txt").write_text("".join(t + "\n" for t in sorted(vocab, key=vocab.get)))
 
 
+def long_cases(all_texts):
+    """Count and hash of the ids of one long text, whose sums of scores pass the 100,000 at which they begin anew."""
+    count = len(all_texts)
+    long = " ".join(all_texts[(i * 7 + i // count) % count] for i in range(60 * count))
+    out = {}
+    for name in SENTENCE_PIECE:
+        ids = sentencepiece.SentencePieceProcessor(model_file=str(FOLDER / name / "tokenizer.model")).encode(long)
+        number = 0
+        for token in ids:
+            number = (number * 1000003 + token) % (1 << 64)
+        out[name] = [len(ids), number]
+    return out
+
+
 def main():
     if sys.argv[1:2] == ["--more"]:
         all_texts = texts(int(sys.argv[3]), int(sys.argv[4]))
@@ -264,6 +278,8 @@ def main():
     for name, value in all_cases(json.loads((FOLDER / "texts.json").read_text())).items():
         text = json.dumps(value, ensure_ascii=True, separators=(",", ":")).replace("],[[", "],\n[[") + "\n"
         (FOLDER / "cases" / f"{name}.json").write_text(text)
+    long = long_cases(json.loads((FOLDER / "texts.json").read_text()))
+    (FOLDER / "long.json").write_text(json.dumps(long) + "\n")
 
 
 main()

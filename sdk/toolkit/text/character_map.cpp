@@ -36,6 +36,21 @@ CharacterMap::CharacterMap(std::string_view bytes) {
   std::memcpy(units_.data(), bytes.data(), size);
   texts_ = bytes.substr(size);
   if (valid_utf8(texts_) != texts_.size()) refuse("has texts that are not UTF-8");
+  for (unsigned char byte = 0; byte < 0x80; ++byte) keeps_[byte] = !has_rule_of_ascii(byte);
+}
+
+// True if a text of the map is this character, or begins with it and another one of ASCII.
+bool CharacterMap::has_rule_of_ascii(unsigned char byte) const {
+  const auto unit = [&](std::size_t place) { return Unit{place < units_.size() ? units_[place] : 0}; };
+  auto place = unit(0).offset() ^ byte;
+  const auto first = unit(place);
+  if (first.label() != byte) return false;
+  if (first.has_leaf()) return true;
+  place ^= first.offset();
+  for (std::uint32_t next = 1; next < 0x80; ++next) {
+    if (unit(place ^ next).label() == next) return true;
+  }
+  return false;
 }
 
 std::optional<CharacterMap::Rule> CharacterMap::find(std::string_view text, bool is_shortest) const {

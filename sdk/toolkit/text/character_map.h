@@ -2,6 +2,7 @@
 // the layout of darts-clone, and behind it the texts, each with a zero byte at its end.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -21,6 +22,8 @@ class CharacterMap {
   };
   // The longest text of the map that `text` begins with, as SentencePiece takes it.
   std::optional<Rule> longest(std::string_view text) const { return find(text, false); }
+  // True if an ASCII character stays what it is before another one, for longest().
+  bool keeps(unsigned char byte) const { return keeps_[byte]; }
 
   // The text as `tokenizers` changes it. It takes the shortest text of the map for a whole grapheme of less than six
   // bytes, and otherwise for each character.
@@ -28,7 +31,9 @@ class CharacterMap {
 
  private:
   std::optional<Rule> find(std::string_view text, bool is_shortest) const;
+  bool has_rule_of_ascii(unsigned char byte) const;
   std::vector<std::uint32_t> units_;
+  std::array<bool, 256> keeps_{};
   std::string texts_;
 };
 

@@ -75,7 +75,11 @@ std::string stripped(std::string_view text, bool at_begin, bool at_end) {
 // SentencePiece's normalizer (Kudo and Richardson, EMNLP 2018).
 class SentencePiece {
  public:
-  SentencePiece(const NormalStep& step, std::string_view text) : step_(step), rest_(text) {}
+  SentencePiece(const NormalStep& step, std::string_view text) : step_(step), rest_(text) {
+    for (unsigned char byte = 0; byte < 0x80; ++byte) {
+      stays_[byte] = (!step.map || step.map->keeps(byte)) && (!step.kept || !step.kept->has_first(byte));
+    }
+  }
 
   std::string run(Place place) {
     while (step_.removes_spaces && !rest_.empty()) {
@@ -85,6 +89,7 @@ class SentencePiece {
       break;
     }
     if (rest_.empty()) return "";
+    result_.reserve(rest_.size() + rest_.size() / 2);
     if (step_.adds_space && place != Place::continued) result_ += space_mark;
     bool was_space = step_.removes_spaces;
     const auto size = rest_.size();
@@ -103,9 +108,24 @@ class SentencePiece {
   }
 
  private:
+  // The bytes at the begin of the text that stay as they are: one space, or characters without a space.
+  std::size_t kept_size() const {
+    const auto stays = [&](std::size_t at) {
+      return stays_[static_cast<unsigned char>(rest_[at])] && static_cast<unsigned char>(rest_[at + 1]) < 0x80;
+    };
+    std::size_t size = 0;
+    while (size + 1 < rest_.size() && stays(size) && rest_[size] != ' ') ++size;
+    return size == 0 && rest_.size() > 1 && stays(0) ? 1 : size;
+  }
   // Takes a part from the text and returns what it becomes.
   std::string_view next() {
-    auto size = step_.kept ? step_.kept->longest(rest_).size : 0;
+    auto size = kept_size();
+    if (size > 0) {
+      const auto part = rest_.substr(0, size);
+      rest_.remove_prefix(size);
+      return part;
+    }
+    size = step_.kept ? step_.kept->longest(rest_).size : 0;
     std::string_view part = rest_.substr(0, size);
     if (size == 0) {
       const auto rule = step_.map ? step_.map->longest(rest_) : std::nullopt;
@@ -116,16 +136,19 @@ class SentencePiece {
     return part;
   }
   void put(std::string_view part) {
-    for (const char c : part) {
-      if (c == ' ') {
-        result_ += space_mark;
-      } else {
-        result_ += c;
-      }
+    if (part == " ") {
+      result_ += space_mark;
+      return;
     }
+    for (auto space = part.find(' '); space != std::string_view::npos; space = part.find(' ')) {
+      result_.append(part.substr(0, space)).append(space_mark);
+      part.remove_prefix(space + 1);
+    }
+    result_ += part;
   }
 
   const NormalStep& step_;
+  std::array<bool, 256> stays_{};  // by a character of ASCII that another one follows
   std::string_view rest_;
   std::string result_;
 };

@@ -247,7 +247,7 @@ TEST_CASE("tokenizer folder: steps that make ever more of a text end in one line
     const TemporaryFolder folder;
     folder.write("tokenizer.json", json.dump());
     const auto thrown = thrown_by([&] {
-      const auto tokenizer = vernier::open_tokenizer(folder.path());
+      const auto tokenizer = vernier::open_tokenizer(folder.path());  // which applies the decoder to each token
       const auto ids = tokenizer->encode("banana");
       tokenizer->decode(ids);
     });

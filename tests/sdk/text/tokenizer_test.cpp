@@ -108,6 +108,24 @@ TEST_CASE("tokenizer: ids and texts are those of the package") {
   }
 }
 
+TEST_CASE("tokenizer: a long text has the ids of sentencepiece, whose sums are rounded ever more") {
+  const auto texts = read_json(oracles + "texts.json").get<std::vector<std::string>>();
+  std::string text;
+  for (std::size_t i = 0; i < 60 * texts.size(); ++i) {
+    text += (i == 0 ? "" : " ") + texts[(i * 7 + i / texts.size()) % texts.size()];
+  }
+  const auto all = read_json(oracles + "long.json");
+  for (const std::string style : {"sp_unigram", "sp_unigram_bytes", "sp_folded", "sp_bpe", "sp_bpe_user"}) {
+    CAPTURE(style);
+    const auto& recorded = all.at(style);
+    const auto ids = vernier::open_tokenizer(oracles + style)->encode(text);
+    std::uint64_t number = 0;
+    for (const auto id : ids) number = number * 1'000'003 + static_cast<std::uint64_t>(id);
+    CHECK(ids.size() == recorded[0].get<std::size_t>());
+    CHECK(number == recorded[1].get<std::uint64_t>());
+  }
+}
+
 TEST_CASE("tokenizer: more random texts, where the packages are here") {
   for (const std::string script : {"bpe.py", "more_tokenizers.py"}) {
     if (!has_python(script == "bpe.py" ? "tokenizers" : "tokenizers, sentencepiece, tiktoken")) {

@@ -3,9 +3,8 @@
 //
 // To join a whole text would take time and memory. So a piece is cut between two characters that stand side by side in
 // no token that a merge makes: no merge ever reaches over that place, and the ids are the same.
-#include <algorithm>
-
 #include "model.h"
+#include "neighbours.h"
 #include "text/unicode/unicode.h"
 
 namespace vernier {
@@ -33,8 +32,9 @@ class CharacterBpe final : public Model {
   }
 
   void encode(std::string_view piece, Scratch& scratch, std::vector<TokenId>& ids) const override {
+    const auto apart = [&](char32_t before, char32_t behind) { return is_apart(before, behind); };
     for (std::size_t at = 0; at < piece.size();) {
-      const auto end = joins_whole() ? piece.size() : part_end(piece, at);
+      const auto end = joins_whole() ? piece.size() : part_end(piece, at, apart);
       const auto part = piece.substr(at, end - at);
       add_piece(part, scratch, ids, [&] { join(part, scratch); });
       at = end;
@@ -42,7 +42,7 @@ class CharacterBpe final : public Model {
   }
 
   bool is_apart(char32_t before, char32_t behind) const override {
-    if (joins_whole() || joins_all_ || side_by_side_.find(before, behind) != nullptr) return false;
+    if (joins_whole() || joins_all_ || side_by_side_.has(before, behind)) return false;
     return has_bytes_ || !fuses_ || of_code_.contains(before) || of_code_.contains(behind);
   }
 
@@ -73,25 +73,11 @@ class CharacterBpe final : public Model {
       const auto last = character_at(before, character_before(before, before.size())).code;
       neighbours.emplace_back(last, character_at(behind, 0).code);
     }
-    std::ranges::sort(neighbours);
-    const auto twice = std::ranges::unique(neighbours);
-    neighbours.erase(twice.begin(), twice.end());
-    side_by_side_ = MergeTable(neighbours.size());
-    for (const auto& [before, behind] : neighbours) side_by_side_.put(before, behind, {});
+    side_by_side_ = Neighbours(std::move(neighbours));
   }
   // A token whose text is not that of the characters it comes from.
   bool stands_for_others(TokenId id, std::string_view text) const {
     return (has_bytes_ && byte_of_token(text)) || unknown_ == id;
-  }
-
-  std::size_t part_end(std::string_view text, std::size_t at) const {
-    auto before = character_at(text, at);
-    for (at += before.size; at < text.size(); at += before.size) {
-      const auto behind = character_at(text, at);
-      if (is_apart(before.code, behind.code)) return at;
-      before = behind;
-    }
-    return at;
   }
 
   void join(std::string_view piece, Scratch& scratch) const {
@@ -124,7 +110,7 @@ class CharacterBpe final : public Model {
   bool ignore_merges_, fuses_, has_bytes_, has_suffix_;
   std::optional<TokenId> unknown_;
   MergeTable merges_;
-  MergeTable side_by_side_;  // characters that a merge brings together
+  Neighbours side_by_side_;  // characters that a merge brings together
   bool joins_all_ = false;   // merges of tokens that stand for other characters
   Codes of_code_, of_last_code_;
   std::array<TokenId, 256> of_byte_{};
