@@ -73,7 +73,7 @@ TEST_CASE("completion server: answers, streams and refuses as OpenAI's API does,
   CHECK(several["choices"][3]["finish_reason"] == "stop");
   CHECK(server.answered("/v1/completions", {{"prompt", {97, 98}}, {"max_tokens", 2}})["choices"][0]["text"] == "cd");
 
-  // A stream with the stop word's tokens, of which only the log-probabilities come.
+  // A stream has the stop word's tokens, too, but of them only the log-probabilities.
   const auto stream = server
                           .asked("POST", "/v1/completions",
                                  R"({"model": "out", "prompt": "ab", "stop": "fg", "stream": true, "logprobs": 0})")
@@ -106,7 +106,7 @@ TEST_CASE("completion server: answers, streams and refuses as OpenAI's API does,
       {R"({"model": "out", "prompt": "a", "frob": 1})", "'frob' is not supported"},
       {R"({"model": "out", "prompt": ""})", "the prompt is empty"},
       {R"({"model": "out", "prompt": {"x": 5}})", "'prompt' must be a text, or a list of texts or of tokens"},
-      {R"({"model": "out", "prompt": [300]})", "not in the model's vocabulary"},
+      {R"({"model": "out", "prompt": [300]})", "has the token 300, and the model's vocabulary is 0 to 255"},
       {R"({"model": "out", "prompt": ")" + std::string(40, 'a') + "\"}", "the model has positions for 32"},
   };
   for (const auto& [body, reason] : wrong) {

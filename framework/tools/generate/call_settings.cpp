@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <iostream>
 
+#include "limits.h"
 #include "tools/common/text/quoting.h"
 #include "tools/common/verb.h"
 
@@ -14,9 +15,6 @@ namespace {
 
 namespace po = boost::program_options;
 using Early = BeamOptions::Early;
-
-constexpr std::int64_t many = 1'000'000'000;
-constexpr double least_share = 1e-9;
 
 Early early_of(const std::string& word) {
   if (word == "no") return Early::no;
@@ -51,29 +49,32 @@ void require_enough_beams(const GenerationSettings& settings) {
 
 GenerationSettings read_settings(const po::variables_map& given) {
   GenerationSettings settings;
-  const auto whole = [&](const char* option, std::int64_t least, std::int64_t most) {
-    return number_in<std::int64_t>(given, option, least, most);
+  const auto number = [&](const char* option, limits::Range range) {
+    return number_in(given, option, range.least, range.most);
+  };
+  const auto whole = [&](const char* option, limits::Range range) {
+    return number_in(given, option, static_cast<std::int64_t>(range.least), static_cast<std::int64_t>(range.most));
   };
   auto& [options, beams, stops, seed, count, batch] = settings;
   auto& sampling = options.sampling;
-  sampling.temperature = number_in(given, "temperature", 0.0, 1000.0);
-  sampling.top_k = whole("top-k", 0, many);
-  sampling.top_p = number_in(given, "top-p", least_share, 1.0);
-  sampling.min_p = number_in(given, "min-p", 0.0, 1.0);
-  sampling.repetition_penalty = number_in(given, "repetition-penalty", least_share, 1000.0);
-  sampling.no_repeat_ngram = whole("no-repeat-ngram", 0, many);
-  options.max_tokens = whole("max-tokens", 1, many);
-  options.min_tokens = whole("min-tokens", 0, many);
-  options.likeliest = whole("logprobs", -1, 1000);
+  sampling.temperature = number("temperature", limits::temperature);
+  sampling.top_k = whole("top-k", limits::top_k);
+  sampling.top_p = number("top-p", limits::top_p);
+  sampling.min_p = number("min-p", limits::min_p);
+  sampling.repetition_penalty = number("repetition-penalty", limits::repetition_penalty);
+  sampling.no_repeat_ngram = whole("no-repeat-ngram", limits::no_repeat_ngram);
+  options.max_tokens = whole("max-tokens", limits::max_tokens);
+  options.min_tokens = whole("min-tokens", limits::min_tokens);
+  options.likeliest = whole("logprobs", {-1, 1000});
   options.uses_cache = given.count("no-cache") == 0;
   options.slides = given.count("slide") != 0;
-  beams.beams = whole("beams", 1, most_beams);
-  beams.length_penalty = number_in(given, "length-penalty", -1000.0, 1000.0);
+  beams.beams = whole("beams", limits::beams);
+  beams.length_penalty = number("length-penalty", limits::length_penalty);
   beams.early_stopping = early_of(given["early-stopping"].as<std::string>());
   stops = words_in(given, "stop");
-  seed = static_cast<std::uint64_t>(whole("seed", 0, INT64_MAX));
-  count = whole("count", 1, 10'000);
-  batch = whole("batch", 1, 10'000);
+  seed = static_cast<std::uint64_t>(number_in<std::int64_t>(given, "seed", 0, INT64_MAX));
+  count = whole("count", {1, 10'000});
+  batch = whole("batch", {1, 10'000});
   if (std::ranges::count(stops, "") != 0) refuse("--stop needs a text, and this one is empty");
   for (const char* option : {"length-penalty", "early-stopping"}) {
     if (!given[option].defaulted() && beams.beams == 1) refuse("--" + std::string(option) + " is for --beams");

@@ -23,7 +23,7 @@ class Codec {
   // Whole characters only, but for bytes: what is not UTF-8 becomes U+FFFD.
   std::string decode(std::span<const TokenId> tokens) const;
   std::string word(TokenId token) const;  // the text of one token, special ones too
-  // Its bytes; nothing where they are not a whole text, because a tokenizer's text then has U+FFFD in their place.
+  // Its bytes; nothing for a part of a character, because a tokenizer decodes whole ones.
   std::optional<std::string> bytes(TokenId token) const;
   bool has_tokenizer() const { return tokenizer_ != nullptr; }
   std::optional<TokenId> end_of_text() const;

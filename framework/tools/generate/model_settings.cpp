@@ -10,6 +10,7 @@
 #include <sstream>
 
 #include "files/json.h"
+#include "limits.h"
 
 namespace vernier {
 
@@ -64,12 +65,12 @@ class SettingsFile {
   bool has(const char* key) const { return json_.contains(key) && !json_.at(key).is_null(); }
 
   template <class Number>
-  std::optional<Number> number(const char* key, double least, double most) const {
+  std::optional<Number> number(const char* key, limits::Range range) const {
     if (!has(key)) return std::nullopt;
     const auto& value = json_.at(key);
     const bool is_right = std::is_integral_v<Number> ? value.is_number_integer() : value.is_number();
-    if (!is_right || !(value.get<double>() >= least && value.get<double>() <= most)) {
-      refuse(key, c10::str("must be a number from ", least, " to ", most));
+    if (!is_right || !(value.get<double>() >= range.least && value.get<double>() <= range.most)) {
+      refuse(key, c10::str("must be a number from ", range.least, " to ", range.most));
     }
     return value.get<Number>();
   }
@@ -128,20 +129,19 @@ ModelSettings read_model_settings(const std::string& folder) {
   const SettingsFile file(path("generation_config.json"));
   settings.ends = file.ends();
   settings.stops = file.stops();
-  constexpr double many = 1e9, least_share = 1e-9;
-  settings.temperature = file.number<double>("temperature", 0, 1000);
-  settings.top_k = file.number<std::int64_t>("top_k", 0, many);
-  settings.top_p = file.number<double>("top_p", least_share, 1);
-  settings.min_p = file.number<double>("min_p", 0, 1);
-  settings.repetition_penalty = file.number<double>("repetition_penalty", least_share, 1000);
-  settings.max_tokens = file.number<std::int64_t>("max_new_tokens", 1, many);
-  settings.min_tokens = file.number<std::int64_t>("min_new_tokens", 0, many);
-  settings.min_length = file.number<std::int64_t>("min_length", 0, many);
-  settings.no_repeat_ngram = file.number<std::int64_t>("no_repeat_ngram_size", 0, many);
-  settings.length_penalty = file.number<double>("length_penalty", -1000, 1000);
+  settings.temperature = file.number<double>("temperature", limits::temperature);
+  settings.top_k = file.number<std::int64_t>("top_k", limits::top_k);
+  settings.top_p = file.number<double>("top_p", limits::top_p);
+  settings.min_p = file.number<double>("min_p", limits::min_p);
+  settings.repetition_penalty = file.number<double>("repetition_penalty", limits::repetition_penalty);
+  settings.max_tokens = file.number<std::int64_t>("max_new_tokens", limits::max_tokens);
+  settings.min_tokens = file.number<std::int64_t>("min_new_tokens", limits::min_tokens);
+  settings.min_length = file.number<std::int64_t>("min_length", limits::min_tokens);
+  settings.no_repeat_ngram = file.number<std::int64_t>("no_repeat_ngram_size", limits::no_repeat_ngram);
+  settings.length_penalty = file.number<double>("length_penalty", limits::length_penalty);
   settings.early_stopping = file.early_stopping();
   const bool draws = file.json().contains("do_sample") && file.json()["do_sample"] == true;
-  const auto beams = file.number<std::int64_t>("num_beams", 1, most_beams);
+  const auto beams = file.number<std::int64_t>("num_beams", limits::beams);
   if (beams.value_or(1) > 1 && !draws) {
     settings.beams = beams;
     settings.temperature = 0;

@@ -9,8 +9,6 @@
 
 namespace vernier {
 
-constexpr std::int64_t most_beams = 1000;
-
 struct ModelSettings {
   std::vector<TokenId> ends;
   std::vector<std::string> stops;

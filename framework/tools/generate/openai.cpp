@@ -7,12 +7,13 @@
 #include <cmath>
 #include <random>
 
+#include "limits.h"
+
 namespace vernier::openai {
 
 namespace {
 
-constexpr double least_share = 1e-9;
-constexpr std::int64_t many = 1'000'000'000, most_choices = 128, most_likeliest = 20;
+constexpr std::int64_t most_choices = 128, most_likeliest = 20;
 
 // The fields of a request. One that is null counts as missing, as in OpenAI's clients.
 class Fields {
@@ -25,12 +26,13 @@ class Fields {
     return found == body_.end() || found->is_null() ? nullptr : &*found;
   }
   template <class Number>
-  void read(const char* name, Number& into, double least, double most) {
+  void read(const char* name, Number& into, limits::Range range) {
     const auto* value = find(name);
     if (value == nullptr) return;
-    const bool is_right = value->is_number() && value->get<double>() >= least && value->get<double>() <= most;
+    const bool is_right =
+        value->is_number() && value->get<double>() >= range.least && value->get<double>() <= range.most;
     if (!is_right || (std::is_integral_v<Number> && std::floor(value->get<double>()) != value->get<double>())) {
-      fail(name, c10::str("must be a number from ", least, " to ", most));
+      fail(name, c10::str("must be a number from ", range.least, " to ", range.most));
     }
     into = value->is_number_integer() ? value->get<Number>() : static_cast<Number>(value->get<double>());
   }
@@ -74,19 +76,19 @@ void read_stops(Fields& fields, std::vector<std::string>& stops) {
 
 void read_sampling(Fields& fields, GenerationSettings& settings) {
   auto& sampling = settings.options.sampling;
-  fields.read("temperature", sampling.temperature, 0, 1000);
-  fields.read("top_p", sampling.top_p, least_share, 1);
-  fields.read("top_k", sampling.top_k, 0, many);
-  fields.read("min_p", sampling.min_p, 0, 1);
-  fields.read("repetition_penalty", sampling.repetition_penalty, least_share, 1000);
+  fields.read("temperature", sampling.temperature, limits::temperature);
+  fields.read("top_p", sampling.top_p, limits::top_p);
+  fields.read("top_k", sampling.top_k, limits::top_k);
+  fields.read("min_p", sampling.min_p, limits::min_p);
+  fields.read("repetition_penalty", sampling.repetition_penalty, limits::repetition_penalty);
   std::int64_t seed = -1;
-  fields.read("seed", seed, 0, 9e15);
+  fields.read("seed", seed, {0, 9e15});
   std::random_device random;
   settings.seed = seed >= 0 ? static_cast<std::uint64_t>(seed) : std::uint64_t{random()} << 32 | random();
-  fields.read("max_tokens", settings.options.max_tokens, 1, many);
-  fields.read("max_completion_tokens", settings.options.max_tokens, 1, many);
-  fields.read("min_tokens", settings.options.min_tokens, 0, many);
-  fields.read("n", settings.count, 1, most_choices);
+  fields.read("max_tokens", settings.options.max_tokens, limits::max_tokens);
+  fields.read("max_completion_tokens", settings.options.max_tokens, limits::max_tokens);
+  fields.read("min_tokens", settings.options.min_tokens, limits::min_tokens);
+  fields.read("n", settings.count, {1, most_choices});
   read_stops(fields, settings.stops);
   fields.refuse_unless("presence_penalty", 0);
   fields.refuse_unless("frequency_penalty", 0);
@@ -96,10 +98,10 @@ void read_sampling(Fields& fields, GenerationSettings& settings) {
 // A chat says whether, and then how many; a completion says how many.
 void read_likeliest(Fields& fields, bool is_chat, GenerationOptions& options) {
   options.likeliest = -1;
-  if (!is_chat) return fields.read("logprobs", options.likeliest, 0, most_likeliest);
+  if (!is_chat) return fields.read("logprobs", options.likeliest, {0, most_likeliest});
   const bool wants = fields.flag("logprobs");
   std::int64_t likeliest = 0;
-  fields.read("top_logprobs", likeliest, 0, most_likeliest);
+  fields.read("top_logprobs", likeliest, {0, most_likeliest});
   if (wants) options.likeliest = likeliest;
 }
 
@@ -162,17 +164,9 @@ void read_completion(Fields& fields, const Generator& generator, Request& reques
   request.prompts = prompts_in(fields, generator);
 }
 
-void require_room(const Request& request, const LanguageModel& model) {
-  for (const auto& prompt : request.prompts) {
-    if (prompt.empty()) refuse("the prompt is empty");
-    const bool fits = request.settings.options.slides || model.longest() == 0 || std::ssize(prompt) <= model.longest();
-    if (!fits) {
-      refuse(c10::str("the prompt has ", prompt.size(), " tokens, and the model has positions for ", model.longest()));
-    }
-    if (std::ranges::any_of(prompt, [&](TokenId token) { return token >= model.vocabulary(); })) {
-      refuse(c10::str("a token of the prompt is not in the model's vocabulary, 0 to ", model.vocabulary() - 1));
-    }
-  }
+// Before the answer begins, because a stream has sent its status by then.
+void require_possible(const Request& request, const LanguageModel& model) {
+  for (const auto& prompt : request.prompts) require_readable(model, prompt, request.settings.options.slides);
   const auto choices = std::ssize(request.prompts) * request.settings.count;
   if (choices > most_choices)
     refuse(c10::str("the request asks for ", choices, " texts, and ", most_choices, " are the most"));
@@ -267,7 +261,7 @@ Request read_request(const Body& body, bool is_chat, const GenerationSettings& d
   }
   is_chat ? read_chat(fields, generator, request) : read_completion(fields, generator, request);
   fields.refuse_others();
-  require_room(request, generator.model());
+  require_possible(request, generator.model());
   return request;
 }
 

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <filesystem>
 
+#include "text/files/tokenizer_beside.h"
 #include "text/jinja/operations.h"
 #include "text/unicode/unicode.h"
 
@@ -17,8 +18,6 @@ namespace fs = std::filesystem;
 
 constexpr std::uint64_t largest = 16'000'000;  // bytes
 constexpr std::size_t deepest = 64;
-constexpr const char* tokens[] = {"bos_token", "eos_token", "unk_token", "sep_token",
-                                  "pad_token", "cls_token", "mask_token"};
 
 OrderedJson object_in(const fs::path& path) {
   std::error_code none;
@@ -44,7 +43,7 @@ bool has_no_defaults(const OrderedJson& config) {
 OrderedJson variables_of(const fs::path& folder, const OrderedJson& config, const std::string& source) {
   const auto map = object_in(folder / "special_tokens_map.json");
   auto variables = OrderedJson::object();
-  for (const auto* name : tokens) {
+  for (const auto* name : special_names) {
     // As in transformers, the map goes first, unless tokenizer_config.json has all tokens.
     const bool maps = map.contains(name) && !config.contains("added_tokens_decoder");
     const auto& from = maps ? map : config;

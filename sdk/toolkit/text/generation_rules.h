@@ -7,9 +7,6 @@
 
 namespace vernier {
 
-// Throws Error as Generation::add() does.
-void require_readable(const LanguageModel& model, const std::vector<TokenId>& text, bool slides);
-
 // The scores [vocabulary] without tokens that end a text, if it has too few new tokens (made) or is too short (size).
 torch::Tensor without_ends(const torch::Tensor& scores, const GenerationOptions& options, std::int64_t made,
                            std::int64_t size);

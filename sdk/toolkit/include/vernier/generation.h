@@ -112,6 +112,10 @@ struct GeneratedToken {
   std::vector<std::pair<TokenId, double>> likeliest = {};  // the likeliest first
 };
 
+// Throws Error if a text is not what the model can continue: if it is empty, is too long, or has a token that is not in
+// the vocabulary. slides: as in GenerationOptions.
+VERNIER_API void require_readable(const LanguageModel& model, const std::vector<TokenId>& text, bool slides);
+
 // Continues several texts at a time, with one forward pass for a token of each. A text that ends makes room for another
 // one. In exact arithmetic no text depends on the others; kernels may round otherwise for other numbers of rows.
 //
@@ -126,7 +130,7 @@ class VERNIER_API Generation {
   };
   Generation(LanguageModel& model, GenerationOptions options, torch::Device device);
   // Begins texts behind one prompt. All random numbers come from the generator, which is on the CPU; the texts draw in
-  // turn. Throws Error if the prompt is empty, is too long already, or has a token that is not in the vocabulary.
+  // turn. Throws as require_readable().
   void add(const std::vector<TokenId>& prompt, const at::Generator& generator, std::vector<Text> texts);
   std::size_t size() const { return rows_.size(); }  // of texts that have not ended
   void step();

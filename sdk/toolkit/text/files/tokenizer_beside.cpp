@@ -18,8 +18,6 @@ namespace fs = std::filesystem;
 
 constexpr std::uint64_t most_bytes_of_part = 1'000'000'000;
 constexpr std::size_t deepest_part = 16;
-constexpr const char* special_names[] = {"bos_token", "eos_token", "unk_token", "sep_token",
-                                         "pad_token", "cls_token", "mask_token"};
 
 // A file of the folder; null without one.
 class Beside {
@@ -43,11 +41,6 @@ class Beside {
   std::string path_;
   std::optional<ParsedJson> json_;
 };
-
-// A text, or an object that has it as `content`.
-std::string text_of_token(const JsonPart& token) {
-  return token.json().is_object() ? token.member("content").text() : token.text();
-}
 
 class FilesBeside {
  public:
@@ -250,6 +243,10 @@ class FilesBeside {
 };
 
 }  // namespace
+
+std::string text_of_token(const JsonPart& token) {
+  return token.json().is_object() ? token.member("content").text() : token.text();
+}
 
 ParsedJson read_tokenizer_part(const std::string& path, const std::string& what) {
   const auto text = read_data_file(path, most_bytes_of_part);

@@ -8,6 +8,13 @@
 
 namespace vernier {
 
+// The special tokens that transformers gives names of their own.
+constexpr const char* special_names[] = {"bos_token", "eos_token", "unk_token", "sep_token",
+                                         "pad_token", "cls_token", "mask_token"};
+
+// A text, or an object that has it as `content`.
+std::string text_of_token(const JsonPart& token);
+
 // Parses a file of a tokenizer's folder. what: for errors.
 ParsedJson read_tokenizer_part(const std::string& path, const std::string& what);
 

@@ -34,9 +34,7 @@ void read_lines(TokenizerFile& file) {
 
 TokenId special(TokenizerFile& file, const JsonPart& config, const char* key, const char* otherwise) {
   const auto given = config.member(key);
-  const auto text = given.is_null()            ? std::string(otherwise)
-                    : given.json().is_object() ? given.member("content").text()
-                                               : given.text();
+  const auto text = given.is_null() ? std::string(otherwise) : text_of_token(given);
   const auto found = file.vocabulary.find(text);
   if (found == file.vocabulary.end()) refuse("'" + file.path + "' lacks the token " + in_quotes(text));
   file.added.push_back({.id = found->second, .text = text, .is_special = true});

@@ -116,7 +116,7 @@ const Value* find(const Map& map, const Value& key);
 // The characters of a text in UTF-8.
 std::vector<std::string_view> characters_of(std::string_view text);
 bool is_white(char32_t code);  // for Python's str.strip()
-// The first byte of a character, by its number; the size of the text if there is none.
+// The place at which a character begins, by its number; the size of the text if there is none.
 std::size_t place_of(std::string_view text, std::int64_t number);
 // Without white space or, if it is given, without these characters at its ends.
 std::string stripped(std::string_view text, bool left, bool right, const std::string* characters = nullptr);
