@@ -176,6 +176,8 @@ TEST_CASE("tokenizer folder: files that are missing or no JSON") {
   };
   const auto vocab = read_text(oracles + "gpt2_files/vocab.json");
   const auto gpt2 = read_text(oracles + "gpt2/tokenizer.json"), bert = read_text(oracles + "bert/tokenizer.json");
+  auto lower = Json::parse(gpt2);
+  lower["normalizer"] = {{"type", "Lowercase"}};
   const auto sentence_piece = read_text(oracles + "sp_bpe/tokenizer.model");
   const Case cases[] = {
       {{}, "'FOLDER' has no tokenizer: neither tokenizer.json, vocab.json and merges.txt, tokenizer.model, tekken"},
@@ -200,6 +202,8 @@ TEST_CASE("tokenizer folder: files that are missing or no JSON") {
       {{{"vocab.txt", "a\na\n"}}, "'FOLDER/vocab.txt': line 2 is a token that is there already"},
       {{{"tokenizer.json", bert}, {"tokenizer_config.json", "{\"do_lower_case\": false}"}},
        "'FOLDER/tokenizer_config.json': `do_lower_case` is not what the normalizer of the tokenizer does"},
+      {{{"tokenizer.json", lower.dump()}, {"tokenizer_config.json", "{\"tokenizer_class\": \"GPT2TokenizerFast\"}"}},
+       "'FOLDER/tokenizer_config.json': `tokenizer_class` is 'GPT2TokenizerFast', which has no normalizer in"},
       {{{"tokenizer.json", gpt2}, {"tokenizer_config.json", "{\"do_lower_case\": true}"}},
        "'FOLDER/tokenizer_config.json': `do_lower_case` is not what the normalizer of the tokenizer does"},
       {{{"tokenizer.model", sentence_piece}, {"tokenizer_config.json", "{\"tokenizer_class\": \"T5Tokenizer\"}"}},
@@ -255,7 +259,7 @@ TEST_CASE("tokenizer folder: steps that make ever more of a text end in one line
   }
 }
 
-TEST_CASE("tokenizer folder: a token with a character that stands for no byte is not a piece of bytes") {
+TEST_CASE("tokenizer folder: a token with a character that stands for no byte never matches bytes") {
   auto json = Json::parse(read_text(oracles + "gpt2/tokenizer.json"));
   json["model"]["ignore_merges"] = true;
   const TemporaryFolder folder;

@@ -189,6 +189,10 @@ class FilesBeside {
     const bool is_gpt2 = name == "GPT2Tokenizer" || name == "GPT2TokenizerFast";
     const auto space = config_.member("add_prefix_space");
     if (is_json) {
+      if (is_gpt2 && !kind.is_null() && file_.is_byte_level && !file_.normalizer.empty()) {
+        kind.refuse("is '" + name + "', which has no normalizer in transformers 5, and tokenizer.json has one; name " +
+                    "PreTrainedTokenizerFast here, which uses it, or take it out of tokenizer.json");
+      }
       if (!is_gpt2 || !file_.is_byte_level || space.is_null()) return;
       if (config_.part().flag("add_prefix_space", false) == adds_space()) return;
       space.refuse("differs from `pre_tokenizer.add_prefix_space` of tokenizer.json; make them equal");
