@@ -55,6 +55,13 @@ OrderedJson variables_of(const fs::path& folder, const OrderedJson& config, cons
              ", which is not named there; add it, or null for none");
     }
   }
+  for (const auto& [name, token] : config.items()) {
+    if (is_model_token(name, token.is_string())) variables[name] = token;
+  }
+  const auto named = config.value("extra_special_tokens", OrderedJson());
+  if (named.is_object()) {
+    for (const auto& [name, token] : named.items()) variables[name] = text_of_token(token);
+  }
   return variables;
 }
 

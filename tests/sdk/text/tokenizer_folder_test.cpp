@@ -283,6 +283,19 @@ TEST_CASE("tokenizer folder: tokenizer_config.json names the token that ends a t
   }
 }
 
+TEST_CASE("tokenizer folder: tokens with names of the model are special ones") {
+  const auto gpt2 = read_text(oracles + "gpt2/tokenizer.json");
+  for (const auto* config : {R"({"image_token": "a"})", R"({"extra_special_tokens": {"image": "a"}})",
+                             R"({"extra_special_tokens": ["a"]})", R"({"additional_special_tokens": ["a"]})"}) {
+    CAPTURE(std::string(config));
+    const TemporaryFolder folder;
+    folder.write("tokenizer.json", gpt2);
+    folder.write("tokenizer_config.json", config);
+    const auto tokenizer = vernier::open_tokenizer(folder.path());
+    CHECK(tokenizer->decode(tokenizer->encode("banana")) == "bnn");
+  }
+}
+
 TEST_CASE("tokenizer folder: vocab.json and merges.txt are used as their class has it") {
   const TemporaryFolder folder;
   for (const char* name : {"vocab.json", "merges.txt"}) folder.write(name, read_text(oracles + "gpt2_files/" + name));

@@ -158,9 +158,17 @@ class FilesBeside {
     for (const auto* name : special_names) {
       if (const auto token = named(name); !token.is_null()) use(token, text_of_token(token));
     }
+    for (const auto& [name, value] : config_.part().json().items()) {
+      if (is_model_token(name, value.is_string()))
+        use({config_.path(), value, name}, value.template get<std::string>());
+    }
     for (const auto* from : {&config_, &map_}) {
-      const auto more = from->member("additional_special_tokens");
-      for (std::size_t i = 0; i < more.size(); ++i) use(more[i], text_of_token(more[i]));
+      for (const char* list : {"additional_special_tokens", "extra_special_tokens"}) {
+        for (const auto& [name, value] : from->member(list).json().items()) {
+          const JsonPart token(from->path(), value, list);
+          use(token, text_of_token(token));
+        }
+      }
     }
   }
 
@@ -247,6 +255,10 @@ class FilesBeside {
 };
 
 }  // namespace
+
+bool is_model_token(const std::string& name, bool is_text) {
+  return is_text && name.ends_with("_token") && std::ranges::find(special_names, name) == std::end(special_names);
+}
 
 std::string text_of_token(const JsonPart& token) {
   return token.json().is_object() ? token.member("content").text() : token.text();

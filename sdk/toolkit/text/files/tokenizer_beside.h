@@ -12,6 +12,9 @@ namespace vernier {
 constexpr const char* special_names[] = {"bos_token", "eos_token", "unk_token", "sep_token",
                                          "pad_token", "cls_token", "mask_token"};
 
+// True for a special token that a model has under a name of its own, such as "image_token".
+bool is_model_token(const std::string& name, bool is_text);
+
 // A text, or an object that has it as `content`.
 std::string text_of_token(const JsonPart& token);
 
