@@ -329,7 +329,7 @@ TEST_CASE("compare: what is refused, fails or diverges has its row, and the othe
 
 TEST_CASE("compare: Ctrl-C ends the run in work, prints what is done, and the same command goes on") {
   Compared place;
-  const Words command = {"compare", "run.toml", "other.toml", "--seeds", "1", "--steps", "20000", "--output", "c"};
+  const Words command = {"compare", "run.toml", "other.toml", "--seeds", "1", "--steps", "6000", "--output", "c"};
   Program program(command, place.folder.path());
   REQUIRE(program.wait_for(place.at("c/run/seed-1/summary.json")));
   REQUIRE(program.wait_for(place.at("c/other/seed-1/losses.jsonl")));
