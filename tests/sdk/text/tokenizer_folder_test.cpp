@@ -202,6 +202,8 @@ TEST_CASE("tokenizer folder: files that are missing or no JSON") {
       {{{"vocab.txt", "a\na\n"}}, "'FOLDER/vocab.txt': line 2 is a token that is there already"},
       {{{"tokenizer.json", bert}, {"tokenizer_config.json", "{\"do_lower_case\": false}"}},
        "'FOLDER/tokenizer_config.json': `do_lower_case` is not what the normalizer of the tokenizer does"},
+      {{{"tokenizer.json", lower.dump()}, {"tokenizer_config.json", "{\"tokenizer_class\": \"Qwen2Tokenizer\"}"}},
+       "'FOLDER/tokenizer_config.json': `tokenizer_class` is 'Qwen2Tokenizer', whose normalizer is NFC in"},
       {{{"tokenizer.json", lower.dump()}, {"tokenizer_config.json", "{\"tokenizer_class\": \"GPT2TokenizerFast\"}"}},
        "'FOLDER/tokenizer_config.json': `tokenizer_class` is 'GPT2TokenizerFast', which has no normalizer in"},
       {{{"tokenizer.json", gpt2}, {"tokenizer_config.json", "{\"do_lower_case\": true}"}},

@@ -191,12 +191,19 @@ class FilesBeside {
     config_.member(flag).refuse(std::string("is true, and no file names the token ") + name);
   }
 
+  static bool is_form_c(const NormalStep& step) { return step.kind == NormalStep::Kind::form_c; }
+
   // The class decides how vocab.json is used, and GPT-2's puts a space before a text by a flag of its own.
   void read_class(const JsonPart& kind, bool is_json) {
     const auto name = kind.is_null() ? std::string("GPT2Tokenizer") : kind.text();
     const bool is_gpt2 = name == "GPT2Tokenizer" || name == "GPT2TokenizerFast";
+    const bool is_qwen2 = name == "Qwen2Tokenizer" || name == "Qwen2TokenizerFast";
     const auto space = config_.member("add_prefix_space");
     if (is_json) {
+      if (is_qwen2 && file_.is_byte_level && !(file_.normalizer.size() == 1 && is_form_c(file_.normalizer[0]))) {
+        kind.refuse("is '" + name + "', whose normalizer is NFC in transformers 5, and that of tokenizer.json is " +
+                    "another; name PreTrainedTokenizerFast here, which uses it, or write NFC there");
+      }
       if (is_gpt2 && !kind.is_null() && file_.is_byte_level && !file_.normalizer.empty()) {
         kind.refuse("is '" + name + "', which has no normalizer in transformers 5, and tokenizer.json has one; name " +
                     "PreTrainedTokenizerFast here, which uses it, or take it out of tokenizer.json");
@@ -205,7 +212,7 @@ class FilesBeside {
       if (config_.part().flag("add_prefix_space", false) == adds_space()) return;
       space.refuse("differs from `pre_tokenizer.add_prefix_space` of tokenizer.json; make them equal");
     }
-    if (name == "Qwen2Tokenizer" || name == "Qwen2TokenizerFast") {
+    if (is_qwen2) {
       file_.pieces = {{.kind = PieceStep::Kind::rule, .rule = PieceRule::qwen2}};
       file_.normalizer = {{.kind = NormalStep::Kind::form_c}};
     } else if (!is_gpt2) {
