@@ -159,8 +159,9 @@ class FilesBeside {
       if (const auto token = named(name); !token.is_null()) use(token, text_of_token(token));
     }
     for (const auto& [name, value] : config_.part().json().items()) {
-      if (is_model_token(name, value.is_string()))
-        use({config_.path(), value, name}, value.template get<std::string>());
+      if (!is_model_token(name, value)) continue;
+      const JsonPart token(config_.path(), value, name);
+      use(token, text_of_token(token));
     }
     for (const auto* from : {&config_, &map_}) {
       for (const char* list : {"additional_special_tokens", "extra_special_tokens"}) {
@@ -176,7 +177,8 @@ class FilesBeside {
   void read_special() {
     for_each_special([&](const JsonPart& token, const std::string& text) {
       const auto id = adder_.id_of(text);
-      if (!id) token.refuse("is not in the vocabulary");
+      if (!id)
+        token.refuse("is not in the vocabulary; take it out here, or add it to `added_tokens` of tokenizer.json");
       AddedToken added;
       added.id = *id;
       added.text = text;
@@ -263,8 +265,10 @@ class FilesBeside {
 
 }  // namespace
 
-bool is_model_token(const std::string& name, bool is_text) {
-  return is_text && name.ends_with("_token") && std::ranges::find(special_names, name) == std::end(special_names);
+bool is_model_token(const std::string& name, const Json& value) {
+  const bool is_token =
+      value.is_string() ? value != "" : value.is_object() && value.value("__type", "") == "AddedToken";
+  return is_token && name.ends_with("_token") && std::ranges::find(special_names, name) == std::end(special_names);
 }
 
 std::string text_of_token(const JsonPart& token) {

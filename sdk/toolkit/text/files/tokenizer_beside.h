@@ -13,7 +13,7 @@ constexpr const char* special_names[] = {"bos_token", "eos_token", "unk_token", 
                                          "pad_token", "cls_token", "mask_token"};
 
 // True for a special token that a model has under a name of its own, such as "image_token".
-bool is_model_token(const std::string& name, bool is_text);
+bool is_model_token(const std::string& name, const Json& value);
 
 // A text, or an object that has it as `content`.
 std::string text_of_token(const JsonPart& token);
