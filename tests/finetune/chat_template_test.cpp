@@ -53,7 +53,7 @@ TEST_CASE("oracle chat templates: texts are those of transformers, and what it r
 TEST_CASE("chat templates: a wrong template, and one that takes too long, ends in one line with its place") {
   const std::vector<std::pair<std::string, std::string>> cases = {
       {"a\n{% for x in y %}", "line 2: endfor is missing"},
-      {"{% if x %}{% endfor %}", "the statement endfor is not supported"},
+      {"{% if x %}{% endfor %}", "endfor does not end the block that is open here"},
       {"{{ x", "a tag has no end"},
       {"{{ 'x }}", "a text has no closing quote"},
       {"{{ x ! }}", "'!' is not a part of Jinja"},
@@ -85,6 +85,7 @@ TEST_CASE("chat templates: a wrong template, and one that takes too long, ends i
       {"{{ 'a\nb' | indent(-1) }}", "an indentation must be from 0 to 1000"},
       {"{{ 'a\nb' | indent(99999999999) }}", "an indentation must be from 0 to 1000"},
       {"{{ [1] | tojson(indent=99999999999) }}", "an indentation must be from 0 to 1000"},
+      {"{% for i in [1] %}{% generation %}{{ i }}{% endfor %}", "endfor does not end the block that is open here"},
       {"{{ 4 is divisibleby(0) }}", "a division by 0"},
       {"{{ (-9223372036854775807 - 1) | abs }}", "a number is too large"},
       {"{{ (-9223372036854775807 - 1) // -1 }}", "a number is too large"},

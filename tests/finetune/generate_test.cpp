@@ -177,6 +177,8 @@ TEST_CASE("generate: mistakes end in one line") {
       {{"out", "--listen", "127.0.0.1:0", "--length-penalty", "2"}, "--length-penalty and --listen do not go together"},
       {{"out", "--listen", "127.0.0.1:0", "--seed", "2"}, "a request has its own \"seed\""},
       {{"out", "--chat", "--prompt", "[]"}, "\"messages\" must be an array"},
+      {{"out", "--chat", "--prompt", R"([{"role": "user"}])"}, "message 1 has no text in \"content\""},
+      {{"out", "--chat", "--prompt", R"([{"role": "user", "content": "a"})"}, "--prompt begins as JSON, and is not"},
       {{"out", "--input", "deep.jsonl"}, "deep.jsonl:1: must be a JSON object"},
       {{"out", "--input", "deeper.jsonl"}, "deeper.jsonl:1: must be a JSON object"},
       {{"out", "--input", "torn.jsonl", "--output", "o"}, "torn.jsonl:1: must be a JSON object"},

@@ -129,7 +129,7 @@ TEST_CASE("whole model: an answer ends where the messages of its chat ended") {
   CHECK(run.err.find("the model's folder has no template for chats") != std::string::npos);
   run.folder.write("tok/chat_template.jinja", "{{ '<|start_header_id|>' + messages[0].role }}");
   CHECK(run.train({"--quiet", "--set", "task.chat=chatml"}) == 2);
-  CHECK_MESSAGE(run.err.find("is not that of chat = \"chatml\"; set chat = \"llama3\"") != std::string::npos, run.err);
+  CHECK_MESSAGE(run.err.find("has a chat template of its own; set chat = \"auto\"") != std::string::npos, run.err);
   CHECK(is_one_line(run.err));
   const std::string own =
       "{% for m in messages %}{{ '<|im_start|>' + m.role[0] + '<|im_start|>' + m.content }}"
@@ -145,6 +145,11 @@ TEST_CASE("whole model: an answer ends where the messages of its chat ended") {
   // The folder's template takes the place of a style.
   CHECK_MESSAGE(run.train({"--quiet", "--set", "run.output=own"}) == 0, run.err);
   CHECK(run.generated("own", "a", {"--chat"}) == "abc never\n");
+  CHECK(run.train({"--set", "run.output=cut", "--set", "run.steps=1", "--set", "task.context=10"}) == 0);
+  CHECK_MESSAGE(
+      run.err.find("8 chats by the folder's template, 0 prompts; 8 are longer than context = 10, and lose what "
+                   "they would learn behind it; answers end with <|im_end|>") != std::string::npos,
+      run.err);
   run.called({"export", "own", "--format", "huggingface", "--output", "own-model"});
   CHECK(read_text(run.at("own-model/chat_template.jinja")) == own);
   CHECK(nlohmann::json::parse(read_text(run.at("own-model/generation_config.json")))["eos_token_id"] ==

@@ -82,6 +82,9 @@ def tokenizer_of(style, tokens):
     """The tokenizer of a folder, with more special tokens behind its own."""
     with open(os.path.join(HERE, "tokenizers", style, "tokenizer.json"), encoding="utf-8") as file:
         spec = json.load(file)
+    if style == "gpt2":  # as GPT-2 has it: one token for two line breaks, which a text beside them divides
+        spec["model"]["vocab"]["ĊĊ"] = len(spec["model"]["vocab"])
+        spec["model"]["merges"].append(["Ċ", "Ċ"])
     first = max([len(spec["model"]["vocab"]) - 1] + [token["id"] for token in spec["added_tokens"]]) + 1
     for place, content in enumerate(tokens):
         spec["added_tokens"].append(

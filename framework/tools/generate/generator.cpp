@@ -54,6 +54,10 @@ struct Generator::Texts {
 Generator::Generator(LanguageModel& model, torch::Device device, const std::string& tokenizer,
                      const std::atomic<int>& stop_signal)
     : model_(model), device_(device), codec_(model, tokenizer), stop_signal_(stop_signal) {
+  if (const auto end = codec_.end_of_text()) ends_.push_back(*end);
+  for (const auto& word : model.end_words()) {
+    if (const auto end = codec_.id(word)) ends_.push_back(*end);
+  }
   const auto folder = tokenizer.empty() ? model.tokenizer_folder() : tokenizer;
   if (const auto own = model.chat_template(); !own.empty()) {
     chats_ = std::make_unique<const ChatTemplate>(own, "the style of the model's chats");
@@ -84,10 +88,7 @@ std::vector<TokenId> Generator::tokens_of(const OrderedJson& object, const std::
 
 GenerationOptions Generator::options_of(const GenerationSettings& settings) const {
   auto options = settings.options;
-  if (const auto end = codec_.end_of_text()) options.ends.push_back(*end);
-  for (const auto& word : model_.end_words()) {
-    if (const auto end = codec_.id(word)) options.ends.push_back(*end);
-  }
+  options.ends.insert(options.ends.end(), ends_.begin(), ends_.end());
   for (const auto& stop : settings.stops) {
     if (const auto token = codec_.special(stop)) options.ends.push_back(*token);
   }

@@ -77,6 +77,7 @@ class Generator {
   torch::Device device_;
   Codec codec_;
   std::unique_ptr<const ChatTemplate> chats_;
+  std::vector<TokenId> ends_;  // tokens that end every text
   const std::atomic<int>& stop_signal_;
 };
 

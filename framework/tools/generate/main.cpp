@@ -140,7 +140,13 @@ vernier::OrderedJson prompt_of(const po::variables_map& given) {
   if (prompt == "-") prompt = {std::istreambuf_iterator<char>(std::cin), {}};
   if (given.count("chat") == 0) return {{"prompt", prompt}};
   auto messages = vernier::parse_ordered_json(prompt, vernier::deepest_prompt);
-  if (!messages.is_array()) messages = {{{"role", "user"}, {"content", prompt}}};
+  if (!messages.is_array()) {
+    if (prompt.starts_with("[{") || prompt.starts_with("{\"role\"")) {
+      vernier::refuse("--prompt begins as JSON, and is not an array of messages, such as " +
+                      std::string(R"([{"role": "user", "content": "Two and two?"}])"));
+    }
+    messages = {{{"role", "user"}, {"content", prompt}}};
+  }
   return {{"messages", messages}};
 }
 

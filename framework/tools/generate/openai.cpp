@@ -105,10 +105,16 @@ void read_likeliest(Fields& fields, bool is_chat, GenerationOptions& options) {
   if (wants) options.likeliest = likeliest;
 }
 
-// Text parts become one text, since most templates take no parts.
+// Text parts become one text, since most templates take no parts, and a developer's message is the system's. Other
+// roles than templates know would vanish in most of them.
 Body plain(Body messages) {
   if (!messages.is_array()) return messages;
   for (auto& message : messages) {
+    const auto role = message.is_object() ? message.value("role", Body()) : Body();
+    if (role == "developer") message["role"] = "system";
+    const bool is_known = role == "developer" || role == "system" || role == "user" || role == "assistant";
+    if (role.is_string() && !is_known)
+      Fields::fail("messages", "has the role " + role.dump() + ", and takes system, developer, user and assistant");
     const bool has_parts = message.is_object() && message.contains("content") && message["content"].is_array();
     if (!has_parts) continue;
     std::string text;

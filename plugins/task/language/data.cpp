@@ -191,33 +191,44 @@ std::vector<DatasetPtr> Data::texts_of(const std::vector<std::string>& files, Mo
   for (const auto& file : files) {
     const bool had_chats = std::exchange(model.has_chats, false);
     all.push_back(text_of(file, *tokenizer, texts, model));
-    if (model.has_chats && chat_ != "auto") require_chat_style(folder, is_chatml());
+    if (model.has_chats && chat_ != "auto") require_chat_style(folder, own_template());
     model.has_chats = model.has_chats || had_chats;
+  }
+  if (model.has_chats) {
+    const auto end = vernier::end_of_answer(*tokenizer, texts);
+    model.note(end.empty() ? "no token ends an answer, so generation will not stop there" : "answers end with " + end);
   }
   return all;
 }
 
 vernier::LanguageDataOptions Data::texts_for(const std::string& folder) const {
   auto texts = texts_;
-  if (chat_ == "auto" && vernier::has_chat_template(folder)) texts.template_folder = folder;
+  if (chat_ == "auto" && !vernier::chat_template_of(folder).empty()) texts.template_folder = folder;
   return texts;
 }
 
 DatasetPtr Data::text_of(const std::string& file, const vernier::Tokenizer& tokenizer,
                          const vernier::LanguageDataOptions& texts, Model& model) const {
-  const auto by_template = texts.template_folder.empty() ? "" : " by the folder's template";
+  const auto style = [&](std::int64_t chats) {
+    if (chats == 0) return "";
+    return !texts.template_folder.empty() ? " by the folder's template" : is_chatml() ? " as ChatML" : " as Llama 3";
+  };
   if (are_pairs_) {
     const auto data = vernier::read_preference_data(tokenizer, file, texts);
     model.has_chats = data.chats > 0;
     model.note(c10::str(file, ": ", data.dataset->size(), " pairs of answers, ", data.left_out, " left out; ",
-                        data.chats, " of chats", data.chats > 0 ? by_template : ""));
+                        data.chats, " of chats", style(data.chats)));
     return data.dataset;
   }
   const auto data = vernier::read_language_data(tokenizer, file, texts);
   model.has_chats = data.chats > 0;
   model.note(c10::str(file, ": ", data.texts, " texts in ", data.dataset->size(), " rows, ", data.tokens, " tokens, ",
                       data.learned, " learned, ", data.left_out, " texts left out; ", data.chats, " chats",
-                      data.chats > 0 ? by_template : "", ", ", data.prompts, " prompts"));
+                      style(data.chats), ", ", data.prompts, " prompts"));
+  if (data.cut > 0) {
+    model.note(
+        c10::str(data.cut, " are longer than context = ", context_, ", and lose what they would learn behind it"));
+  }
   return data.dataset;
 }
 
@@ -310,7 +321,10 @@ std::string Data::end_of_answer(const std::string& folder) const {
 }
 
 std::string Data::chat_template(const std::string& folder) const {
-  if (!texts_for(folder).template_folder.empty()) return "";
+  return texts_for(folder).template_folder.empty() ? own_template() : "";
+}
+
+std::string Data::own_template() const {
   if (is_chatml()) {
     return "{% for m in messages %}{{ '<|im_start|>' + m.role + '\\n' + m.content + '<|im_end|>\\n' }}{% endfor %}"
            "{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}";

@@ -59,6 +59,7 @@ class Data {
   std::string checksum_of_tokenizer(const std::string& model) const;
   std::vector<vernier::DatasetPtr> read(const std::vector<std::string>& files, Model& model) const;
   std::vector<vernier::DatasetPtr> texts_of(const std::vector<std::string>& files, Model& model) const;
+  std::string own_template() const;                                         // of the style
   vernier::LanguageDataOptions texts_for(const std::string& folder) const;  // of the tokenizer
   vernier::DatasetPtr text_of(const std::string& file, const vernier::Tokenizer& tokenizer,
                               const vernier::LanguageDataOptions& texts, Model& model) const;

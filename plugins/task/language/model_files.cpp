@@ -6,6 +6,7 @@
 #include <vernier/data_file.h>
 #include <vernier/error.h>
 #include <vernier/json_text.h>
+#include <vernier/language_data.h>
 #include <vernier/tokenizer.h>
 
 #include <algorithm>
@@ -41,23 +42,6 @@ void take(vernier::State& files, const fs::path& folder, const std::string& name
   std::error_code none;
   if (!fs::is_regular_file(folder / name, none)) return;
   put_text(files, name, vernier::read_data_file((folder / name).string(), largest_file));
-}
-
-// The template of a folder for chats, or ""; several in one file behind each other.
-std::string chat_template_of(const fs::path& folder) {
-  std::error_code none;
-  if (const auto path = folder / "chat_template.jinja"; fs::is_regular_file(path, none)) {
-    return vernier::read_data_file(path.string(), largest_file);
-  }
-  std::string all;
-  for (const auto* name : {"chat_template.json", "tokenizer_config.json"}) {
-    if (!fs::is_regular_file(folder / name, none)) continue;
-    const auto json = Json::parse(vernier::read_data_file((folder / name).string(), largest_file), nullptr, false);
-    if (!json.is_object() || !json.contains("chat_template")) continue;
-    const auto& value = json["chat_template"];
-    all += value.is_string() ? value.get<std::string>() : value.is_null() ? "" : vernier::json_text(value, -1, true);
-  }
-  return all;
 }
 
 }  // namespace
@@ -154,12 +138,6 @@ void add_tokens(vernier::State& files, const std::vector<std::string>& words) {
   put_text(files, "config.json", vernier::json_text(config, 2) + "\n");
 }
 
-void add_chat_template(vernier::State& files, const std::string& text) {
-  constexpr const char* name = "chat_template.jinja";
-  if (files.has(name) || text_of(files, "tokenizer_config.json").find("\"chat_template\"") != std::string::npos) return;
-  put_text(files, name, text);
-}
-
 ModelFolder::ModelFolder(const vernier::State& files) {
   auto name = (fs::temp_directory_path() / "vernier-model-XXXXXX").string();
   if (::mkdtemp(name.data()) == nullptr) {
@@ -180,15 +158,10 @@ ModelFolder::~ModelFolder() {
   fs::remove_all(path_, none);
 }
 
-void require_chat_style(const std::string& folder, bool is_chatml) {
-  const auto text = chat_template_of(folder);
-  const bool has_chatml = text.find("<|im_start|>") != std::string::npos;
-  const bool has_llama3 = text.find("<|start_header_id|>") != std::string::npos;
-  if (text.empty() || (is_chatml ? has_chatml : has_llama3)) return;
-  vernier::refuse(
-      "the chat template of " + folder + " is not that of chat = \"" + (is_chatml ? "chatml" : "llama3") + "\"; " +
-      (has_chatml || has_llama3 ? std::string("set chat = \"") + (has_chatml ? "chatml" : "llama3") + "\""
-                                : "write the chats as prompt and completion, in the words of that template"));
+void require_chat_style(const std::string& folder, const std::string& own) {
+  const auto text = vernier::chat_template_of(folder);
+  if (text.empty() || text == own) return;
+  vernier::refuse(folder + " has a chat template of its own; set chat = \"auto\", which writes chats by it");
 }
 
 }  // namespace language

@@ -16,9 +16,6 @@ std::string text_of(const vernier::State& files, const std::string& name);
 void put_text(vernier::State& files, const std::string& name, const std::string& text);
 void write_model_files(const vernier::State& files, const std::filesystem::path& folder);
 
-// Writes the template of chats, if the files have none.
-void add_chat_template(vernier::State& files, const std::string& text);
-
 // Adds a token to those that end a text by generation_config.json.
 void add_end(vernier::State& files, std::int64_t token);
 
@@ -39,7 +36,7 @@ class ModelFolder {
   std::filesystem::path path_;
 };
 
-// Throws Error if the folder has a template for chats that writes them in another way.
-void require_chat_style(const std::string& folder, bool is_chatml);
+// Throws Error if the folder has another template for chats than the style's own.
+void require_chat_style(const std::string& folder, const std::string& own);
 
 }  // namespace language

@@ -128,10 +128,12 @@ void PublishedTask::learn(const Data::Sets& sets) {
   set_learned(std::move(facts));
 }
 
-// A program that uses the model gives it texts, so of pairs these are the chosen answers.
+// A program that uses the model gives it tokens of one text: of packed rows neither positions nor segments, and of
+// pairs the chosen answers.
 vernier::Batch PublishedTask::example(std::int64_t samples) const {
   auto batch = SupervisedTask::example(samples);
-  if (preferences_.are_learned()) batch.tensors = {batch.tensors[0].select(1, 0).contiguous()};
+  if (preferences_.are_learned()) batch.tensors[0] = batch.tensors[0].select(1, 0).contiguous();
+  batch.tensors.resize(1);
   return batch;
 }
 
@@ -169,7 +171,7 @@ void PublishedTask::load(const vernier::State& state) {
 // A batch of texts has targets in its second tensor, but for those that have none: an example for export.
 Texts PublishedTask::texts_of(const vernier::Batch& batch) const {
   const auto& tensors = batch.tensors;
-  if (!data_.packs()) return {tensors[0]};
+  if (!data_.packs() || tensors.size() == 1) return {tensors[0]};
   const std::size_t first = tensors.size() == 3 ? 1 : 2;
   return {tensors[0], tensors[first], tensors[first + 1]};
 }
@@ -231,7 +233,7 @@ std::vector<std::string> PublishedTask::end_words() const {
 void PublishedTask::write_published(const std::string& folder) const {
   auto files = files_;
   if (const auto folder = tokenizer_folder(); has_chats_ && !folder.empty()) {
-    if (const auto text = chat_template(); !text.empty()) add_chat_template(files, text);
+    if (vernier::chat_template_of(folder).empty()) put_text(files, "chat_template.jinja", chat_template());
     if (const auto end = vernier::open_tokenizer(folder)->id(data_.end_of_answer(folder))) add_end(files, *end);
   }
   write_folder(folder, files, *network_, family_.layout);

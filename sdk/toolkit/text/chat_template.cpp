@@ -56,7 +56,7 @@ OrderedJson variables_of(const fs::path& folder, const OrderedJson& config, cons
     }
   }
   for (const auto& [name, token] : config.items()) {
-    if (is_model_token(name, token.is_string())) variables[name] = token;
+    if (is_model_token(name, Json(token))) variables[name] = text_of_token(token);
   }
   const auto named = config.value("extra_special_tokens", OrderedJson());
   if (named.is_object()) {
@@ -81,7 +81,7 @@ OrderedJson with_reasoning(OrderedJson messages) {
   return messages;
 }
 
-std::string source_in(const OrderedJson& config, const std::string& path) {
+std::string source_of(const OrderedJson& config, const std::string& path) {
   if (!config.contains("chat_template") || config["chat_template"].is_null()) return "";
   const auto& given = config["chat_template"];
   if (given.is_string()) return given.get<std::string>();
@@ -106,7 +106,7 @@ Found found_in(const fs::path& folder) {
   auto config = object_in(path);
   std::error_code none;
   const bool is_file = fs::is_regular_file(file, none);
-  auto source = is_file ? read_data_file(file.string(), largest) : source_in(config, path.string());
+  auto source = is_file ? read_data_file(file.string(), largest) : source_of(config, path.string());
   return {std::move(source), (is_file ? file : path).string(), std::move(config)};
 }
 
@@ -128,8 +128,8 @@ std::optional<ChatTemplate> ChatTemplate::of_folder(const std::string& folder) {
   return ChatTemplate(source, path, variables_of(folder, config, source));
 }
 
-bool ChatTemplate::is_in(const std::string& folder) {
-  return !found_in(folder).source.empty();
+std::string ChatTemplate::source_in(const std::string& folder) {
+  return found_in(folder).source;
 }
 
 jinja::Run ChatTemplate::run(const OrderedJson& messages, bool add_generation_prompt, const OrderedJson& tools,
@@ -173,8 +173,10 @@ void require_messages(const OrderedJson& messages, const std::string& where) {
     if (!message.is_object() || !message.contains("role") || !message["role"].is_string()) {
       refuse(place + " must be an object with a text in \"role\"");
     }
-    if (!message.contains("content") || !message["content"].is_array()) continue;
-    for (const auto& part : message["content"]) {
+    const auto content = message.value("content", OrderedJson());
+    if (!content.is_string() && !content.is_array()) refuse(place + " has no text in \"content\"");
+    if (content.is_string()) continue;
+    for (const auto& part : content) {
       const auto type = part.is_object() && part.contains("type") ? part["type"] : OrderedJson();
       if (type != "text") refuse(place + " has a part of the type " + json_text(type) + ", and only texts can be read");
     }

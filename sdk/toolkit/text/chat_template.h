@@ -24,7 +24,7 @@ class VERNIER_API ChatTemplate {
   // Reads chat_template.jinja, or else tokenizer_config.json; returns nothing if neither has a template.
   static std::optional<ChatTemplate> of_folder(const std::string& folder);
 
-  static bool is_in(const std::string& folder);  // whether or not it can be read
+  static std::string source_in(const std::string& folder);  // "" if there is none
 
   // Returns the text of messages, an array of objects. add_generation_prompt: it ends where an answer begins. tools:
   // null, or an array that the template describes. Throws Error, with the line, where the template does.

@@ -288,6 +288,7 @@ TEST_CASE("language data: a long text goes on in the next row, of a prompt the r
   CHECK(prompts.learned == 16);
   CHECK(prompts.texts == 1);
   CHECK(prompts.left_out == 1);
+  CHECK(prompts.cut == 1);
 }
 
 TEST_CASE("language data: several sources by their shares, and a loader that goes on where it was") {

@@ -21,6 +21,10 @@ class Folder {
  public:
   Folder(const std::string& style, const Json& tokens) {
     auto json = Json::parse(read_text(oracles + "tokenizers/" + style + "/tokenizer.json"));
+    if (style == "gpt2") {  // one token for two line breaks, which a text beside them divides
+      json["model"]["vocab"]["\u010A\u010A"] = json["model"]["vocab"].size();
+      json["model"]["merges"].push_back({"\u010A", "\u010A"});
+    }
     auto id = json["model"]["vocab"].size();
     for (const auto& token : json["added_tokens"]) id = std::max(id, token["id"].get<std::size_t>() + 1);
     for (const auto& token : tokens) {
@@ -112,6 +116,8 @@ TEST_CASE("template chats: the end of an answer, weights, and templates that can
   };
   CHECK(end(chatml) == "<|im_end|>");
   CHECK(end("{{ messages[0].content }}: {{ messages[1].content }}") == "");
+  CHECK(end("{% for m in messages %}{% generation %}{{ m.content + '<|eos|>\n' }}{% endgeneration %}{% endfor %}") ==
+        "<|eos|>");
   CHECK(end("{{ raise_exception('no') }}") == "");
   CHECK(vernier::end_of_answer(folder.tokenizer(), {.chat = vernier::ChatStyle::llama3}) == "<|eot_id|>");
 

@@ -56,6 +56,7 @@ struct LanguageData {
   std::int64_t chats = 0;     // texts in the file that are messages
   std::int64_t prompts = 0;   // texts that are a prompt and a completion
   std::int64_t left_out = 0;  // texts without a token to learn in the first `length`
+  std::int64_t cut = 0;       // prompts and chats that are longer than a row, and lose tokens to learn
 };
 
 // Reads a file and keeps its tokens in memory: 4 bytes each. For more than memory holds, make a file of tokens with
@@ -99,8 +100,9 @@ struct PreferenceData {
 VERNIER_API PreferenceData read_preference_data(const Tokenizer& tokenizer, const std::string& path,
                                                 const LanguageDataOptions& options = {});
 
-// True if the folder has a chat template, whether or not it can be read.
-VERNIER_API bool has_chat_template(const std::string& folder);
+// Returns the chat template of a tokenizer's folder, as it stands in chat_template.jinja or tokenizer_config.json; ""
+// if there is none.
+VERNIER_API std::string chat_template_of(const std::string& folder);
 
 // Returns the added token that ends an answer of a chat, such as "<|im_end|>"; "" if the template has none.
 VERNIER_API std::string end_of_answer(const Tokenizer& tokenizer, const LanguageDataOptions& options);

@@ -137,12 +137,19 @@ LanguageData read_language_data(const Tokenizer& tokenizer, const std::string& p
       chunks.push_back(chunk);
     }
     ++(learned > 0 ? data.texts : data.left_out);
+    const bool is_cut =
+        !part.goes_on && inputs > options.length &&
+        std::find(part.is_learned.begin() + options.length + 1, part.is_learned.end(), true) != part.is_learned.end();
+    data.cut += is_cut && learned > 0 ? 1 : 0;
     data.learned += learned;
     data.chats += part.form == LanguageLine::Form::messages ? 1 : 0;
     data.prompts += part.form == LanguageLine::Form::prompt ? 1 : 0;
     part = {};
   }
-  if (chunks.empty()) refuse("'" + path + "' has no text with a token to learn");
+  if (chunks.empty()) {
+    refuse("'" + path + "' has no text with a token to learn in its first " + std::to_string(options.length) +
+           " tokens; give texts, or a larger context");
+  }
   data.dataset = std::make_shared<LanguageDataset>(path, texts.unit(), options.length, std::move(all),
                                                    packed_rows(chunks, options.length, options.packs));
   return data;

@@ -3,6 +3,7 @@
 
 #include <vernier/language_data.h>
 
+#include <algorithm>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -24,6 +25,12 @@ struct LanguageLine {
   std::string prompt{}, completion{};   // Form::prompt
   std::vector<ChatMessage> messages{};  // Form::messages
 };
+
+// How many elements two sequences have in common at their beginning.
+template <class Sequence>
+std::size_t common(const Sequence& a, const Sequence& b) {
+  return static_cast<std::size_t>(std::ranges::mismatch(a, b).in1 - a.begin());
+}
 
 struct TokenizedText {
   std::vector<TokenId> ids{};

@@ -5,7 +5,7 @@
 #include <algorithm>
 
 #include "readers/gunzip.h"
-#include "text/unicode/unicode.h"
+#include "text/jinja/values.h"
 
 namespace vernier {
 
@@ -27,11 +27,6 @@ void add(TokenizedText& text, const std::vector<TokenId>& ids, bool is_learned) 
   text.is_learned.resize(text.ids.size(), is_learned);
 }
 
-std::size_t common(const std::vector<TokenId>& a, const std::vector<TokenId>& b) {
-  const auto [end, other] = std::ranges::mismatch(a, b);
-  return static_cast<std::size_t>(end - a.begin());
-}
-
 std::string_view trimmed(std::string_view text) {
   const auto first = text.find_first_not_of(white);
   if (first == std::string_view::npos) return {};
@@ -45,25 +40,6 @@ auto at_place(const std::string& where, const Call& call) {
   } catch (const Error& error) {
     refuse(where + ": " + message(error));
   }
-}
-
-// True for what Python's str.strip() removes, which is the filter `trim` of templates.
-bool is_stripped(char32_t code) {
-  return char_classes()[code] == CharClass::white || (code >= 0x1C && code <= 0x1F);
-}
-
-std::string_view stripped(std::string_view text) {
-  while (!text.empty()) {
-    const auto [code, size] = character_at(text, 0);
-    if (!is_stripped(code)) break;
-    text.remove_prefix(size);
-  }
-  while (!text.empty()) {
-    const auto last = character_before(text, text.size());
-    if (!is_stripped(character_at(text, last).code)) break;
-    text = text.substr(0, last);
-  }
-  return text;
 }
 
 }  // namespace
@@ -220,9 +196,9 @@ TokenizedText LanguageTexts::of_messages(const std::vector<ChatMessage>& message
   if (!options_.template_folder.empty()) {
     // Texts that are not chats do not need a template that can be read.
     std::call_once(template_is_read_, [&] { template_.emplace(tokenizer_, options_.template_folder); });
-    chat = at_place(where, [&] { return template_->tokenized(messages); });
-    if (options_.learns_all) chat.is_learned.assign(chat.ids.size(), true);
-    return chat;
+    return at_place(where, [&] {
+      return template_->tokenized(messages, static_cast<std::size_t>(options_.length), options_.learns_all);
+    });
   }
   if (options_.chat == ChatStyle::llama3) add(chat, {token("<|begin_of_text|>")}, options_.learns_all);
   for (const auto& message : messages) add_message(message, chat);
@@ -239,7 +215,7 @@ void LanguageTexts::add_message(const ChatMessage& message, TokenizedText& chat)
     add(chat, {token("<|end_header_id|>")}, options_.learns_all);
   }
   const auto head = is_chatml ? role + "\n" : std::string("\n\n");
-  const auto text = head + std::string(is_chatml ? std::string_view(content) : stripped(content));
+  const auto text = head + (is_chatml ? content : jinja::stripped(content, true, true));
   const auto ids = tokenizer_.encode_plain(text, true);
   const auto of_head = common(ids, tokenizer_.encode_plain(head, true));
   const auto begin = chat.ids.size();
@@ -251,8 +227,8 @@ void LanguageTexts::add_message(const ChatMessage& message, TokenizedText& chat)
   if (is_chatml) add(chat, tokenizer_.encode_plain("\n", true), options_.learns_all);
 }
 
-bool has_chat_template(const std::string& folder) {
-  return ChatTemplate::is_in(folder);
+std::string chat_template_of(const std::string& folder) {
+  return ChatTemplate::source_in(folder);
 }
 
 std::string end_of_answer(const Tokenizer& tokenizer, const LanguageDataOptions& options) {

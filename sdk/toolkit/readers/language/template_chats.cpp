@@ -9,7 +9,10 @@ namespace vernier {
 
 namespace {
 
-// Stand for texts of messages, to see where a template puts them: characters of private use, which no text has.
+constexpr std::size_t most_messages = 1000;  // each answer takes a look at the whole chat
+
+// Stand for texts of messages, to see where a template puts them. They are characters of private use. A chat that has
+// them is refused, if they stand in the way.
 constexpr const char* mark = "\uE8F1\uE8F2\uE8F1";
 constexpr const char* other_mark = "\uE8F3\uE8F2\uE8F3";
 
@@ -24,11 +27,6 @@ OrderedJson json_of(const std::vector<ChatMessage>& messages) {
   auto all = OrderedJson::array();
   for (const auto& message : messages) all.push_back({{"role", message.role}, {"content", message.content}});
   return all;
-}
-
-template <class Sequence>
-std::size_t common(const Sequence& a, const Sequence& b) {
-  return static_cast<std::size_t>(std::ranges::mismatch(a, b).in1 - a.begin());
 }
 
 }  // namespace
@@ -69,12 +67,32 @@ TemplateChats::Range TemplateChats::bytes_of(const std::string& whole, OrderedJs
   return {begin, whole.size() - behind.size()};
 }
 
+std::size_t TemplateChats::tokens_before(std::size_t byte, const std::string& whole, const std::vector<TokenId>& ids,
+                                         bool with_cut) const {
+  const auto part = tokenizer_.encode(whole.substr(0, byte), false);
+  const auto same = common(ids, part);
+  if (same == part.size()) return same;
+  // Without what comes next, the text has other tokens at its end. Those of `ids` are counted by the bytes of their
+  // texts, from a token that both have, since a tokenizer may drop a space before the first one.
+  const auto from = same > 0 ? same - 1 : 0;
+  const auto bytes = [&](const std::vector<TokenId>& tokens, std::size_t end) {
+    return tokenizer_.decode(std::span(tokens).subspan(from, end - from), /*keep_special=*/true).size();
+  };
+  constexpr std::size_t of_broken = 8;  // a part of a character is decoded to more bytes than it has
+  const auto wanted = bytes(part, part.size());
+  auto count = same, reached = bytes(ids, same);
+  for (auto end = same + 1; end <= ids.size() && reached < wanted; ++end) {
+    const auto here = bytes(ids, end);
+    if (here <= wanted) count = end, reached = here;
+    if (here > wanted + of_broken) break;
+  }
+  return count + (with_cut && reached < wanted && count < ids.size() ? 1 : 0);
+}
+
 TemplateChats::Range TemplateChats::tokens_of(const Range& bytes, const std::string& whole,
                                               const std::vector<TokenId>& ids) const {
-  const auto before = tokenizer_.encode(whole.substr(0, bytes.first), false);
-  const auto with = tokenizer_.encode(whole.substr(0, bytes.second), false);
-  const auto first = common(ids, before), last = common(ids, with);
-  return {first, std::max(first, std::min(last + (last < with.size() ? 1 : 0), ids.size()))};
+  const auto first = tokens_before(bytes.first, whole, ids, /*with_cut=*/false);
+  return {first, std::max(first, tokens_before(bytes.second, whole, ids, /*with_cut=*/true))};
 }
 
 TemplateChats::Range TemplateChats::answer_in(const std::string& whole, const OrderedJson& messages, std::size_t number,
@@ -86,24 +104,33 @@ TemplateChats::Range TemplateChats::answer_in(const std::string& whole, const Or
   return answer;
 }
 
-TokenizedText TemplateChats::tokenized(const std::vector<ChatMessage>& messages) const {
+TokenizedText TemplateChats::tokenized(const std::vector<ChatMessage>& messages, std::size_t length,
+                                       bool learns_all) const {
   const auto json = json_of(messages);
   const auto [whole, marked] = template_.render_for_training(json, false);
   TokenizedText chat{.ids = tokenizer_.encode(whole, false), .form = LanguageLine::Form::messages};
-  chat.is_learned.resize(chat.ids.size(), false);
-  const auto learn = [&chat](const Range& tokens) {
-    const auto begin = chat.is_learned.begin();
-    std::fill(begin + static_cast<std::ptrdiff_t>(tokens.first), begin + static_cast<std::ptrdiff_t>(tokens.second),
-              true);
-  };
+  chat.is_learned.resize(chat.ids.size(), learns_all);
+  if (learns_all) return chat;
   const auto answers = static_cast<std::size_t>(std::ranges::count(messages, "assistant", &ChatMessage::role));
   const auto learned = static_cast<std::size_t>(std::ranges::count(messages, true, &ChatMessage::is_learned));
+  std::size_t end = 0;
+  const auto learn = [&](const Range& tokens) {
+    end = tokens.second;
+    const auto begin = chat.is_learned.begin();
+    std::fill(begin + static_cast<std::ptrdiff_t>(tokens.first), begin + static_cast<std::ptrdiff_t>(end), true);
+  };
   if (!marked.empty() && learned == answers) {  // an answer may have several marks
-    for (const auto& bytes : marked) learn(tokens_of(bytes, whole, chat.ids));
+    for (auto bytes = marked.begin(); bytes != marked.end() && end <= length; ++bytes) {
+      learn(tokens_of(*bytes, whole, chat.ids));
+    }
     return chat;
   }
+  if (messages.size() > most_messages) {
+    refuse(
+        c10::str("a chat of ", messages.size(), " messages takes too long; divide it into chats of ", most_messages));
+  }
   auto mark = marked.begin();
-  for (std::size_t i = 0; i < messages.size(); ++i) {
+  for (std::size_t i = 0; i < messages.size() && end <= length; ++i) {
     if (messages[i].role != "assistant") continue;
     const auto bytes = marked.size() == answers ? std::optional(*mark++) : std::nullopt;
     if (!messages[i].is_learned) continue;
@@ -115,14 +142,14 @@ TokenizedText TemplateChats::tokenized(const std::vector<ChatMessage>& messages)
 std::string TemplateChats::end_of_answer() const {
   TokenizedText chat;
   try {
-    chat = tokenized({{"user", "a", false}, {"assistant", "b", true}});
+    chat = tokenized({{"user", "a", false}, {"assistant", "b", true}}, SIZE_MAX, /*learns_all=*/false);
   } catch (const Error&) {  // for a template that takes other chats alone
     return "";
   }
-  const auto last = std::ranges::find(chat.is_learned.rbegin(), chat.is_learned.rend(), true);
-  if (last == chat.is_learned.rend()) return "";
-  const auto id = chat.ids[static_cast<std::size_t>(chat.is_learned.rend() - last) - 1];
-  return tokenizer_.is_added(id) ? tokenizer_.decode({{id}}, /*keep_special=*/true) : "";
+  auto end = chat.ids.size();
+  while (end > 0 && (!chat.is_learned[end - 1] || is_white(chat.ids[end - 1]))) --end;
+  if (end == 0 || !tokenizer_.is_added(chat.ids[end - 1])) return "";
+  return tokenizer_.decode({{chat.ids[end - 1]}}, /*keep_special=*/true);
 }
 
 }  // namespace vernier

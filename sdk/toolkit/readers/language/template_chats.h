@@ -22,7 +22,8 @@ class TemplateChats {
   // apply_chat_template does. Learned are those of {% generation %}, as in its mask of the assistant's tokens. Without
   // such marks an answer begins where generation would begin, and ends with the added token behind it. Throws Error
   // where the template hides that.
-  TokenizedText tokenized(const std::vector<ChatMessage>& messages) const;
+  // length: answers behind so many tokens are not looked for.
+  TokenizedText tokenized(const std::vector<ChatMessage>& messages, std::size_t length, bool learns_all) const;
   // The added token that ends an answer; "" if there is none.
   std::string end_of_answer() const;
 
@@ -34,6 +35,9 @@ class TemplateChats {
                   const std::vector<TokenId>& ids) const;  // its tokens, and the added one that ends it
   // The tokens of a range of bytes, with one that lies in it only in part.
   Range tokens_of(const Range& bytes, const std::string& whole, const std::vector<TokenId>& ids) const;
+  // How many tokens end before a byte. with_cut: with one that reaches over it.
+  std::size_t tokens_before(std::size_t byte, const std::string& whole, const std::vector<TokenId>& ids,
+                            bool with_cut) const;
   bool is_white(TokenId id) const;
 
   const Tokenizer& tokenizer_;

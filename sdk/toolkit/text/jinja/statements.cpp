@@ -144,6 +144,7 @@ class Statements {
       end_block();
       return [jump = name == "break" ? Run::Jump::leave : Run::Jump::next](Run& run) { run.jump = jump; };
     }
+    if (name.starts_with("end")) parser_.fail(name + " does not end the block that is open here");
     parser_.fail("the statement " + name + " is not supported");
   }
 

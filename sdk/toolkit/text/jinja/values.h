@@ -1,6 +1,8 @@
 // The values of Jinja's expressions, which are Python's.
 #pragma once
 
+#include <vernier/abi.h>
+
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -119,6 +121,6 @@ bool is_white(char32_t code);  // for Python's str.strip()
 // The place at which a character begins, by its number; the size of the text if there is none.
 std::size_t place_of(std::string_view text, std::int64_t number);
 // Without white space or, if it is given, without these characters at its ends.
-std::string stripped(std::string_view text, bool left, bool right, const std::string* characters = nullptr);
+VERNIER_API std::string stripped(std::string_view text, bool left, bool right, const std::string* characters = nullptr);
 
 }  // namespace vernier::jinja
