@@ -119,6 +119,7 @@ TEST_CASE("whole model: an answer ends where the messages of its chat ended") {
   CHECK(run.generated("out", question) == "abc never\n");
   CHECK(run.generated("out", "a", {"--chat"}) == "abc never\n");
   CHECK(run.generated("out", R"([{"role": "user", "content": "a"}])", {"--chat"}) == "abc never\n");
+  run.called({"export", "out", "--format", "torchscript", "--output", "model.pt"});
   run.called({"export", "out", "--format", "huggingface", "--output", "model"});
   CHECK(nlohmann::json::parse(read_text(run.at("model/generation_config.json")))["eos_token_id"] ==
         nlohmann::json::array({405}));

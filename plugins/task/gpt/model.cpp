@@ -60,11 +60,11 @@ class Attention final : public torch::nn::Module {
         out_(register_module("c_proj", std::make_shared<Linear>(shape.width, shape.width))) {}
 
   torch::Tensor forward(const torch::Tensor& x, const language::Sight& sight) const {
-    const auto batch = x.size(0), time = x.size(1), width = x.size(2);
+    const auto width = x.size(2);
     auto qkv = qkv_->forward(x).split(width, 2);
-    for (auto& part : qkv) part = part.view({batch, time, heads_, width / heads_}).transpose(1, 2);
+    for (auto& part : qkv) part = part.unflatten(2, {heads_, width / heads_}).transpose(1, 2);
     const auto y = language::attend(qkv[0], qkv[1], qkv[2], sight, layer_, is_training() ? dropout_ : 0.0, scale_);
-    return out_->forward(y.transpose(1, 2).reshape({batch, time, width}));
+    return out_->forward(y.transpose(1, 2).flatten(2));
   }
 
  private:

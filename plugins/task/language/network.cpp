@@ -26,8 +26,7 @@ namespace {
 // heads alone.
 torch::Tensor for_each_query(const torch::Tensor& x, std::int64_t heads) {
   if (x.size(1) == heads) return x;
-  const auto batch = x.size(0), key_heads = x.size(1), time = x.size(2), width = x.size(3);
-  return x.unsqueeze(2).expand({batch, key_heads, heads / key_heads, time, width}).reshape({batch, heads, time, width});
+  return x.unsqueeze(2).expand({-1, -1, heads / x.size(1), -1, -1}).flatten(1, 2);
 }
 
 // Element [i, past + j] is true if token i sees token past + j: bool [time, past + time]. window: as for Sight.

@@ -84,7 +84,6 @@ class Attention final : public torch::nn::Module {
   }
 
   torch::Tensor forward(const torch::Tensor& x, const Turn& turn, const language::Sight& sight) const {
-    const auto batch = x.size(0), time = x.size(1);
     auto [q, k, v] = projected(x);
     q = in_heads(q, heads_, q_norm_.get());
     k = in_heads(k, key_heads_, k_norm_.get());
@@ -95,7 +94,7 @@ class Attention final : public torch::nn::Module {
       k = turned(k, cosines, sines);
     }
     const auto y = language::attend(q, k, v, sight, layer_, is_training() ? dropout_ : 0.0, scale_, cap_);
-    return o_->forward(y.transpose(1, 2).reshape({batch, time, heads_ * head_width_}));
+    return o_->forward(y.transpose(1, 2).flatten(2));
   }
 
  private:
@@ -109,7 +108,7 @@ class Attention final : public torch::nn::Module {
   // Turns [batch, time, heads * width] into [batch, heads, time, width].
   torch::Tensor in_heads(const torch::Tensor& x, std::int64_t heads, const RmsNorm* norm) const {
     auto y = norm != nullptr && head_norms_ == HeadNorms::all ? norm->forward(x) : x;
-    y = y.view({x.size(0), x.size(1), heads, head_width_});
+    y = y.unflatten(2, {heads, head_width_});
     if (norm != nullptr && head_norms_ == HeadNorms::each) y = norm->forward(y);
     return y.transpose(1, 2);
   }
