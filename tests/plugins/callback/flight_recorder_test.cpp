@@ -106,7 +106,7 @@ TEST_CASE("flight_recorder: what and where faults at random are, in all precisio
   const auto draw = [&random](std::size_t count) { return static_cast<std::size_t>(random() % count); };
   const std::vector<std::string> places = {"loss", "input", "activation", "activation gradient", "gradient", "weight"};
   int harmful = 0;  // on the GPT and the convolutional net
-  const int trials = is_long() ? 400 : 100;
+  const int trials = is_long() ? 400 : 40;
   for (int i = 0; i < trials; ++i) {
     Fault fault;
     fault.where = places[draw(places.size())];
@@ -131,7 +131,7 @@ TEST_CASE("flight_recorder: what callback/inject puts in at random is named wher
   const auto draw = [&random](std::size_t count) { return static_cast<std::size_t>(random() % count); };
   const std::vector<std::string> places = {"loss", "input", "activation", "activation_gradient", "gradient", "weight"};
   std::map<std::string, int> harmful;
-  const int trials = is_long() ? 150 : 75;
+  const int trials = is_long() ? 150 : 60;
   for (int i = 0; i < trials; ++i) {
     const auto place = places[draw(places.size())];
     const auto task = place == "input" ? 2 : draw(2);
