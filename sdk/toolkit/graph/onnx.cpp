@@ -331,6 +331,13 @@ std::vector<std::int64_t> Call::dimensions(const char* argument, std::size_t of)
   return all;
 }
 
+torch::Tensor Call::computed(const torch::Tensor& input) const {
+  std::vector<c10::IValue> stack = {input};
+  for (std::size_t i = 1; i < node_.arguments.size(); ++i) stack.push_back(node_.arguments[i].constant);
+  node_.op.callBoxed(stack);
+  return stack.at(0).toTensor();
+}
+
 void Call::refuse(const std::string& what) const {
   vernier::refuse("ONNX cannot have " + place(node_) + ": " + what);
 }

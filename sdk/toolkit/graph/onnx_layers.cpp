@@ -1,5 +1,8 @@
 // Rules of layers: products, convolutions, norms, pools and attention.
+#include <ATen/ops/arange.h>
+#include <ATen/ops/empty_like.h>
 #include <ATen/ops/ones.h>
+#include <ATen/ops/tensor.h>
 #include <ATen/ops/zeros.h>
 
 #include <algorithm>
@@ -264,37 +267,82 @@ void embedding_bag(Call& call) {
   call.set(call.onnx.add(kind, {vectors, call.onnx.ints({1})}, {{"keepdims", std::int64_t{0}}}));
 }
 
-// upsample_nearest2d, upsample_bilinear2d and so on.
-void upsample(Call& call, const std::string& mode) {
-  const char* input = call.has("input") ? "input" : "self";
-  const auto& from = call.value(input).sizes;
+// An axis that upsample_nearest2d, upsample_bilinear2d and so on make longer or shorter.
+struct Resized {
+  std::int64_t axis, from, to;
+  std::optional<double> factor;  // the scale_factor that LibTorch computes with
+};
+
+const char* input_of(const Call& call) {
+  return call.has("input") ? "input" : "self";
+}
+
+std::optional<double> factor_of(const Call& call, std::size_t axis, std::size_t axes) {
+  if (call.has("scale_factors")) return call.at("scale_factors").constant.toDoubleVector().at(axis);
+  constexpr const char* names[] = {"scales_d", "scales_h", "scales_w"};
+  const char* name = axes == 1 ? "scales" : names[3 - axes + axis];
+  return call.has(name) ? std::optional(call.real(name)) : std::nullopt;
+}
+
+std::vector<Resized> resized_axes(const Call& call) {
+  const auto& from = call.value(input_of(call)).sizes;
   const auto& to = call.result().sizes;
-  std::vector<std::int64_t> axes, sizes;
+  std::vector<Resized> all;
   for (std::size_t i = 2; i < from.size(); ++i) {
     if (from[i].is_per_sample || to[i].is_per_sample) call.refuse("its sizes depend on the batch");
-    axes.push_back(static_cast<std::int64_t>(i)), sizes.push_back(to[i].number);
+    all.push_back(
+        {static_cast<std::int64_t>(i), from[i].number, to[i].number, factor_of(call, i - 2, from.size() - 2)});
   }
-  const bool is_nearest = mode == "nearest";
-  const std::string places = is_nearest                   ? "asymmetric"
-                             : call.flag("align_corners") ? "align_corners"
-                                                          : "pytorch_half_pixel";
-  std::vector<Attribute> attributes = {{"mode", mode}, {"coordinate_transformation_mode", places}, {"axes", axes}};
-  if (is_nearest) attributes.push_back({"nearest_mode", std::string("floor")});
-  if (mode == "cubic") attributes.push_back({"cubic_coeff_a", -0.75F});
-  call.set(call.onnx.add("Resize", {call.name(input), "", "", call.onnx.ints(sizes)}, attributes));
+  return all;
 }
 
+// Takes the pixels that LibTorch takes: the operator itself tells them, since it rounds by dtype and memory format.
+// Resize of ONNX takes other ones for some sizes.
 void upsample_nearest(Call& call) {
-  upsample(call, "nearest");
+  auto x = call.name(input_of(call));
+  const auto& like = call.value(input_of(call)).tensor;
+  const auto dtype = like.scalar_type() == torch::kFloat64 ? torch::kFloat64 : torch::kFloat32;
+  for (const auto& [axis, from, to, factor] : resized_axes(call)) {
+    const auto last = like.dim() - 1;
+    const auto places = at::empty_like(like, dtype);
+    places.transpose(axis, last).copy_(at::arange(from, dtype));
+    const auto taken = call.computed(places).transpose(axis, last).flatten(0, -2)[0];
+    x = call.onnx.add("Gather", {x, call.onnx.tensor(taken.to(torch::kInt64))}, {{"axis", axis}});
+  }
+  call.set(x);
 }
 
-void upsample_linear(Call& call) {
-  upsample(call, "linear");
+// Resize computes with the ratio of the sizes, or with factors. LibTorch copies an axis whose size stays.
+template <const char* mode>
+void upsample(Call& call) {
+  const bool has_corners = call.flag("align_corners"), is_cubic = *mode == 'c';
+  std::vector<std::int64_t> axes, sizes;
+  std::vector<float> scales;
+  bool by_scales = false;
+  for (const auto& [axis, from, to, factor] : resized_axes(call)) {
+    const auto length = static_cast<double>(from), wanted = static_cast<double>(to);
+    const bool is_ratio = has_corners || !factor || std::abs(length * *factor - wanted) < 1e-6 * wanted;
+    axes.push_back(axis), sizes.push_back(to);
+    scales.push_back(static_cast<float>(from == to ? 1 : is_ratio ? wanted / length : *factor));
+    by_scales |= !is_ratio;
+    const bool is_refused = is_cubic || std::floor(static_cast<float>(from) * scales.back()) != wanted;
+    if (!is_ratio && is_refused) {
+      call.refuse(c10::str("its scale_factor ", *factor, " makes ", to, " of ", from,
+                           "; take `size`, or recompute_scale_factor=True"));
+    }
+  }
+  std::vector<Attribute> attributes = {
+      {"mode", std::string(mode)},
+      {"coordinate_transformation_mode", std::string(has_corners ? "align_corners" : "half_pixel")},
+      {"axes", axes}};
+  if (is_cubic) attributes.push_back({"cubic_coeff_a", -0.75F});
+  Names inputs = {call.name(input_of(call)), ""};
+  if (by_scales) inputs.push_back(call.onnx.tensor(at::tensor(scales)));
+  if (!by_scales) inputs.insert(inputs.end(), {"", call.onnx.ints(sizes)});
+  call.set(call.onnx.add("Resize", inputs, attributes));
 }
 
-void upsample_cubic(Call& call) {
-  upsample(call, "cubic");
-}
+constexpr char linear_mode[] = "linear", cubic_mode[] = "cubic";
 
 // By the statistics of each sample and channel.
 void instance_norm(Call& call) {
@@ -341,12 +389,15 @@ void add_layer_rules(Rules& rules) {
       {"scaled_dot_product_attention", attention},
       {"embedding_bag", embedding_bag},
       {"upsample_nearest1d", upsample_nearest},
+      {"_upsample_nearest_exact1d", upsample_nearest},
       {"upsample_nearest2d", upsample_nearest},
+      {"_upsample_nearest_exact2d", upsample_nearest},
       {"upsample_nearest3d", upsample_nearest},
-      {"upsample_linear1d", upsample_linear},
-      {"upsample_bilinear2d", upsample_linear},
-      {"upsample_trilinear3d", upsample_linear},
-      {"upsample_bicubic2d", upsample_cubic},
+      {"_upsample_nearest_exact3d", upsample_nearest},
+      {"upsample_linear1d", upsample<linear_mode>},
+      {"upsample_bilinear2d", upsample<linear_mode>},
+      {"upsample_trilinear3d", upsample<linear_mode>},
+      {"upsample_bicubic2d", upsample<cubic_mode>},
       {"instance_norm", instance_norm},
   });
 }

@@ -90,6 +90,8 @@ class Call {
   const Value& result(std::size_t place = 0) const { return onnx.value(slots(place).at(0)); }
   const std::vector<std::size_t>& slots(std::size_t place = 0) const { return node_.results.at(place); }
   torch::ScalarType dtype() const { return result().dtype(); }
+  // What the operator makes of another first argument.
+  torch::Tensor computed(const torch::Tensor& input) const;
   void set(const Name& name, std::size_t place = 0) { onnx.set_name(slots(place).at(0), name); }
   // Throws Error: this call has no counterpart.
   [[noreturn]] void refuse(const std::string& what) const;

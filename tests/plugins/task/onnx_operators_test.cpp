@@ -6,6 +6,7 @@
 #include <vernier/safetensors.h>
 
 #include "python.h"
+#include "thrown.h"
 
 namespace onnx_operators_test {
 
@@ -30,6 +31,21 @@ Tensor whole(const Tensor& x) {
 Tensor picture(const Tensor& x) {
   return x.reshape({-1, 2, 3, 4});
 }
+
+using Nearest = Tensor (*)(const Tensor& x, at::OptionalIntArrayRef size, std::optional<at::ArrayRef<double>> factors);
+
+// Pictures of many heights become ones of other heights.
+Tensor of_all_sizes(const Tensor& x, Nearest upsampled) {
+  const auto tall = x.reshape({-1, 1, 24, 1}).repeat({1, 2, 10, 3});
+  std::vector<Tensor> all;
+  for (const auto& [from, to] :
+       {std::pair{224, 32}, {14, 2}, {28, 4}, {112, 16}, {20, 12}, {7, 40}, {2, 41}, {6, 74}}) {
+    all.push_back(upsampled(tall.narrow(2, 0, from), at::IntArrayRef{to, 3}, {}));
+  }
+  return at::cat(all, 2);
+}
+
+const std::vector<double> factors = {1.3, 1.7};  // of height 3, which stays, and width 4
 
 const std::vector<Case> cases = {
     {"diff", [](auto& x) { return x.diff(1, 1); }},
@@ -132,6 +148,14 @@ const std::vector<Case> cases = {
     {"conv_grouped", [](auto& x) { return at::conv1d(x, at::ones({4, 2, 3}), at::ones({4}), 2, 1, 1, 2); }},
     {"conv_transpose", [](auto& x) { return at::conv_transpose1d(x, at::ones({4, 3, 3}), {}, 2, 1, 1); }},
     {"upsample_nearest", [](auto& x) { return at::upsample_nearest2d(picture(x), {5, 7}); }},
+    {"upsample_nearest_pairs", [](auto& x) { return of_all_sizes(x, at::upsample_nearest2d); }},
+    {"upsample_nearest_double", [](auto& x) { return of_all_sizes(x.to(torch::kFloat64), at::upsample_nearest2d); }},
+    {"upsample_exact_pairs", [](auto& x) { return of_all_sizes(x, at::_upsample_nearest_exact2d); }},
+    {"upsample_nearest_factor", [](auto& x) { return at::upsample_nearest2d(picture(x), {}, factors); }},
+    {"upsample_exact_factor", [](auto& x) { return at::_upsample_nearest_exact2d(picture(x), {}, factors); }},
+    {"upsample_linear_factor", [](auto& x) { return at::upsample_bilinear2d(picture(x), {}, false, factors); }},
+    {"upsample_linear_less", [](auto& x) { return at::upsample_linear1d(x, {}, false, std::array{0.3}); }},
+    {"upsample_one", [](auto& x) { return at::upsample_linear1d(x, {1}, false); }},
     {"upsample_linear", [](auto& x) { return at::upsample_bilinear2d(picture(x), {6, 8}, false); }},
     {"upsample_corners", [](auto& x) { return at::upsample_bilinear2d(picture(x), {5, 7}, true); }},
     {"upsample_smaller", [](auto& x) { return at::upsample_bilinear2d(picture(x), {2, 3}, false); }},
@@ -190,6 +214,23 @@ TEST_CASE("ONNX: operators compute what LibTorch computes") {
   if (!has_python("onnxruntime")) return;
   std::string out;
   CHECK_MESSAGE(python(VERNIER_SOURCE_DIR "/tests/support/run_onnx.py .", folder.path(), out) == 0, out);
+}
+
+TEST_CASE("ONNX: an option that it lacks is refused by name") {
+  const std::vector<std::pair<const char*, Tensor (*)(const Tensor& x)>> refused = {
+      {"its scale_factor 1.3 makes 3 of 3",
+       [](auto& x) { return at::upsample_bicubic2d(picture(x), {}, false, factors); }},
+  };
+  const TemporaryFolder folder;
+  torch::nn::Linear module(1, 1);
+  module->eval();
+  for (const auto& [error, forward] : refused) {
+    const auto model = [forward](const auto& inputs) { return forward(inputs[0]); };
+    const auto thrown = thrown_by([&] {
+      vernier::export_onnx(vernier::ExportedModel{*module, model, {numbers(2)}}, folder / "a.onnx");
+    });
+    CHECK_MESSAGE(thrown.text.find(error) != std::string::npos, thrown.text);
+  }
 }
 
 }  // namespace onnx_operators_test
