@@ -186,9 +186,14 @@ void OnnxGraph::put_outputs(Message& graph) {
   add_node("Softmax", {cast(output, torch::kFloat32)}, {outputs_["probabilities"]}, {{"axis", std::int64_t{1}}});
   const auto code =
       add("ArgMax", {outputs_["probabilities"]}, {{"axis", std::int64_t{1}}, {"keepdims", std::int64_t{0}}});
+  // NaN is of no class: "" stands after the names.
+  const auto sum = add("ReduceSum", {outputs_["probabilities"], ints({1})}, {{"keepdims", std::int64_t{0}}});
+  const auto place = add("Where", {add("IsNaN", {sum}), ints({std::ssize(model_.classes)}), code});
+  auto names = model_.classes;
+  names.emplace_back();
   const auto words = new_name("constant");
-  initializers_.push_back(texts_message(words, model_.classes));
-  add_node("Gather", {words, code}, {outputs_["class"]}, {{"axis", std::int64_t{0}}});
+  initializers_.push_back(texts_message(words, names));
+  add_node("Gather", {words, place}, {outputs_["class"]}, {{"axis", std::int64_t{0}}});
   graph.message(12, input_message(outputs_["class"], onnx_text, {shape[0]}));
   graph.message(12, input_message(outputs_["probabilities"], onnx_dtype(torch::kFloat32), shape));
 }

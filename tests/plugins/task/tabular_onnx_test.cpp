@@ -38,6 +38,13 @@ std::vector<torch::Tensor> columns_of(const vernier::Batch& batch) {
   return {number(0), number(1), code(0), number(2), code(1)};
 }
 
+void check_in_python(const TemporaryFolder& folder, const std::string& rows) {
+  if (!has_python("onnxruntime")) return;
+  std::string out;
+  const auto script = VERNIER_SOURCE_DIR "/tests/support/run_table.py . " + rows;
+  CHECK_MESSAGE(python(script, folder.path(), out) == 0, out);
+}
+
 }  // namespace
 
 TEST_CASE("tabular's ONNX file computes from columns what predict computes from rows") {
@@ -63,23 +70,26 @@ TEST_CASE("tabular's ONNX file computes from columns what predict computes from 
     export_onnx(model, folder / (std::string(target) + ".onnx"));
     vernier::save_safetensors(folder / (std::string(target) + ".safetensors"), {{"output", expected}}, {});
   }
-  if (!has_python("onnxruntime")) return;
-  std::string out;
-  const auto script = VERNIER_SOURCE_DIR "/tests/support/run_table.py . " + files + "new.csv";
-  CHECK_MESSAGE(python(script, folder.path(), out) == 0, out);
+  check_in_python(folder, files + "new.csv");
 }
 
 TEST_CASE("a missing number of a table that training filled none of is NaN in the ONNX file, unless `missing` is set") {
   const LogLines log;
   const TemporaryFolder folder;
-  const auto rows = folder.write("rows.csv", "x,y\n1,2\n2,3\n4,1\n3,5\n6,8\n");
-  for (const char* missing : {"refuse", "zero"}) {
+  const auto rows = folder.write("rows.csv", "output,x,y\n1,1,a\n2,5,b\n4,2,a\n3,6,b\n6,8,b\n");
+  const auto new_rows = folder.write("new.csv", "output,x\n,1\n2,1\n");
+  for (const std::string missing : {"refuse", "zero"}) {
     LoadedTask loaded("tabular", {{"data", value(rows)}, {"target", value("y")}, {"missing", value(missing)}});
     loaded.run.model->eval();
     const torch::NoGradGuard no_grad;
-    const auto output = onnx_model(loaded).forward({torch::full({1, 1}, none, torch::kFloat64)});
-    CHECK(output.isnan().item<bool>() == (missing == std::string("refuse")));
+    const auto model = onnx_model(loaded);
+    const auto output = model.forward({torch::tensor({{none}, {2.0}}, torch::kFloat64), torch::ones({2, 1})});
+    CHECK(output[0].isnan().all().item<bool>() == (missing == "refuse"));
+    CHECK_FALSE(output[1].isnan().any().item<bool>());
+    export_onnx(model, folder / (missing + ".onnx"));
+    vernier::save_safetensors(folder / (missing + ".safetensors"), {{"output", output}}, {});
   }
+  check_in_python(folder, new_rows);
 }
 
 }  // namespace tabular_onnx_test
