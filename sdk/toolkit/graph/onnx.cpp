@@ -37,6 +37,17 @@ std::string rule_name(const Node& node) {
   return name;
 }
 
+// onnxruntime has no kernel for float64 of what these become.
+bool is_narrow(const std::string& rule) {
+  static const std::set<std::string> names = {
+      "softplus", "celu",       "elu",         "selu",  "mish",     "hardswish", "hardsigmoid", "gelu",
+      "erf",      "leaky_relu", "log_sigmoid", "prelu", "tan",      "atan",      "asin",        "acos",
+      "sinh",     "cosh",       "lstm",        "gru",   "rnn_tanh", "rnn_relu"};
+  const auto has = [&](const char* part) { return rule.find(part) != std::string::npos; };
+  return names.contains(rule) || has("conv") || has("avg_pool") || has("linear1d") || has("linear2d") ||
+         has("linear3d") || has("cubic2d");
+}
+
 std::string place(const Node& node) {
   return rule_name(node) + (node.layer.empty() ? "" : " (in or after the layer '" + node.layer + "')");
 }
@@ -44,9 +55,11 @@ std::string place(const Node& node) {
 }  // namespace
 
 OnnxGraph::OnnxGraph(const Graph& graph, const std::vector<std::string>& inputs, const ExportedModel& model)
-    : graph_(graph), model_(model), inputs_(inputs), taken_(inputs.begin(), inputs.end()) {
-  if (taken_.size() != inputs.size()) refuse("two inputs have the same name");
-  for (std::size_t i = 0; i < inputs.size(); ++i) names_[graph.inputs[i]] = inputs[i];
+    : graph_(graph), model_(model), inputs_(inputs) {
+  for (std::size_t i = 0; i < inputs.size(); ++i) {
+    if (!taken_.insert(inputs[i]).second) refuse("two inputs have the name " + shortened(inputs[i]));
+    names_[graph.inputs[i]] = inputs[i];
+  }
   for (std::size_t i = 0; i < inputs.size() && batch_.empty(); ++i) {
     const auto& sizes = graph.values[graph.inputs[i]].sizes;
     if (!sizes.empty() && sizes[0] == Size{1, true}) batch_ = inputs[i];
@@ -241,8 +254,9 @@ std::string onnx_bytes(const Graph& graph, const std::vector<std::string>& input
   }
   OnnxGraph onnx(graph, inputs, model);
   for (const auto& node : graph.nodes) {
-    Call call(onnx, node);
-    all_rules().at(rule_name(node))(call);
+    const auto name = rule_name(node);
+    Call call(onnx, node, is_narrow(name));
+    all_rules().at(name)(call);
   }
   return onnx.bytes();
 }
@@ -284,13 +298,24 @@ std::vector<std::size_t> Call::values(const char* argument) const {
   return all;
 }
 
+Name Call::name_of(std::size_t value) {
+  const auto name = onnx.name_of(value);
+  const auto dtype = onnx.value(value).dtype();
+  return narrowed(dtype) == dtype ? name : onnx.cast(name, torch::kFloat32);
+}
+
+void Call::set(const Name& name, std::size_t place) {
+  const auto dtype = result(place).dtype();
+  onnx.set_name(slots(place).at(0), narrowed(dtype) == dtype ? name : onnx.cast(name, dtype));
+}
+
 Name Call::name(const char* argument, torch::ScalarType dtype) {
   const auto& found = at(argument);
   if (found.kind == Argument::Kind::size) return onnx.cast(onnx.sizes({found.size}), dtype);
   if (found.kind == Argument::Kind::constant) return onnx.number(real(argument), dtype);
   const auto& of = value(argument);
   if (of.dtype() == dtype) return name(argument);
-  return of.is_number() ? onnx.tensor(of.tensor.to(dtype)) : onnx.cast(name(argument), dtype);
+  return of.is_number() ? onnx.tensor(of.tensor.to(dtype)) : onnx.cast(onnx.name_of(value_index(argument)), dtype);
 }
 
 std::int64_t Call::integer(const char* argument) const {

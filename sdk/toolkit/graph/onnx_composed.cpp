@@ -23,10 +23,12 @@ void celu(Call& call) {
 void threshold(Call& call) {
   const auto dtype = call.dtype();
   const auto x = call.name("self", dtype);
-  call.set(op(call, "Where", {op(call, "Greater", {x, call.name("threshold", dtype)}), x, call.name("value", dtype)}));
+  const auto is_low = op(call, "LessOrEqual", {x, call.name("threshold", dtype)});
+  call.set(op(call, "Where", {is_low, call.name("value", dtype), x}));  // NaN stays
 }
 
 Name truncated(Call& call, const Name& x) {
+  if (!c10::isFloatingType(call.dtype())) return x;
   return op(call, "Mul", {op(call, "Sign", {x}), op(call, "Floor", {op(call, "Abs", {x})})});
 }
 
@@ -40,7 +42,8 @@ void frac(Call& call) {
 }
 
 void is_nan(Call& call) {
-  call.set(op(call, "IsNaN", {call.name("self")}));
+  const auto dtype = call.value("self").dtype();  // whole numbers become float32: they are no NaN
+  call.set(op(call, "IsNaN", {call.name("self", c10::isFloatingType(dtype) ? dtype : torch::kFloat32)}));
 }
 
 void lerp(Call& call) {
@@ -93,7 +96,8 @@ void take_along(Call& call) {
 
 // A tensor in place of what it had: its result is another value here.
 void fill(Call& call) {
-  call.set(op(call, "Expand", {call.name("value", call.dtype()), call.onnx.sizes(call.result().sizes)}));
+  const char* of = call.has("src") ? "src" : "value";
+  call.set(op(call, "Expand", {call.name(of, call.dtype()), call.onnx.sizes(call.result().sizes)}));
 }
 
 constexpr char product[] = "Mul", quotient[] = "Div", most[] = "ReduceMax", least[] = "ReduceMin";
@@ -116,7 +120,8 @@ void add_composed_rules(Rules& rules) {
                 {"all", any_or_all<least>},
                 {"topk", topk},
                 {"take_along_dim", take_along},
-                {"fill", fill}});
+                {"fill", fill},
+                {"copy", fill}});
 }
 
 }  // namespace vernier::graph

@@ -22,6 +22,13 @@ void binary(Call& call) {
   call.set(call.onnx.add(type, {call.name("self", dtype), call.name("other", dtype)}));
 }
 
+// Whole numbers stay what they are.
+template <const char* type>
+void rounded(Call& call) {
+  if (call.has("decimals") && call.integer("decimals") != 0) call.refuse("its decimals are not 0");
+  c10::isFloatingType(call.dtype()) ? same<type>(call) : call.set(call.name("self"));
+}
+
 // self + alpha * other
 template <const char* type>
 void scaled(Call& call) {
@@ -359,9 +366,9 @@ void add_math_rules(Rules& rules) {
       {"sigmoid", same<sigmoid_>},
       {"relu", same<relu_>},
       {"erf", same<erf_>},
-      {"floor", same<floor_>},
-      {"ceil", same<ceil_>},
-      {"round", same<round_>},
+      {"floor", rounded<floor_>},
+      {"ceil", rounded<ceil_>},
+      {"round", rounded<round_>},
       {"reciprocal", same<reciprocal_>},
       {"sign", same<sign_>},
       {"mish", same<mish_>},
@@ -427,7 +434,6 @@ void add_math_rules(Rules& rules) {
       {"lift_fresh", tensor_cast},
       {"lift_fresh_copy", tensor_cast},
       {"float", tensor_cast},
-      {"copy", tensor_cast},
       {"mean", reduced<reduce_mean_>},
       {"sum", reduced<reduce_sum_>},
       {"amax", reduced<reduce_max_>},

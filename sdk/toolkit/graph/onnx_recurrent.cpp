@@ -56,7 +56,7 @@ class Recurrent {
   }
 
   torch::Tensor reordered(const torch::Tensor& weight) const {
-    const auto parts = weight.detach().chunk(static_cast<std::int64_t>(kind_.gates.size()), 0);
+    const auto parts = weight.detach().to(call_.dtype()).chunk(static_cast<std::int64_t>(kind_.gates.size()), 0);
     std::vector<torch::Tensor> ordered;
     for (const auto gate : kind_.gates) ordered.push_back(parts[static_cast<std::size_t>(gate)]);
     return at::cat(ordered, 0);
@@ -79,7 +79,7 @@ class Recurrent {
   }
 
   Name first_state(std::int64_t layer, std::size_t which) const {
-    const auto state = kind_.states == 1 ? call_.name("hx") : call_.onnx.name_of(call_.values("hx").at(which));
+    const auto state = kind_.states == 1 ? call_.name("hx") : call_.name_of(call_.values("hx").at(which));
     const auto start = layer * directions();
     return call_.onnx.add(
         "Slice", {state, call_.onnx.ints({start}), call_.onnx.ints({start + directions()}), call_.onnx.ints({0})});

@@ -68,13 +68,15 @@ class OnnxGraph {
 // A node whose rule is applied.
 class Call {
  public:
-  Call(OnnxGraph& onnx, const Node& node) : onnx(onnx), node_(node) {}
+  // is_narrow: float64 becomes float32 for it, and what it gives becomes float64 again.
+  Call(OnnxGraph& onnx, const Node& node, bool is_narrow) : onnx(onnx), node_(node), is_narrow_(is_narrow) {}
 
   bool has(const char* argument) const;  // it exists and is not None
   const Argument& at(const char* argument) const;
   const Value& value(const char* argument) const;
   std::vector<std::size_t> values(const char* argument) const;  // of a list
-  Name name(const char* argument) { return onnx.name_of(value_index(argument)); }
+  Name name(const char* argument) { return name_of(value_index(argument)); }
+  Name name_of(std::size_t value);
   // A tensor, or a number, in a dtype. What has another one is converted.
   Name name(const char* argument, torch::ScalarType dtype);
   std::int64_t integer(const char* argument) const;
@@ -89,10 +91,10 @@ class Call {
 
   const Value& result(std::size_t place = 0) const { return onnx.value(slots(place).at(0)); }
   const std::vector<std::size_t>& slots(std::size_t place = 0) const { return node_.results.at(place); }
-  torch::ScalarType dtype() const { return result().dtype(); }
+  torch::ScalarType dtype() const { return narrowed(result().dtype()); }
   // What the operator makes of another first argument.
   torch::Tensor computed(const torch::Tensor& input) const;
-  void set(const Name& name, std::size_t place = 0) { onnx.set_name(slots(place).at(0), name); }
+  void set(const Name& name, std::size_t place = 0);
   // Throws Error: this call has no counterpart.
   [[noreturn]] void refuse(const std::string& what) const;
 
@@ -101,8 +103,12 @@ class Call {
  private:
   std::size_t place_of(const char* argument) const;
   std::size_t value_index(const char* argument) const;
+  torch::ScalarType narrowed(torch::ScalarType dtype) const {
+    return is_narrow_ && dtype == torch::kFloat64 ? torch::kFloat32 : dtype;
+  }
 
   const Node& node_;
+  bool is_narrow_;
 };
 
 using Rule = void (*)(Call& call);

@@ -296,7 +296,7 @@ void pixel_shuffle(Call& call) {
 }
 
 void diff(Call& call) {
-  if (call.integer("n") != 1) call.refuse("it is of differences");
+  if (call.integer("n") != 1) call.refuse("its n is not 1");
   const auto axis = call.dimension("dim", call.value("self").sizes.size());
   const auto last = std::numeric_limits<std::int64_t>::max();
   Names parts;

@@ -81,6 +81,11 @@ const std::vector<Case> cases = {
     {"hardswish", [](auto& x) { return at::hardswish(x * 9); }},
     {"log_sigmoid", [](auto& x) { return at::log_sigmoid(x * 9); }},
     {"prelu", [](auto& x) { return at::prelu(x, at::full({4}, 0.3)); }},
+    {"threshold_nan", [](auto& x) { return at::threshold((x - x) / (x - x), 0.1, -2).isnan().to(torch::kInt64); }},
+    {"rounded_whole", [](auto& x) { return whole(x).trunc() + whole(x).fix() + whole(x).floor() + whole(x).ceil(); }},
+    {"round_whole", [](auto& x) { return whole(x).round(); }},
+    {"isnan_whole", [](auto& x) { return whole(x).isnan().to(torch::kInt64); }},
+    {"copy", [](auto& x) { return at::zeros_like(x, torch::kFloat64).copy_(x.narrow(2, 0, 1)); }},
     {"threshold", [](auto& x) { return at::threshold(x, 0.1, -2); }},
     {"compare_whole", [](auto& x) { return whole(x).gt(0.5).to(torch::kFloat32); }},
     {"compare_mixed", [](auto& x) { return whole(x).ge(x).to(torch::kFloat32); }},
@@ -184,6 +189,28 @@ const std::vector<Case> cases = {
     {"topk_smallest", [](auto& x) { return std::get<1>(x.topk(3, 1, false)); }},
     {"topk", [](auto& x) { return std::get<0>(x.topk(2, -1)); }},
     {"any", [](auto& x) { return (x > 0.9).any(-1).to(torch::kInt64); }},
+    {"double_activations",
+     [](auto& x) {
+       const auto y = at::celu(x.to(torch::kFloat64), 0.7);
+       return at::prelu(at::softplus(y), at::full({4}, 0.3, torch::kFloat64)).asin() + at::gelu(y) + at::leaky_relu(y);
+     }},
+    {"double_convolution",
+     [](auto& x) {
+       const auto y = at::conv1d(x.to(torch::kFloat64), at::ones({2, 4, 2}, torch::kFloat64), {}, 1, 1, 2);
+       return at::upsample_linear1d(at::avg_pool1d(y, 2), {9}, false);
+     }},
+    {"double_lstm",
+     [](auto& x) {
+       const auto y = x.to(torch::kFloat64), state = at::zeros({1, x.size(0), 3}, torch::kFloat64);
+       const auto weight = [](int width) { return at::linspace(-1, 1, 12 * width, torch::kFloat64).reshape({12, width}); };
+       return std::get<0>(at::lstm(y, {state, state}, {weight(6), weight(3)}, false, 1, 0, false, false, true));
+     }},
+    {"double_rnn",
+     [](auto& x) {
+       const auto y = x.to(torch::kFloat64), state = at::zeros({1, x.size(0), 3}, torch::kFloat64);
+       const auto weight = [](int width) { return at::linspace(-1, 1, 3 * width, torch::kFloat64).reshape({3, width}); };
+       return std::get<0>(at::rnn_tanh(y, state, {weight(6), weight(3)}, false, 1, 0, false, false, true));
+     }},
     {"isnan", [](auto& x) { return at::where((x / 0.0).isnan(), x, x * 2); }},
 };
 
@@ -218,6 +245,8 @@ TEST_CASE("ONNX: operators compute what LibTorch computes") {
 
 TEST_CASE("ONNX: an option that it lacks is refused by name") {
   const std::vector<std::pair<const char*, Tensor (*)(const Tensor& x)>> refused = {
+      {"its n is not 1", [](auto& x) { return x.diff(2); }},
+      {"its decimals are not 0", [](auto& x) { return x.round(1); }},
       {"its scale_factor 1.3 makes 3 of 3",
        [](auto& x) { return at::upsample_bicubic2d(picture(x), {}, false, factors); }},
   };
