@@ -17,25 +17,27 @@ struct Weights {
   Name rows, unit;
 };
 
+// An axis of `pixels` that becomes `length`: int64 [1]. A pixel of the new axis reaches so many of the old one,
+// float64.
+struct Axis {
+  Name pixels, length, scale, reach;
+};
+
 class Resizer {
  public:
   Resizer(OnnxGraph& onnx, std::int64_t size) : onnx_(onnx), size_(size) {}
 
-  // pixels, shorter: int64 [1], of the axis and of the image's shorter side.
+  // pixels, shorter: int64 [1], of the axis and of the image's shorter side. The middle rows are those to keep, and no
+  // matrix of all rows and pixels is made.
   Weights weights_of(const Name& pixels, const Name& shorter) {
     const auto length = op("Div", {op("Mul", {pixels, onnx_.ints({size_})}), shorter});
     const auto scale = op("Div", {wide(pixels), wide(length)}), reach = op("Max", {scale, real(1)});
-    const auto from = range(pixels);  // [pixels], and the others [length, 1]
-    const auto to = op("Unsqueeze", {range(length), onnx_.ints({1})});
-    const auto centre = op("Mul", {op("Add", {to, real(0.5)}), scale});
-    const auto first = op("Max", {whole(op("Sub", {centre, reach})), real(0)});
-    const auto last = op("Min", {whole(op("Add", {centre, reach})), wide(pixels)});
-    const auto offset = op("Add", {op("Sub", {from, first}), op("Sub", {first, centre})});
-    const auto distance = op("Mul", {op("Add", {offset, real(0.5)}), op("Reciprocal", {reach})});
-    const auto triangle = op("Max", {op("Sub", {real(1), op("Abs", {distance})}), real(0)});
-    const auto is_near = op("And", {op("GreaterOrEqual", {from, first}), op("Less", {from, last})});
-    const auto weights = op("Where", {is_near, triangle, real(0)});
-    return in_whole_numbers(op("Div", {weights, op("ReduceSum", {weights, onnx_.ints({1})})}), length);
+    const Axis axis = {pixels, length, scale, reach};
+    const auto window = op("Add", {op("Mul", {op("Ceil", {reach}), real(2)}), real(1)});
+    const auto unit = unit_of(weights(axis, range(length), range(onnx_.cast(window, torch::kInt64)), /*is_near=*/true));
+    const auto spare = wide(op("Sub", {length, onnx_.ints({size_})}));
+    const auto kept = op("Add", {range(onnx_.ints({size_})), op("Round", {op("Mul", {spare, real(0.5)})})});
+    return {whole(op("Mul", {weights(axis, kept, range(pixels), /*is_near=*/false), unit})), unit};
   }
 
   // The pixels of a sum: rounded, from 0 to 255.
@@ -54,17 +56,28 @@ class Resizer {
     return wide(op("Range", {number(0), op("Squeeze", {count}), number(1)}));
   }
 
-  // LibTorch takes as many bits as keep the largest weight below 2^15, at most 22. The middle rows are those to keep.
-  Weights in_whole_numbers(const Name& weights, const Name& length) {
+  // Weights [to, from] that are 1 in sum. is_near: `from` counts from the first pixel that has a weight.
+  Name weights(const Axis& axis, const Name& to, const Name& from, bool is_near) {
+    const auto centre = op("Mul", {op("Add", {op("Unsqueeze", {to, onnx_.ints({1})}), real(0.5)}), axis.scale});
+    const auto first = op("Max", {whole(op("Sub", {centre, axis.reach})), real(0)});
+    const auto last = op("Min", {whole(op("Add", {centre, axis.reach})), wide(axis.pixels)});
+    const auto place = is_near ? from : op("Sub", {from, first});
+    const auto offset = op("Add", {place, op("Sub", {first, centre})});
+    const auto distance = op("Mul", {op("Add", {offset, real(0.5)}), op("Reciprocal", {axis.reach})});
+    const auto triangle = op("Max", {op("Sub", {real(1), op("Abs", {distance})}), real(0)});
+    const auto has_weight =
+        op("And", {op("GreaterOrEqual", {place, real(0)}), op("Less", {place, op("Sub", {last, first})})});
+    const auto all = op("Where", {has_weight, triangle, real(0)});
+    return op("Div", {all, op("ReduceSum", {all, onnx_.ints({1})})});
+  }
+
+  // LibTorch takes as many bits as keep the largest weight below 2^15, at most 22.
+  Name unit_of(const Name& weights) {
     const auto most = onnx_.add("ReduceMax", {weights}, {{"keepdims", std::int64_t{0}}});
     const auto units = onnx_.tensor(at::pow(2.0, at::arange(1, 23, torch::kFloat64)));
     const auto fits = op("Less", {whole(op("Mul", {most, units})), real(1 << 15)});
     const auto bits = onnx_.add("ReduceSum", {wide(fits)}, {{"keepdims", std::int64_t{0}}});
-    const auto unit = op("Pow", {real(2), bits});
-    const auto spare = wide(op("Sub", {length, onnx_.ints({size_})}));
-    const auto begin = onnx_.cast(op("Round", {op("Mul", {spare, real(0.5)})}), torch::kInt64);
-    const auto end = op("Add", {begin, onnx_.ints({size_})});
-    return {op("Slice", {whole(op("Mul", {weights, unit})), begin, end, onnx_.ints({0})}), unit};
+    return op("Pow", {real(2), bits});
   }
 
   OnnxGraph& onnx_;
