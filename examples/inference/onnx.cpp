@@ -3,6 +3,7 @@
 #include <onnxruntime_cxx_api.h>
 
 #include <array>
+#include <charconv>
 #include <iostream>
 #include <map>
 #include <string>
@@ -10,15 +11,26 @@
 
 namespace {
 
+double number_of(const std::string& name, const std::string& text) {
+  double number = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  if (error == std::errc() && end == text.data() + text.size()) return number;
+  throw std::invalid_argument(name + " is '" + text + "', and must be a number");
+}
+
 // Returns a column of one row, [1, 1]: a text or a number, as the model takes it.
-Ort::Value column(ONNXTensorElementDataType type, const std::string& text, OrtAllocator* allocator) {
+Ort::Value column(const std::string& name, ONNXTensorElementDataType type, const std::string& text,
+                  OrtAllocator* allocator) {
+  if (type != ONNX_TENSOR_ELEMENT_DATA_TYPE_STRING && type != ONNX_TENSOR_ELEMENT_DATA_TYPE_DOUBLE) {
+    throw std::invalid_argument(name + " is no column of a table: it is neither texts nor float64");
+  }
   constexpr std::array<std::int64_t, 2> shape = {1, 1};
   auto value = Ort::Value::CreateTensor(allocator, shape.data(), shape.size(), type);
   if (type == ONNX_TENSOR_ELEMENT_DATA_TYPE_STRING) {
     const char* texts[] = {text.c_str()};
     value.FillStringTensor(texts, 1);
   } else {
-    *value.GetTensorMutableData<double>() = std::stod(text);
+    *value.GetTensorMutableData<double>() = number_of(name, text);
   }
   return value;
 }
@@ -49,7 +61,9 @@ int main(int argc, char** argv) try {
   std::map<std::string, std::string> row;
   for (int i = 2; i < argc; ++i) {
     const std::string word = argv[i];
-    row[word.substr(0, word.find('='))] = word.substr(word.find('=') + 1);
+    const auto end = word.find('=');
+    if (end == std::string::npos) throw std::invalid_argument("'" + word + "' must be COLUMN=VALUE");
+    row[word.substr(0, end)] = word.substr(end + 1);
   }
   Ort::Env environment;
   Ort::Session session(environment, argv[1], Ort::SessionOptions());
@@ -60,7 +74,7 @@ int main(int argc, char** argv) try {
     names.emplace_back(session.GetInputNameAllocated(i, allocator).get());
     if (!row.contains(names.back())) throw std::invalid_argument("the model needs " + names.back() + "=VALUE");
     const auto type = session.GetInputTypeInfo(i).GetTensorTypeAndShapeInfo().GetElementType();
-    columns.push_back(column(type, row.at(names.back()), allocator));
+    columns.push_back(column(names.back(), type, row.at(names.back()), allocator));
   }
   const auto inputs = names.size();
   for (std::size_t i = 0; i < session.GetOutputCount(); ++i) {
