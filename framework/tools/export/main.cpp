@@ -14,6 +14,7 @@
 #include <fstream>
 #include <iostream>
 #include <map>
+#include <optional>
 
 #include "cli/program.h"
 #include "gguf_model.h"
@@ -60,9 +61,27 @@ ExportedModel on_device(ExportedModel model, const Prepared& prepared) {
   return model;
 }
 
-ExportedModel graph_of(const Prepared& prepared, bool is_onnx) {
+// Calls the body, whose refusals then say what cannot be exported.
+template <class Body>
+auto exporting(const Prepared& prepared, bool is_onnx, const Body& body) {
+  try {
+    return body();
+  } catch (const Error& error) {
+    if (error.kind() != Error::Kind::configuration) throw;
+    const auto task = prepared.wiring->task->id();
+    throw Error(task + " cannot be exported to " + (is_onnx ? "ONNX" : "pt2") + ": " + error.what(),
+                Error::Kind::configuration);
+  }
+}
+
+// The model of a task that has one of its own for ONNX.
+std::optional<ExportedModel> onnx_of(const Prepared& prepared, const std::string& format) {
   auto* onnx = dynamic_cast<OnnxExportable*>(prepared.wiring->task.get());
-  if (is_onnx && onnx != nullptr) return on_device(onnx->onnx_model(), prepared);
+  if (format != "onnx" || onnx == nullptr) return {};
+  return exporting(prepared, /*is_onnx=*/true, [&] { return on_device(onnx->onnx_model(), prepared); });
+}
+
+ExportedModel graph_of(const Prepared& prepared) {
   if (auto* exportable = dynamic_cast<Exportable*>(prepared.wiring->task.get())) {
     return on_device(exportable->exported_model(), prepared);
   }
@@ -81,18 +100,14 @@ ExportedModel graph_of(const Prepared& prepared, bool is_onnx) {
           predictor == nullptr ? "" : predictor->description()};
 }
 
-// To ONNX or pt2.
-void export_graph(const Prepared& prepared, bool is_onnx, const std::string& file) {
+// To ONNX or pt2. onnx: of onnx_of().
+void export_graph(const Prepared& prepared, bool is_onnx, const std::string& file,
+                  const std::optional<ExportedModel>& onnx = {}) {
   const Autocast without(prepared.run.device.type(), torch::kFloat, /*enabled=*/false);
-  try {
-    const auto model = graph_of(prepared, is_onnx);
+  exporting(prepared, is_onnx, [&] {
+    const auto model = onnx ? *onnx : graph_of(prepared);
     is_onnx ? export_onnx(model, file) : export_pt2(model, file);
-  } catch (const Error& error) {
-    if (error.kind() != Error::Kind::configuration) throw;
-    const auto task = prepared.wiring->task->id();
-    throw Error(task + " cannot be exported to " + (is_onnx ? "ONNX" : "pt2") + ": " + error.what(),
-                Error::Kind::configuration);
-  }
+  });
 }
 
 std::vector<ModelAdapter*> adapters_of(const Prepared& prepared) {
@@ -152,8 +167,6 @@ void refuse_existing(const std::string& output) {
 // The text of the file beside the model; "": there is none.
 std::string description_of(const Prepared& prepared, const std::string& format) {
   if (format == "python" || format == "huggingface" || format == "gguf" || format == "peft") return "";
-  auto* onnx = dynamic_cast<OnnxExportable*>(prepared.wiring->task.get());
-  if (format == "onnx" && onnx != nullptr) return onnx->onnx_model().description;
   const auto* predictor = dynamic_cast<const Predictor*>(prepared.wiring->task.get());
   return predictor == nullptr ? "" : predictor->description();
 }
@@ -183,8 +196,9 @@ def describe():
   if (!description.empty()) write_text(folder + "/description.json", description + '\n');
 }
 
-// Writes the model to a file or folder that does not exist yet. gguf_type: of its matrices.
-void write_as(const std::string& format, const std::string& part, Prepared& prepared, gguf::Type gguf_type) {
+// Writes the model to a file or folder that does not exist yet. gguf_type: of its matrices; onnx: of onnx_of().
+void write_as(const std::string& format, const std::string& part, Prepared& prepared, gguf::Type gguf_type,
+              const std::optional<ExportedModel>& onnx) {
   TrainerRun& run = prepared.run;
   const auto weights = [&](const std::string& file) {
     const auto* python = dynamic_cast<const PythonModule*>(prepared.wiring->task.get());
@@ -213,7 +227,7 @@ void write_as(const std::string& format, const std::string& part, Prepared& prep
       export_graph(prepared, /*is_onnx=*/false, part);
     });
   } else if (format == "onnx") {
-    in_evaluation([&] { export_graph(prepared, /*is_onnx=*/true, part); });
+    in_evaluation([&] { export_graph(prepared, /*is_onnx=*/true, part, onnx); });
   } else if (format == "python") {
     const auto& task = supervised(prepared, "export to Python");
     write_python(part, task, predictor);
@@ -239,13 +253,14 @@ int export_run(const boost::program_options::variables_map& given) {
   const auto type = gguf_type(format, given);
   refuse_existing(output);
   const auto prepared = load_run(call, given, Use::model);
-  const auto description = description_of(*prepared, format);
+  const auto onnx = onnx_of(*prepared, format);
+  const auto description = onnx ? onnx->description : description_of(*prepared, format);
   const auto beside = place_of_description(output);
   if (!description.empty()) refuse_other_description(beside, description);
   fs::create_directories(fs::absolute(output).parent_path());
   WholeFile file(output), description_file(beside);
   const auto& part = file.part();
-  write_as(format, part, *prepared, type);
+  write_as(format, part, *prepared, type, onnx);
   if (!description.empty()) write_text(description_file.part(), description + '\n'), description_file.finish();
   file.finish();
   std::cout << printable(output) << ": the model after step " << prepared->run.step << '\n';
