@@ -22,7 +22,7 @@ double number_of(const std::string& name, const std::string& text) {
 Ort::Value column(const std::string& name, ONNXTensorElementDataType type, const std::string& text,
                   OrtAllocator* allocator) {
   if (type != ONNX_TENSOR_ELEMENT_DATA_TYPE_STRING && type != ONNX_TENSOR_ELEMENT_DATA_TYPE_DOUBLE) {
-    throw std::invalid_argument(name + " is no column of a table: it is neither texts nor float64");
+    throw std::invalid_argument(name + " is not a column of a table: it is neither texts nor float64");
   }
   constexpr std::array<std::int64_t, 2> shape = {1, 1};
   auto value = Ort::Value::CreateTensor(allocator, shape.data(), shape.size(), type);

@@ -7,6 +7,7 @@ exported again by torch.export.export in Python, and must then give the same bit
 and that of a table takes its columns: tests/plugins/task/tabular_onnx_test.cpp compares it with the reader.
 """
 
+import json
 import pathlib
 import subprocess
 import sys
@@ -77,6 +78,11 @@ def inputs_of(program, samples):
     return inputs
 
 
+def classes_of(session):
+    description = session.get_modelmeta().custom_metadata_map.get("description", "{}")
+    return json.loads(description).get("classes")
+
+
 def trial(build, folder, task):
     """Returns the largest difference of ONNX, None for a table, and whether the bits stay."""
 
@@ -110,7 +116,9 @@ def trial(build, folder, task):
             if task.startswith('use = "images"'):
                 inputs = [inputs[0].movedim(-3, -1).contiguous()]
             given = {one.name: each.numpy() for one, each in zip(session.get_inputs(), inputs)}
-            (output,) = session.run(["output"], given)
+            output, *words = session.run(None, given)
+            if classes := classes_of(session):
+                assert list(words[0]) == [classes[place] for place in output.argmax(1)]
             assert output.shape == tuple(wanted.shape), f"{output.shape}, not {tuple(wanted.shape)}"
             difference = numpy.abs(output - wanted.numpy()).max() / max(1.0, wanted.abs().max().item())
             worst = max(worst, float(difference))

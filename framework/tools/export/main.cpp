@@ -97,7 +97,9 @@ ExportedModel graph_of(const Prepared& prepared) {
           forward,
           task.example(2).to(prepared.run.device).tensors,
           {},
-          predictor == nullptr ? "" : predictor->description()};
+          predictor == nullptr ? "" : predictor->description(),
+          {},
+          predictor == nullptr ? std::vector<std::string>() : predictor->classes()};
 }
 
 // To ONNX or pt2. onnx: of onnx_of().

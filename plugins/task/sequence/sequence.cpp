@@ -151,6 +151,8 @@ class Sequence final : public vernier::SupervisedTask, public vernier::Predictor
     return columns;
   }
 
+  std::vector<std::string> classes() const override { return vernier::names_of(classes_); }
+
   std::string python_model() const override { return python_source(plan_); }
 
   std::string description() const override {

@@ -158,6 +158,8 @@ class Text : public vernier::SupervisedTask, public vernier::Predictor {
     return {{form_.target, in_units(output, network_->target_mean, network_->target_deviation)}};
   }
 
+  std::vector<std::string> classes() const override { return vernier::names_of(classes_); }
+
   std::string description() const override {
     auto facts = this->facts();
     facts["input"] = {{"dtype", "int64"}, {"shape", {"samples", shape_.length}}};

@@ -19,6 +19,10 @@ std::vector<Predictor::Column> Predictor::predict(const Batch&) {
 std::string Predictor::description() const {
   return "";
 }
+std::vector<std::string> Predictor::classes() const {
+  return {};
+}
+
 std::string Predictor::python_model() const {
   return "";
 }

@@ -57,7 +57,7 @@ std::string place(const Node& node) {
 OnnxGraph::OnnxGraph(const Graph& graph, const std::vector<std::string>& inputs, const ExportedModel& model)
     : graph_(graph), model_(model), inputs_(inputs) {
   for (std::size_t i = 0; i < inputs.size(); ++i) {
-    if (!taken_.insert(inputs[i]).second) refuse("two inputs have the name " + shortened(inputs[i]));
+    if (!taken_.insert(inputs[i]).second) refuse("two inputs have the name '" + shortened(inputs[i]) + "'");
     names_[graph.inputs[i]] = inputs[i];
   }
   for (std::size_t i = 0; i < inputs.size() && batch_.empty(); ++i) {

@@ -296,7 +296,7 @@ std::vector<Resized> resized_axes(const Call& call) {
   return all;
 }
 
-// Takes the pixels that LibTorch takes: the operator itself tells them, since it rounds by dtype and memory format.
+// Takes the pixels that LibTorch takes: the operator itself returns them, since it rounds by dtype and memory format.
 // Resize of ONNX takes other ones for some sizes.
 void upsample_nearest(Call& call) {
   auto x = call.name(input_of(call));

@@ -92,7 +92,7 @@ class Call {
   const Value& result(std::size_t place = 0) const { return onnx.value(slots(place).at(0)); }
   const std::vector<std::size_t>& slots(std::size_t place = 0) const { return node_.results.at(place); }
   torch::ScalarType dtype() const { return narrowed(result().dtype()); }
-  // What the operator makes of another first argument.
+  // Returns the operator's result for another first argument.
   torch::Tensor computed(const torch::Tensor& input) const;
   void set(const Name& name, std::size_t place = 0);
   // Throws Error: this call has no counterpart.

@@ -260,6 +260,9 @@ TEST_CASE("ONNX: an option that it lacks is refused by name") {
     });
     CHECK_MESSAGE(thrown.text.find(error) != std::string::npos, thrown.text);
   }
+  const auto sum = [](const auto& inputs) { return inputs[0] + inputs[1]; };
+  const vernier::ExportedModel twice{*module, sum, {numbers(2), numbers(2)}, {"column", "column"}};
+  CHECK(thrown_by([&] { vernier::export_onnx(twice, folder / "a.onnx"); }).text == "two inputs have the name 'column'");
 }
 
 }  // namespace onnx_operators_test

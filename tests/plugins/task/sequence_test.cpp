@@ -204,6 +204,7 @@ TEST_CASE("sequence: predictions have names, words and the units of the data") {
   LoadedTask named("sequence", table_of(folder, "classification", {{"targets", value(csv + ":direction")}}));
   for (int step = 0; step < 200; ++step) named.descend(named->next(), 0.05);
   CHECK(predicted(named, file).at(1).parts == std::vector<std::string>{"down", "up"});
+  CHECK(dynamic_cast<vernier::Predictor&>(*named.task).classes() == std::vector<std::string>{"down", "up"});
   const auto found = predicted(named, file).at(0);
   int right = 0;
   for (std::int64_t i = 0; i < 9; ++i) {

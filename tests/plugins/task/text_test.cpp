@@ -190,6 +190,7 @@ TEST_CASE("a trained model of text is whole without its data and its tokenizer's
   CHECK(trained.forward(trained.example(3)).isfinite().all().item<bool>());
   const auto description = nlohmann::json::parse(model.description());
   CHECK(description.at("classes") == nlohmann::json{"fine", "misleading"});
+  CHECK(model.classes() == std::vector<std::string>{"fine", "misleading"});
   const auto other = [&](const std::string& more) {
     auto changed = make_plugin<vernier::Task>("task/text", options_of(texts + "adverts.csv", small + more));
     dynamic_cast<SupervisedTask&>(*changed).use_learned(supervised(loaded).learned(), /*reads_data=*/true);
