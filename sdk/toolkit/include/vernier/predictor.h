@@ -33,8 +33,8 @@ class VERNIER_API Predictor {
   // Returns a JSON object that says how to use the model without this program: names, order and words of its inputs,
   // classes or unit of its output. Exports have it beside the weights. By default "": there is nothing to say.
   virtual std::string description() const;
-  // Returns the names of the classes, where SupervisedTask::forward() gives logits [samples, classes]: an ONNX file then
-  // has the outputs "class" and "probabilities" as well. By default none.
+  // Returns the names of the classes, where SupervisedTask::forward() gives logits [samples, classes]: an ONNX file
+  // then has the outputs "class" and "probabilities" as well. By default none.
   virtual std::vector<std::string> classes() const;
   // Returns Python source of the model for `vernier export --format python`: a torch.nn.Module whose weights have the
   // same names. By default "": there is none.
