@@ -2,8 +2,9 @@
 
     python3 tests/benchmarks/graph_rival.py BUILD_FOLDER
 
-Needs torch 2.11. One thread, float32, AdamW, LibTorch's own kernels. Each number is the least mean of three runs that take
-turns, in milliseconds of processor time of the training thread's process over 200 steps more than 20.
+Needs torch 2.11. One thread, float32, AdamW, LibTorch's own kernels. Short and long runs take turns, three of each. A
+number is the least time of a long run without the least of a short one, in milliseconds of processor time for each of the
+steps between. Short steps need more of them to be seen, so each model has its own number.
 """
 
 import importlib.util
@@ -23,7 +24,7 @@ spec = importlib.util.spec_from_file_location("export", HERE.parents[1] / "plugi
 export = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(export)
 torch.set_num_threads(1)
-SAMPLES, BATCH, FEW, MANY, TURNS = 256, 16, 20, 220, 3
+SAMPLES, BATCH, FEW, TURNS = 256, 16, 20, 3
 
 
 class Encoder(nn.Module):
@@ -52,7 +53,8 @@ def mlp():
     return nn.Sequential(nn.Linear(16, 64), nn.ReLU(), nn.Dropout(0.1), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 3))
 
 
-MODELS = {"mlp": (mlp, (16,)), "cnn": (cnn, (3, 16, 16)), "encoder": (Encoder, (24, 64))}
+# The module, the shape of a sample, and the steps of a long run.
+MODELS = {"mlp": (mlp, (16,), 12020), "cnn": (cnn, (3, 16, 16), 2020), "encoder": (Encoder, (24, 64), 620)}
 RUN = """
 [run]
 steps = {steps}
@@ -89,41 +91,35 @@ def run(build, folder, task, ending, steps):
     return seconds_of_children() - before
 
 
-def step_of(build, folder, task, ending):
-    return (run(build, folder, task, ending, MANY) - run(build, folder, task, ending, FEW)) / (MANY - FEW)
-
-
-def eager(model, x, y):
+def eager(model, x, y, steps):
     optimizer = torch.optim.AdamW(model.parameters(), fused=True)
-
-    def train(steps):
-        for step in range(steps):
-            rows = torch.arange(step * BATCH, (step + 1) * BATCH) % SAMPLES
-            F.cross_entropy(model(x[rows]), y[rows]).backward()
-            optimizer.step()
-            optimizer.zero_grad()
-
-    train(FEW)
     before = resource.getrusage(resource.RUSAGE_SELF).ru_utime
-    train(MANY - FEW)
-    return (resource.getrusage(resource.RUSAGE_SELF).ru_utime - before) / (MANY - FEW)
+    for step in range(steps):
+        rows = torch.arange(step * BATCH, (step + 1) * BATCH) % SAMPLES
+        F.cross_entropy(model(x[rows]), y[rows]).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    return resource.getrusage(resource.RUSAGE_SELF).ru_utime - before
 
 
 def main():
     build = pathlib.Path(sys.argv[1]).resolve()
     print(f"{'model':10} {'graph':>8} {'script':>8} {'eager':>8}  graph / script")
-    for name, (kind, shape) in MODELS.items():
+    for name, (kind, shape, many) in MODELS.items():
         with tempfile.TemporaryDirectory() as place:
             folder = pathlib.Path(place)
             model, x, y = kind(), torch.randn(SAMPLES, *shape), torch.randint(0, 3, (SAMPLES,))
             save_file({"x": x, "y": y}, folder / "data.safetensors")
             export.save(model, [x[:4]], folder / "model.pt2")
             torch.jit.script(model.train()).save(folder / "model.pt")
-            times = [
-                (step_of(build, folder, "graph", "pt2"), step_of(build, folder, "script", "pt"), eager(model, x, y))
-                for _ in range(TURNS)
+            kinds = [
+                lambda steps: run(build, folder, "graph", "pt2", steps),
+                lambda steps: run(build, folder, "script", "pt", steps),
+                lambda steps: eager(model, x, y, steps),
             ]
-            graph, script, python = (1e3 * min(column) for column in zip(*times))
+            turns = [[(kind(FEW), kind(many)) for kind in kinds] for _ in range(TURNS)]
+            least = [[min(column) for column in zip(*times)] for times in zip(*turns)]
+            graph, script, python = (1e3 * (long - short) / (many - FEW) for short, long in least)
             print(f"{name:10} {graph:8.3f} {script:8.3f} {python:8.3f}  {graph / script:.2f}", flush=True)
 
 

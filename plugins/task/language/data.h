@@ -29,8 +29,8 @@ class Data {
 
   // Takes the tokenizer from the model's folder, whatever the option names.
   void forget_tokenizer() { tokenizer_.clear(); }
-  // folder: of the tokenizer, which may have a template of its own for chats. The special token that ends an answer, or
-  // "", and how chats are written, in Jinja; "": by the folder's template.
+  // folder: of the tokenizer. end_of_answer() is the added token that ends an answer, or "". chat_template() is the
+  // Jinja of the style that chats are written in; "" if the folder has a template of its own, which writes them.
   std::string end_of_answer(const std::string& folder) const;
   std::string chat_template(const std::string& folder) const;
 
@@ -59,7 +59,7 @@ class Data {
   std::string checksum_of_tokenizer(const std::string& model) const;
   std::vector<vernier::DatasetPtr> read(const std::vector<std::string>& files, Model& model) const;
   std::vector<vernier::DatasetPtr> texts_of(const std::vector<std::string>& files, Model& model) const;
-  std::string own_template() const;                                         // of the style
+  std::string own_template() const;                                         // of the style, in Jinja
   vernier::LanguageDataOptions texts_for(const std::string& folder) const;  // of the tokenizer
   vernier::DatasetPtr text_of(const std::string& file, const vernier::Tokenizer& tokenizer,
                               const vernier::LanguageDataOptions& texts, Model& model) const;

@@ -18,7 +18,7 @@ using vernier::CsvColumn;
 using vernier::CsvFill;
 using vernier::CsvType;
 
-// The values of a missing one, a number for each of numbers_of(); or none.
+// The numbers in place of a missing value, one for each of numbers_of(); none if there is nothing to fill in.
 std::vector<double> fills_of(const CsvColumn& column, CsvFill fill) {
   if (fill == CsvFill::zero) return std::vector<double>(vernier::numbers_of(column).size(), 0.0);
   if (fill == CsvFill::mean && !column.means.empty()) return column.means;

@@ -199,7 +199,7 @@ void OnnxGraph::put_outputs(Message& graph) {
   add_node("Softmax", {cast(output, torch::kFloat32)}, {outputs_["probabilities"]}, {{"axis", std::int64_t{1}}});
   const auto code =
       add("ArgMax", {outputs_["probabilities"]}, {{"axis", std::int64_t{1}}, {"keepdims", std::int64_t{0}}});
-  // NaN is of no class: "" stands after the names.
+  // Logits that are NaN have no class. They get the text behind the names, which is "".
   const auto sum = add("ReduceSum", {outputs_["probabilities"], ints({1})}, {{"keepdims", std::int64_t{0}}});
   const auto place = add("Where", {add("IsNaN", {sum}), ints({std::ssize(model_.classes)}), code});
   auto names = model_.classes;

@@ -9,10 +9,10 @@ namespace vernier {
 
 namespace {
 
-constexpr std::size_t most_messages = 1000;  // each answer takes a look at the whole chat
+constexpr std::size_t most_messages = 1000;  // because each answer renders the whole chat again
 
-// Stand for texts of messages, to see where a template puts them. They are characters of private use. A chat that has
-// them is refused, if they stand in the way.
+// Texts in place of messages, which show where a template puts them: characters of private use. A chat that has these
+// characters itself may be refused.
 constexpr const char* mark = "\uE8F1\uE8F2\uE8F1";
 constexpr const char* other_mark = "\uE8F3\uE8F2\uE8F3";
 

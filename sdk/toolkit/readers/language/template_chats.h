@@ -33,7 +33,7 @@ class TemplateChats {
   Range bytes_of(const std::string& whole, OrderedJson messages, std::size_t number) const;
   Range answer_in(const std::string& whole, const OrderedJson& messages, std::size_t number,
                   const std::vector<TokenId>& ids) const;  // its tokens, and the added one that ends it
-  // The tokens of a range of bytes, with one that lies in it only in part.
+  // The tokens of a range of bytes, with those that lie in it only in part.
   Range tokens_of(const Range& bytes, const std::string& whole, const std::vector<TokenId>& ids) const;
   // How many tokens end before a byte. with_cut: with one that reaches over it.
   std::size_t tokens_before(std::size_t byte, const std::string& whole, const std::vector<TokenId>& ids,
