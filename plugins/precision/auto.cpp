@@ -7,6 +7,7 @@
 class Auto final : public vernier::MixedPrecision {
  public:
   explicit Auto(vernier::Options& options) : Auto(options, vernier::hardware_of(vernier::opened_device())) {}
+  bool allows_capture() const override { return casts_alone(); }
   std::string describe() const override { return MixedPrecision::describe() + "; chosen for the " + hardware_; }
 
  private:

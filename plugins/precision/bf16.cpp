@@ -7,6 +7,7 @@
 class Bf16 final : public vernier::MixedPrecision {
  public:
   explicit Bf16(vernier::Options& options) : MixedPrecision(options, torch::kBFloat16) {}
+  bool allows_capture() const override { return casts_alone(); }
 };
 
 VERNIER_PLUGIN(Bf16, "bf16", "1.1.0")

@@ -7,6 +7,7 @@
 class Fp16 final : public vernier::MixedPrecision {
  public:
   explicit Fp16(vernier::Options& options) : MixedPrecision(options, torch::kHalf) {}
+  bool allows_capture() const override { return casts_alone(); }
 };
 
 VERNIER_PLUGIN(Fp16, "fp16", "1.1.0")

@@ -7,6 +7,7 @@
 class Fp32 final : public vernier::MixedPrecision {
  public:
   explicit Fp32(vernier::Options& options) : MixedPrecision(options, torch::kFloat, Levels::float32) {}
+  bool allows_capture() const override { return casts_alone(); }
 };
 
 VERNIER_PLUGIN(Fp32, "fp32", "1.1.0")

@@ -114,6 +114,7 @@ class Mlp final : public vernier::Task, public vernier::Exportable {
 
   std::int64_t batches_per_epoch() const override { return (training() + batch_size_ - 1) / batch_size_; }
 
+  bool allows_capture() const override { return true; }
   torch::Tensor loss(const Batch& micro_batch) override {
     return at::cross_entropy_loss(network_->forward(micro_batch.tensors[0]), micro_batch.tensors[1]);
   }

@@ -43,7 +43,8 @@ class SmallRun {
  public:
   // One thread for the kernels: the same sums on every machine. The output folder must exist.
   explicit SmallRun(const vernier::Table& config, const std::string& output = "",
-                    const vernier::Host& host = built_plugins(), int threads = 1) {
+                    const vernier::Host& host = built_plugins(), int threads = 1,
+                    vernier::MakeDeviceGraph make_graph = nullptr) {
     at::set_num_threads(threads);
     vernier::Options table("run", std::get<vernier::Table>(config.at("run").data), "test.toml:1");
     const vernier::RunOptions options(table, "test");
@@ -55,6 +56,7 @@ class SmallRun {
     run.seed = options.seed;
     run.steps = options.steps;
     trainer->parts().transaction.undo_failed_steps(options.undo_failed_steps);
+    trainer->parts().make_graph = std::move(make_graph);
     trainer->prepare(run, options.epochs);
   }
 

@@ -162,6 +162,7 @@ struct Toy {
     for (std::size_t i = 0; i < plugins.size(); ++i)
       vernier::HostApi::attach(wiring.bus, *plugins[i], i >= plugins.size() - wiring.monitors.size());
     trainer = std::make_unique<vernier::TrainingLoop>(wiring, validate_every, stop);
+    trainer->parts().make_graph = make_graph;
     trainer->prepare(run, epochs);
     return *trainer;
   }
@@ -169,6 +170,7 @@ struct Toy {
   vernier::Wiring wiring;
   vernier::TrainerRun run;
   std::atomic<int> stop = 0;
+  vernier::MakeDeviceGraph make_graph;
   std::unique_ptr<vernier::TrainingLoop> trainer;
 };
 

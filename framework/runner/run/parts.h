@@ -9,6 +9,7 @@
 
 #include "calls.h"
 #include "requests.h"
+#include "run/process/device_graph.h"
 #include "run/process/plugin_times.h"
 #include "run/process/ranks.h"
 #include "run/process/step_clock.h"
@@ -84,6 +85,7 @@ struct Parts {
   Plan plan;
   Outcome outcome;
   BuiltModel built;
+  MakeDeviceGraph make_graph;                      // null: forward and backward are never recorded as graphs
   bool trains = true;                              // false: a trained model is only used
   std::int64_t validate_every = 0;                 // after prepare: steps, or each_epoch; 0: only after the last
   std::function<std::string(Keys)> configuration;  // resolved, a JSON object; compared on resume

@@ -58,6 +58,15 @@ int fewer_threads() {
   return std::getenv("OMP_NUM_THREADS") == nullptr && cores < at::get_num_threads() ? static_cast<int>(cores) : 0;
 }
 
+// Returns null, and has said why, where the device has no graphs.
+MakeDeviceGraph graphs_of(c10::Device device) try {
+  if (!device.is_cuda()) throw Error(c10::str("the run trains on ", device));
+  return cuda_graphs(device);
+} catch (const std::exception& error) {
+  log(Level::info, "run", std::string("cuda_graph: there are no CUDA graphs: ") + error.what());
+  return nullptr;
+}
+
 // Refuses a run of one process that a launcher started as one of several. A [distributed] that is written out, or an
 // object of the program, is what the user wants.
 void refuse_to_train_alone(const Table& config, const Wiring& wiring) {
@@ -112,6 +121,7 @@ std::unique_ptr<Prepared> prepare(Table config, const std::string& default_name,
   parts.transaction.undo_failed_steps(prepared->options.undo_failed_steps);
   parts.time_limit = prepared->options.time_limit;
   parts.trains = purpose == Purpose::training;
+  if (parts.trains && prepared->options.cuda_graph == "auto") parts.make_graph = graphs_of(device);
   parts.configuration = [&wired, &table = prepared->run_table](Keys keys) {
     return resolved_configuration(table, wired, keys);
   };

@@ -145,6 +145,7 @@ void Step::note_listeners() {
     has_listeners_[i] = std::ranges::any_of(
         wiring_.plugins(), [&](const Plugin* plugin) { return wiring_.bus.listens(*plugin, static_cast<Event>(i)); });
   }
+  passes_.begin(parts_.make_graph, parts_.make_graph ? why_not_captured() : "");
   if (!ranks_.are_several()) return;
   Facts alike = {{"keep_savepoints", parts_.snapshots.asked()},
                  {"want_rerun", transaction_.is_rerun_wanted() ? "asked for" : "not asked for"}};
@@ -157,6 +158,20 @@ void Step::note_listeners() {
         plugin->id(), " ", plugin->version(), " with options ", checksum_of(to_toml({{role, table}})).substr(0, 8));
   }
   ranks_.note_alike(alike);
+}
+
+// Why forward and backward cannot be recorded as a graph, which would call no plugin; "" if they can.
+std::string Step::why_not_captured() const {
+  if (ranks_.are_several()) return "several ranks train together";
+  if (optimizer_->steps_in_backward()) return wiring_.optimizer->id() + " updates in backward";
+  std::string who;
+  for (const auto* plugin : wiring_.plugins()) {
+    const bool is_called = plugin == wiring_.task.get() || plugin == wiring_.precision.get() ||
+                           wiring_.bus.listens(*plugin, Event::BatchReady) ||
+                           wiring_.bus.listens(*plugin, Event::LossReady);
+    if (is_called && !plugin->allows_capture()) who += (who.empty() ? "" : ", ") + plugin->id();
+  }
+  return who.empty() ? "" : "these plugins do not allow it: " + who;
 }
 
 void Step::begin_step(TrainerRun& run) {
@@ -176,7 +191,7 @@ void Step::compute_gradients(TrainerRun& run, Tries tries) {
   const NotOfListener asked;  // where a listener asks for it
   const auto part = clock_.part();
   ranks_.begin_gradients();
-  tries == Tries::smaller ? compute_micro_batches_that_fit(run) : compute_micro_batches(run);
+  tries == Tries::smaller ? compute_micro_batches_that_fit(run) : compute_micro_batches(run, tries);
   all_reduce(run);
   refuse_loss_of_others(run);
   refuse_wrong_gradients(run, Event::BackwardDone);
@@ -249,7 +264,7 @@ torch::Tensor Step::loss_of_micro_batch(TrainerRun& run) {
 }
 
 // However many micro-batches there are, their gradients add up to those of the whole batch's mean.
-void Step::compute_micro_batches(TrainerRun& run) {
+void Step::compute_micro_batches(TrainerRun& run, Tries tries) {
   const RandomOfRank random(run, *wiring_.distributed);
   for (auto& parameter : run.parameters) {
     parameter.model.mutable_grad().reset();
@@ -270,7 +285,8 @@ void Step::compute_micro_batches(TrainerRun& run) {
     if (!run.device.is_cpu() && memory_limit(run.device) > 0) reset_peak_memory(run.device);
     run.micro_batch = micro_batch.to(run.device);
     emit(Event::BatchReady, run, Part::forward);
-    run.micro_batch_loss = loss_of_micro_batch(run);
+    const auto compute = [&] { return loss_of_micro_batch(run); };
+    run.micro_batch_loss = tries == Tries::once ? compute() : passes_.loss(run, compute);
     emit(Event::LossReady, run, Part::backward);
     const auto& whole = whole_batch();
     add_loss(run, micro_batch, whole);
@@ -296,7 +312,7 @@ void Step::compute_micro_batches_that_fit(TrainerRun& run) {
     std::string trouble;  // of this rank
     const Plugin* culprit = nullptr;
     try {
-      compute_micro_batches(run);
+      compute_micro_batches(run, Tries::smaller);
     } catch (...) {
       if (!is_out_of_memory(std::current_exception())) throw;
       trouble = caught().message;

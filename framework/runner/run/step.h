@@ -5,6 +5,7 @@
 #include <functional>
 #include <utility>
 
+#include "captured_passes.h"
 #include "parts.h"
 
 namespace vernier {
@@ -18,7 +19,8 @@ class Step {
   enum class Until { end, gradients };  // gradients: the step ends when they are computed, and nothing uses them
   void step(TrainerRun& run, Until until = Until::end);
 
-  // Computes the gradients of run.batch. smaller: micro-batches that run out of memory are split again.
+  // Computes the gradients of run.batch. smaller: micro-batches that run out of memory are split again, and graphs of
+  // the device may stand for the operators. once: every operator is called, as whoever looks at them needs.
   enum class Tries { once, smaller };
   void compute_gradients(TrainerRun& run, Tries tries);
   torch::Tensor recompute(TrainerRun& run);  // see Control::recompute
@@ -29,12 +31,13 @@ class Step {
   void replay(std::function<Batch()> replayed) { replayed_ = std::move(replayed); }
 
  private:
+  std::string why_not_captured() const;
   void begin_step(TrainerRun& run);
   void emit(Event event, TrainerRun& run, Part next);  // next: what the time after the event is spent on
   void skip_dropped_batches(TrainerRun& run);
   Batch next_batch(TrainerRun& run);
   Batch draw_batch(TrainerRun& run);
-  void compute_micro_batches(TrainerRun& run);
+  void compute_micro_batches(TrainerRun& run, Tries tries);
   void compute_micro_batches_that_fit(TrainerRun& run);
   torch::Tensor loss_of_micro_batch(TrainerRun& run);
   const WholeBatch& whole_batch();
@@ -56,6 +59,7 @@ class Step {
   Transaction& transaction_ = parts_.transaction;
   UpdateLog& update_log_ = parts_.update_log;
   StepClock& clock_ = parts_.clock;
+  CapturedPasses passes_;
   std::array<bool, event_count> has_listeners_{};  // the clock is not read around the other events
   std::function<Batch()> replayed_;                // instead of the task's next batch
   std::int64_t gathered_ = 1;                      // batches of the task in the last step's

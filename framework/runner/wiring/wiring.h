@@ -20,7 +20,7 @@ constexpr std::int64_t each_epoch = -1, each_epoch_if_held_out = -2;
 
 // The [run] table.
 struct RunOptions {
-  std::string name, output, device, resume, init_from, memory_limit, matmul, matmul_precision;
+  std::string name, output, device, resume, init_from, memory_limit, matmul, matmul_precision, cuda_graph;
   std::vector<std::string> init_rename;
   bool fused, deterministic, init_strict, requeue, undo_failed_steps, measure_savings;
   std::int64_t steps, epochs, threads, validate_every;

@@ -122,6 +122,7 @@ class Lora final : public vernier::Callback, public vernier::Interceptor, public
     }
   }
 
+  bool allows_capture() const override { return true; }
   void attach(vernier::Bus& bus) override {
     bus.on(Event::BatchReady, [this](Run&) { guard_.emplace(layers_, *this); });
     bus.on(Event::LossReady, [this](Run&) {

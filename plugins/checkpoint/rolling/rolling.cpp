@@ -103,6 +103,7 @@ class Rolling final : public vernier::Checkpoint {
     }
   }
 
+  bool allows_capture() const override { return true; }
   void attach(vernier::Bus& bus) override {
     bus.on(Event::RunBegin, [this](Run&) { last_ = Clock::now(); });
     bus.on(Event::StepBegin, [this](Run& run) { look(run); });

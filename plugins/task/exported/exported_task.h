@@ -31,6 +31,7 @@ struct Form {
 class ExportedTask : public vernier::SupervisedTask, public vernier::Predictor {
  public:
   ExportedTask(Options& options, const char* name, const char* kind_of_file);
+  bool allows_capture() const override { return true; }
   void build(Run& run) override;
   DatasetPtr read_inputs(const std::string& path) override { return read_several({path}); }
   // A source for each input, or a file with the same parts in it; an image or a folder of images.

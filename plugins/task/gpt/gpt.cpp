@@ -175,6 +175,7 @@ class Gpt final : public vernier::Task, public vernier::LanguageModel, public ve
     return sampler_ ? (training_.numel() + batch_size_ - 1) / batch_size_ : 1;
   }
 
+  bool allows_capture() const override { return !budgeted_; }
   torch::Tensor loss(const Batch& micro_batch) override {
     const auto forward = [&] {
       const auto logits = network_->forward(micro_batch.tensors[0]);

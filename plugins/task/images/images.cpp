@@ -114,6 +114,7 @@ class Images final : public vernier::SupervisedTask, public vernier::Predictor, 
     check_options(options);
   }
 
+  bool allows_capture() const override { return true; }
   void build(Run& run) override {
     if (is_trained()) recall();
     if (reads_data()) is_trained() ? read_to_evaluate(run.seed) : read_to_train(run.seed);

@@ -70,6 +70,8 @@ class PublishedTask : public vernier::SupervisedTask, public vernier::PublishedM
   vernier::Batch next() override;
   std::optional<double> weight_of(const vernier::Batch& part) const override;
   torch::Tensor loss(const vernier::Batch& micro_batch) override;
+  // The losses of preferences read the lengths of texts on the host.
+  bool allows_capture() const override { return !preferences_.are_learned(); }
   torch::Tensor validate(vernier::Run& run) override;
 
   std::string published_name(const std::string& name) const override;

@@ -91,6 +91,7 @@ class Sequence final : public vernier::SupervisedTask, public vernier::Predictor
     refuse_contradictions(options);
   }
 
+  bool allows_capture() const override { return true; }
   void build(Run& run) override {
     if (is_trained()) recall();
     if (kind_ != "forecast" && held_out_data_.empty() != held_out_targets_.empty()) {

@@ -115,6 +115,7 @@ class Tabular final : public vernier::SupervisedTask, public vernier::Predictor,
     }
   }
 
+  bool allows_capture() const override { return true; }
   void build(Run& run) override {
     seed_ = run.seed;
     if (is_trained()) {

@@ -108,6 +108,7 @@ class Text : public vernier::SupervisedTask, public vernier::Predictor {
     refuse_contradictions(options);
   }
 
+  bool allows_capture() const override { return true; }
   void build(Run& run) override {
     if (is_trained()) recall();
     Data data;

@@ -210,6 +210,10 @@ void MixedPrecision::prepare(Run& run) {
   if (!reason.empty()) throw Error("precision in fp8 " + reason, Error::Kind::configuration);
 }
 
+bool MixedPrecision::casts_alone() const {
+  return !uses_float8() && weight_casts_ != "update";
+}
+
 bool MixedPrecision::intercepts() const {
   const bool is_slow = has_matrix_unit_ && dtype_ != torch::kFloat32 && !has_blocked_attention();  // LibTorch's
   const bool by_matmul = attention_ == "matmul" || (attention_ == "auto" && is_slow);

@@ -1,0 +1,388 @@
+#include "captured_passes.h"
+
+#include <ATen/Context.h>
+#include <ATen/record_function.h>
+#include <torch/autograd.h>
+#include <torch/csrc/autograd/variable.h>
+#include <torch/nn/module.h>
+#include <vernier/error.h>
+
+#include <algorithm>
+#include <array>
+#include <string_view>
+#include <unordered_set>
+#include <utility>
+#include <vector>
+
+#include "run/state/random_state.h"
+
+namespace vernier {
+
+namespace {
+
+constexpr int warm_up = 2;        // passes of a shape before it is recorded
+constexpr std::size_t most = 64;  // shapes of micro-batches; more are not looked at
+
+// The operators that read numbers of the device, or whose result has as many elements as these say.
+constexpr std::array waiting = {
+    "aten::_local_scalar_dense", "aten::nonzero", "aten::masked_select",    "aten::_unique2",
+    "aten::unique_dim",          "aten::equal",   "aten::repeat_interleave"};
+
+const void* storage_of(const torch::Tensor& tensor) {
+  return tensor.defined() && tensor.has_storage() ? tensor.storage().unsafeGetStorageImpl() : nullptr;
+}
+
+template <class Look>
+void each_tensor(c10::ArrayRef<c10::IValue> values, const Look& look) {
+  for (const auto& value : values) {
+    if (value.isTensor()) {
+      look(value.toTensor());
+    } else if (value.isTensorList()) {
+      for (const torch::Tensor& tensor : value.toTensorVector()) look(tensor);
+    } else if (value.isList()) {  // of optional tensors
+      for (const c10::IValue& item : value.toListRef()) {
+        if (item.isTensor()) look(item.toTensor());
+      }
+    }
+  }
+}
+
+// While it lives, it looks at the operators of this thread and of its backward passes.
+class Watch {
+ public:
+  Watch() {
+    now_ = this;
+    handle_ = at::addThreadLocalCallback(at::RecordFunctionCallback(begin, end)
+                                             .needsInputs(true)
+                                             .needsOutputs(true)
+                                             .scopes({at::RecordScope::FUNCTION}));
+  }
+  ~Watch() {
+    at::removeCallback(handle_);
+    now_ = nullptr;
+  }
+  Watch(const Watch&) = delete;
+  Watch& operator=(const Watch&) = delete;
+
+  const std::string& trouble() const { return trouble_; }  // why a graph cannot repeat the operators; "" if it can
+  std::vector<c10::Storage> read() const {                 // what was there before the first of them
+    std::vector<c10::Storage> all;
+    for (const auto& [key, storage] : read_) all.push_back(storage);
+    return all;
+  }
+
+ private:
+  static std::unique_ptr<at::ObserverContext> begin(const at::RecordFunction& function) {
+    const std::string_view name = function.name();
+    if (now_->trouble_.empty() && std::ranges::find(waiting, name) != waiting.end()) {
+      now_->trouble_ = c10::str(name, " makes the host wait for the device");
+    }
+    if (name == "aten::copy_") now_->look_at_copy(function.inputs());
+    each_tensor(function.inputs(), [](const torch::Tensor& tensor) {
+      const auto* key = storage_of(tensor);
+      if (key != nullptr && !now_->made_.contains(key)) now_->read_.emplace(key, tensor.storage());
+    });
+    return nullptr;
+  }
+  static void end(const at::RecordFunction& function, at::ObserverContext*) {
+    each_tensor(function.outputs(), [](const torch::Tensor& tensor) {
+      const auto* key = storage_of(tensor);
+      if (key != nullptr && !now_->read_.contains(key)) now_->made_.insert(key);
+    });
+  }
+  // A graph would read the host's memory of the first time again.
+  void look_at_copy(c10::ArrayRef<const c10::IValue> inputs) {
+    const auto &to = inputs.at(0).toTensor(), &from = inputs.at(1).toTensor();
+    if (to.device().type() != from.device().type()) trouble_ = "a tensor is copied between host and device";
+  }
+
+  static inline Watch* now_ = nullptr;
+  at::CallbackHandle handle_;
+  std::string trouble_;
+  std::map<const void*, c10::Storage> read_;
+  std::unordered_set<const void*> made_;
+};
+
+bool same_bits(const torch::Tensor& a, const torch::Tensor& b) {
+  if (!a.defined() || !b.defined()) return a.defined() == b.defined();
+  const auto bytes = [](const torch::Tensor& x) { return x.detach().contiguous().reshape({-1}).view(torch::kUInt8); };
+  return a.scalar_type() == b.scalar_type() && a.sizes() == b.sizes() && (a.numel() == 0 || bytes(a).equal(bytes(b)));
+}
+
+bool all_same_bits(const std::vector<torch::Tensor>& a, const std::vector<torch::Tensor>& b) {
+  return std::ranges::equal(a, b, same_bits);
+}
+
+std::vector<torch::Tensor> clones(const std::vector<torch::Tensor>& tensors) {
+  std::vector<torch::Tensor> all;
+  for (const auto& tensor : tensors) all.push_back(tensor.defined() ? tensor.detach().clone() : tensor);
+  return all;
+}
+
+void copy_to(const std::vector<torch::Tensor>& live, const std::vector<torch::Tensor>& copies) {
+  const torch::NoGradGuard no_grad;
+  for (std::size_t i = 0; i < live.size(); ++i) {
+    if (live[i].defined()) live[i].detach().copy_(copies[i]);
+  }
+}
+
+std::vector<torch::Tensor> gradients_of(const Run& run) {
+  std::vector<torch::Tensor> all;
+  for (const auto& parameter : run.parameters) all.push_back(parameter.model.grad());
+  return all;
+}
+
+void set_gradients(const Run& run, const std::vector<torch::Tensor>& gradients) {
+  for (std::size_t i = 0; i < gradients.size(); ++i) run.parameters[i].model.mutable_grad() = gradients[i];
+}
+
+bool has_gradients(const Run& run) {
+  return std::ranges::any_of(run.parameters, [](const auto& parameter) { return parameter.model.grad().defined(); });
+}
+
+std::vector<const void*> addresses(const std::vector<torch::Tensor>& tensors) {
+  std::vector<const void*> all;
+  for (const auto& tensor : tensors) all.push_back(tensor.defined() ? tensor.const_data_ptr() : nullptr);
+  return all;
+}
+
+std::vector<torch::Tensor> weights_and_buffers(const Run& run) {
+  auto all = run.model->parameters();
+  for (const auto& buffer : run.model->buffers()) all.push_back(buffer);
+  return all;
+}
+
+// How many hold the memory of each gradient, besides its parameter.
+std::vector<std::size_t> holders(const Run& run, const std::vector<torch::Tensor>& gradients) {
+  std::vector<std::size_t> all;
+  for (std::size_t i = 0; i < gradients.size(); ++i) {
+    const auto& gradient = gradients[i];
+    const std::size_t own = run.parameters[i].model.grad().is_same(gradient) ? 1 : 0;
+    all.push_back(gradient.defined() ? gradient.use_count() + gradient.storage().use_count() - own : 0);
+  }
+  return all;
+}
+
+std::string shape_of(const Run& run) {
+  const auto& batch = run.micro_batch;
+  auto text = c10::str(batch.samples, " ", batch.tokens, has_gradients(run) ? " adds" : "");
+  for (const auto& tensor : batch.tensors) text += c10::str(" ", tensor.scalar_type(), tensor.sizes());
+  return text;
+}
+
+torch::Tensor random_of(const Run& run) {
+  return at::globalContext().defaultGenerator(run.device).get_state();
+}
+
+// Gradients, buffers, random generators and the micro-batch, as they were when it was made.
+class PutBack {
+ public:
+  explicit PutBack(TrainerRun& run)
+      : run_(run),
+        batch_(run.micro_batch),
+        gradients_(gradients_of(run)),
+        sums_(clones(gradients_)),
+        buffers_(clones(run.model->buffers())) {
+    random_.take(run.device);
+  }
+  ~PutBack() {
+    now();
+    run_.micro_batch = batch_;
+  }
+  PutBack(const PutBack&) = delete;
+  PutBack& operator=(const PutBack&) = delete;
+
+  void now() const {  // all but the micro-batch
+    set_gradients(run_, gradients_);
+    copy_to(gradients_, sums_);
+    copy_to(run_.model->buffers(), buffers_);
+    random_.restore(run_.device);
+  }
+  bool has_gradients() const { return std::ranges::any_of(gradients_, &torch::Tensor::defined); }
+
+ private:
+  TrainerRun& run_;
+  Batch batch_;
+  std::vector<torch::Tensor> gradients_, sums_, buffers_;
+  RandomState random_;
+};
+
+// A hook is a function of the host, which a graph would not call.
+std::string hooked_parameter(const Run& run) {
+  for (const auto& parameter : run.parameters) {
+    const auto& weight = parameter.model;
+    if (!torch::autograd::impl::hooks(weight).empty() || torch::autograd::impl::post_acc_grad_hooks(weight)) {
+      return parameter.name;
+    }
+  }
+  return "";
+}
+
+}  // namespace
+
+// Numbers that forward and backward have made.
+struct CapturedPasses::Result {
+  torch::Tensor loss;
+  std::vector<torch::Tensor> gradients, buffers;
+  torch::Tensor random;  // the state of the device's generator
+};
+
+std::string CapturedPasses::difference(const Result& a, const Result& b) {
+  if (!same_bits(a.loss, b.loss)) return "losses";
+  if (!all_same_bits(a.gradients, b.gradients)) return "gradients";
+  if (!all_same_bits(a.buffers, b.buffers)) return "buffers";
+  return same_bits(a.random, b.random) ? "" : "random numbers";
+}
+
+struct CapturedPasses::Pass {
+  Batch batch;  // the memory that the graphs read
+  std::unique_ptr<DeviceGraph> forward, backward;
+  torch::Tensor loss, slope;               // of forward; of the loss, for backward
+  std::vector<torch::Tensor> gradients;    // that backward makes; empty if it adds to those that are there
+  std::vector<std::size_t> holders;        // of gradients, where nobody has kept one
+  std::vector<const void*> weights, sums;  // the addresses of weights and buffers; of gradients that are added to
+  std::vector<torch::Tensor> written;      // buffers, whose version a replay does not raise by itself
+  std::vector<c10::Storage> read;          // must outlive the graphs
+};
+
+void CapturedPasses::begin(MakeDeviceGraph make, const std::string& trouble) {
+  shapes_.clear();
+  make_ = std::move(make);
+  is_named_ = false;
+  if (make_ && !trouble.empty()) give_up(trouble);
+}
+
+void CapturedPasses::give_up(const std::string& trouble) {
+  make_ = nullptr;
+  if (std::exchange(trouble_, trouble) == trouble) return;
+  log(Level::info, "run", "cuda_graph: forward and backward are not recorded as a graph: " + trouble);
+}
+
+torch::Tensor CapturedPasses::loss(TrainerRun& run, const Compute& compute) {
+  if (!make_) {
+    shapes_.clear();  // of before it was given up
+    return compute();
+  }
+  const auto key = shape_of(run);
+  if (shapes_.size() >= most && !shapes_.contains(key)) return compute();
+  auto& [seen, pass] = shapes_[key];
+  if (pass && addresses(weights_and_buffers(run)) != pass->weights) {  // a swap has given them other memory
+    pass.reset();
+    seen = 0;
+  }
+  if (!pass) {
+    if (++seen <= warm_up) return compute();
+    pass = captured(run, compute);
+    if (!pass) return compute();
+    for (auto& [shape, other] : shapes_) {  // a pass that adds to gradients holds them
+      if (other.pass) other.pass->holders = holders(run, other.pass->gradients);
+    }
+  }
+  // Whoever has kept a gradient since the last step must not lose its numbers.
+  const bool is_kept = holders(run, pass->gradients) != pass->holders;
+  if (is_kept || addresses(gradients_of(run)) != pass->sums) return compute();
+  return replayed(run, *pass);
+}
+
+// Returns null, and has said why, if the pass cannot be recorded. The run is as it was before.
+std::shared_ptr<CapturedPasses::Pass> CapturedPasses::captured(TrainerRun& run, const Compute& compute) {
+  auto pass = std::make_shared<Pass>();
+  const PutBack before(run);
+  try {
+    if (const auto name = hooked_parameter(run); !name.empty()) throw Error("the weight " + name + " has a hook");
+    pass->batch = run.micro_batch;
+    pass->batch.tensors = clones(run.micro_batch.tensors);
+    run.micro_batch = pass->batch;
+    const auto operators = computed_by_operators(run, compute, *pass);
+    before.now();
+    record(run, compute, *pass);
+    const auto gradients = gradients_of(run);
+    before.now();
+    set_gradients(run, gradients);
+    pass->forward->replay();
+    pass->backward->replay();
+    const auto different = difference({pass->loss, gradients, run.model->buffers(), random_of(run)}, operators);
+    if (!different.empty()) throw Error("the graph's " + different + " differ from the operators'");
+    if (!before.has_gradients()) pass->gradients = gradients;
+  } catch (...) {
+    give_up(caught().message);
+    return nullptr;
+  }
+  if (!std::exchange(is_named_, true)) {
+    const auto samples = run.micro_batch.samples;
+    log(Level::info, "run", c10::str("cuda_graph: forward and backward of ", samples, " samples are a graph"));
+  }
+  return pass;
+}
+
+CapturedPasses::Result CapturedPasses::computed_by_operators(TrainerRun& run, const Compute& compute, Pass& pass) {
+  set_gradients(run, clones(gradients_of(run)));
+  const Watch watch;
+  const auto loss = compute();
+  pass.slope = torch::ones_like(loss.detach());
+  loss.backward(pass.slope);
+  if (!watch.trouble().empty()) throw Error(watch.trouble());
+  return {loss.detach(), gradients_of(run), clones(run.model->buffers()), random_of(run)};
+}
+
+void CapturedPasses::record(TrainerRun& run, const Compute& compute, Pass& pass) {
+  const auto buffers = run.model->buffers();
+  pass.weights = addresses(weights_and_buffers(run));
+  pass.sums = addresses(gradients_of(run));
+  torch::empty({8}, torch::TensorOptions(run.device)).uniform_();  // the graphs must draw numbers of their own
+  std::vector<std::int64_t> versions;
+  for (const auto& buffer : buffers) versions.push_back(buffer._version());
+  const Watch watch;
+  torch::Tensor loss;
+  pass.forward = make_();
+  pass.forward->capture([&] { loss = compute(); });
+  pass.backward = make_();
+  pass.backward->capture([&] { loss.backward(pass.slope); });
+  pass.loss = loss.detach();
+  pass.read = watch.read();
+  for (std::size_t i = 0; i < buffers.size(); ++i) {
+    if (buffers[i]._version() != versions[i]) pass.written.push_back(buffers[i]);
+  }
+}
+
+namespace {
+
+// The loss of a graph, whose backward is the other graph.
+class Replayed : public torch::autograd::Function<Replayed> {
+ public:
+  using Backward = std::function<void(const torch::Tensor& slope)>;
+
+  // leaf: without it there would be no backward.
+  static torch::Tensor forward(torch::autograd::AutogradContext* context, const torch::Tensor& leaf,
+                               const torch::Tensor& loss, const Backward& backward) {
+    context->saved_data["backward"] = c10::IValue::make_capsule(c10::make_intrusive<Kept>(backward));
+    return loss.clone();
+  }
+  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* context,
+                                                 const torch::autograd::variable_list& slopes) {
+    c10::static_intrusive_pointer_cast<Kept>(context->saved_data["backward"].toCapsule())->backward(slopes[0]);
+    return {{}, {}, {}};
+  }
+
+ private:
+  struct Kept final : torch::CustomClassHolder {
+    explicit Kept(Backward that) : backward(std::move(that)) {}
+    Backward backward;
+  };
+};
+
+}  // namespace
+
+torch::Tensor CapturedPasses::replayed(const TrainerRun& run, Pass& pass) {
+  for (std::size_t i = 0; i < pass.batch.tensors.size(); ++i) pass.batch.tensors[i].copy_(run.micro_batch.tensors[i]);
+  pass.forward->replay();
+  for (const auto& buffer : pass.written) buffer.unsafeGetTensorImpl()->bump_version();
+  const auto leaf = torch::zeros({}, pass.loss.options()).requires_grad_();
+  return Replayed::apply(leaf, pass.loss, [&run, &pass](const torch::Tensor& slope) {
+    pass.slope.copy_(slope);
+    pass.backward->replay();
+    if (!pass.gradients.empty()) set_gradients(run, pass.gradients);
+  });
+}
+
+}  // namespace vernier
