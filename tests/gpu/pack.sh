@@ -10,10 +10,11 @@ rm -rf "$out"
 mkdir -p "$out"
 cmake --install "$build" --prefix "$out/vernier" --strip >"$out/install.log" || { tail "$out/install.log"; exit 1; }
 rm -r "$out/install.log" "$out/vernier/include" "$out/vernier/lib/cmake" "$out/vernier/share"
-rm -f "$out/vernier/bin/vernier-serve" "$out/vernier/bin/vernier-audit" "$out/vernier/bin/vernier-jobs"
+for verb in audit data digits jobs serve; do rm -f "$out/vernier/bin/vernier-$verb"; done  # of no use there
 cp "$build/test_sdk_apart" "$out/vernier/bin"
 strip "$out/vernier/bin/test_sdk_apart"
-patched=$(find "$out/vernier" -type f -name '*.so*' -o -path '*/bin/*' -type f)
+# libvernier_cuda_graph.so needs LibTorch's CUDA library alone, which brings its own.
+patched=$(find "$out/vernier" -type f ! -name libvernier_cuda_graph.so \( -name '*.so*' -o -path '*/bin/*' \))
 
 # Every library that one of these files needs, by its real name.
 for file in $patched; do

@@ -106,7 +106,7 @@ def machine_part(machine):
     """The programs start, and find their libraries."""
     missing = []
     for file in [*machine.root.glob("bin/*"), *machine.root.glob("lib/*.so*"), *machine.root.glob("lib/vernier/*.so")]:
-        if file.is_dir() or file.name.startswith("libtorch"):
+        if file.is_dir() or file.name.startswith(("libtorch", "libvernier_cuda_graph")):
             continue
         listed = subprocess.run(["ldd", str(file)], capture_output=True, text=True, env=machine.environment(),
                                 check=False).stdout
@@ -232,6 +232,46 @@ def resume(machine):
     if len(set(values.values())) > 1:
         raise Failed("the weights differ", values)
     return {"digest": whole["digest"]}
+
+
+# Runs whose forward and backward become a graph of each of so many kinds.
+GRAPHS = [
+    ("mlp", SMALL, []),
+    ("mlp in micro-batches", SMALL, ["accumulation.micro_batches=3"]),
+    ("gpt with dropout", None, ["task.dropout=0.1"]),
+    ("gpt in bf16", None, ["precision.use=bf16"]),
+    ("gpt in bf16 O2", None, ["precision.use=bf16", "precision.level=O2"]),
+    ("gpt in fp16, a scale that changes", None,
+     ["precision.use=fp16", "scaler.use=dynamic", "scaler.growth_interval=20"]),
+]
+
+
+def cuda_graph(machine):
+    """Runs with [run] cuda_graph = "auto" have the bits of those without, and take less time."""
+    write_text(machine)
+    gpt = GPT.format(task="""data = ["text.bin"]
+validation = 0
+sample_bytes = 0
+layers = 4
+heads = 4
+width = 128
+context = 64
+batch_size = 8""")
+    values, wrong = {}, []
+    for number, (name, text, sets) in enumerate(GRAPHS):
+        plain = train(machine, f"plain-{number}", text or gpt, 300, *sets)
+        graph = train(machine, f"graph-{number}", text or gpt, 300, "run.cuda_graph=auto", *sets)
+        said = (machine.work / f"graph-{number}" / "vernier.log").read_text(encoding="utf-8")
+        lines = re.findall(r"cuda_graph: (.*)", said)
+        times = [ran["this_process"]["per_update"]["seconds"] * 1000 for ran in (plain, graph)]
+        values[name] = f"{times[0]:.2f} ms by operators, {times[1]:.2f} ms by a graph"
+        if plain["digest"] != graph["digest"]:
+            wrong.append(f"{name} has other weights")
+        elif not lines or not lines[0].endswith("are a graph"):
+            wrong.append(f"{name}: " + (lines[0] if lines else "nothing was recorded"))
+    if wrong:
+        raise Failed("; ".join(wrong), values)
+    return values
 
 
 def recovery(machine):
@@ -432,6 +472,7 @@ PARTS = [
     Part("equality", True, 120, equality, "losses of 200 steps on GPU and CPU, for each precision"),
     Part("recovery", False, 60, recovery, "an injected NaN is skipped and found; replay has the same bits"),
     Part("ranks", False, 60, ranks, "two ranks train as one does"),
+    Part("cuda_graph", True, 90, cuda_graph, "runs by CUDA graphs have the bits of runs by operators; their times"),
     Part("metrics", True, 40, metrics, "NVML's numbers, and those of the memory ledger"),
     Part("speed", True, 300, speed, "a step of GPT-2 in each precision, and PyTorch's"),
     Part("laws", True, 200, laws, "every plugin keeps the laws of the contract on the GPU"),
