@@ -10,6 +10,8 @@
 #include <cstdio>
 #include <cstdlib>
 
+#include "base/process_end.h"
+
 namespace {
 
 class FreshState final : public doctest::IReporter {
@@ -27,6 +29,7 @@ class FreshState final : public doctest::IReporter {
   // Products take the path of the program, or a run here would have other bits than one that the program starts. On one
   // thread, because a case may fork, and threads of OpenMP do not survive that.
   void test_run_start() override {
+    vernier::leave_libraries_at_exit();
     at::set_num_threads(1);
     vernier::use_matmul();
     at::set_num_threads(threads_);

@@ -6,6 +6,7 @@
 #include <csignal>
 #include <iostream>
 
+#include "base/process_end.h"
 #include "command.h"
 #include "output/log.h"
 #include "run/process/crash.h"
@@ -43,6 +44,7 @@ void log_whole_cause(const std::exception_ptr& exception) {
 }  // namespace
 
 int run_program(const std::function<int()>& body) {
+  leave_libraries_at_exit();
   open_standard_files();
   std::signal(SIGXFSZ, SIG_IGN);  // beyond `ulimit -f` a write fails, as on a full disk
   set_log_sink([](Level level, const std::string& who, const std::string& text) {

@@ -9,6 +9,8 @@
 #include <cstring>
 #include <iostream>
 
+#include "base/process_end.h"
+
 namespace vernier {
 
 namespace po = boost::program_options;
@@ -60,6 +62,7 @@ int run_verb(const Verb& verb, int argc, char** argv) {
 }
 
 int call_verb(const Verb& verb, int argc, char** argv) {
+  leave_libraries_at_exit();
   std::signal(SIGPIPE, SIG_DFL);  // `vernier runs | head` ends here
   std::signal(SIGXFSZ, SIG_IGN);  // beyond `ulimit -f` a write fails, as on a full disk
   try {
