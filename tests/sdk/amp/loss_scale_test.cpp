@@ -13,6 +13,7 @@
 
 #include "amp/loss_scale_operators.h"
 #include "host_syncs.h"
+#include "long_form.h"
 #include "oracle.h"
 
 namespace loss_scale_test {
@@ -165,14 +166,14 @@ std::unique_ptr<vernier::TrainerRun> run_with(const std::vector<torch::Tensor>& 
 
 }  // namespace
 
-TEST_CASE("loss_scale: each preset is its project's own code over 10,000 random sequences of infs") {
+TEST_CASE("loss_scale: each preset is its project's own code over random sequences of infs") {
   const Oracle oracle("scale_rules");
   const std::vector<std::string> projects = {"pytorch", "deepspeed", "megatron", "apex"};
   for (std::size_t project = 0; project < projects.size(); ++project) {
     const auto& recorded = oracle[projects[project]];
     REQUIRE(recorded.size(0) == 10'000);
     int differing = 0;
-    for (std::int64_t i = 0; i < recorded.size(0); ++i) {
+    for (std::int64_t i = 0; i < recorded.size(0); i += is_long() ? 1 : 5) {
       Case c(project, static_cast<std::uint64_t>(i));
       LossScale scale(torch::kCPU, options_of(projects[project], c));
       const auto expected = static_cast<std::uint32_t>(recorded.const_data_ptr<std::int32_t>()[i]);

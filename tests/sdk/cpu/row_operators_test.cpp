@@ -19,6 +19,7 @@
 #include <limits>
 
 #include "fused_choice.h"
+#include "long_form.h"
 
 namespace row_operators_test {
 
@@ -226,7 +227,8 @@ TEST_CASE("row operators: rows whose squares are beyond float32's range are exac
 // One number that is much larger than all others takes their digits in a sum that goes on for long.
 TEST_CASE("row operators: sums over long rows are as exact as LibTorch's") {
   torch::manual_seed(17);
-  for (const std::int64_t columns : {100, 1000, 4096, 65'536, 1'048'576, 3'000'001}) {
+  for (const std::int64_t columns : {100, 1000, 4096, 65'536, 1'000'001, 3'000'001}) {
+    if (columns > 2'000'000 && !is_long()) continue;
     const auto normal = torch::randn({1, 1, columns});
     auto outlier = normal.clone(), first = normal.clone();
     outlier[0][0][columns / 3] = 8192;

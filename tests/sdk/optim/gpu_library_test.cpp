@@ -16,6 +16,7 @@
 
 #include "../../../sdk/cuda/float8.h"
 #include "cpu/blocked_softmax.h"
+#include "long_form.h"
 #include "optim/gpu_float8.h"
 #include "optim/gpu_norms.h"
 #include "optim/gpu_optimizers.h"
@@ -40,6 +41,10 @@ double between(double least, double most) {
 }
 bool one_in(unsigned n) {
   return draw() % n == 0;
+}
+// How many random cases are tried: a quarter in the short form.
+int cases(int count) {
+  return is_long() ? count : count / 4;
 }
 
 // Numbers of many magnitudes, with odd ones among them where `odd`, at any alignment of float32.
@@ -207,7 +212,7 @@ TEST_CASE("gpu library: Lion has the bits of the CPU, SGD those of LibTorch's ke
 }
 
 TEST_CASE("gpu library: norms and the finite check are those of the CPU") {
-  for (int i = 0; i < 1200; ++i) {
+  for (int i = 0; i < cases(1600); ++i) {
     Tensors gradients;
     const auto count = one_in(50) ? 300 : 1 + draw() % 5;
     for (std::size_t k = 0; k < count; ++k) {
@@ -302,7 +307,7 @@ std::string difference_of_roundings() {
 }
 
 TEST_CASE("gpu library: bfloat16 weights are rounded to the bits of the CPU") {
-  for (int i = 0; i < 5000; ++i) REQUIRE(difference_of_roundings() == "");
+  for (int i = 0; i < cases(6000); ++i) REQUIRE(difference_of_roundings() == "");
 }
 
 // Logits in two blocks of classes against LibTorch in float64. Returns what differs, or "".
@@ -351,7 +356,7 @@ std::string difference_of_cross_entropy() {
 
 TEST_CASE("gpu library: cross entropy of logits in blocks is that of LibTorch in float64") {
   torch::manual_seed(8);
-  for (int i = 0; i < 10000; ++i) REQUIRE(difference_of_cross_entropy() == "");
+  for (int i = 0; i < cases(10'000); ++i) REQUIRE(difference_of_cross_entropy() == "");
   vernier::BlockedSoftmax of_no_class(
       at::full({1}, 7),
       {at::ones({1}, torch::kFloat64), at::zeros({1}, torch::kFloat64), at::ones({1}, torch::kFloat64)}, {}, 0, 5,
@@ -402,7 +407,7 @@ std::string difference_of_norms() {
 
 TEST_CASE("gpu library: LayerNorm and RMSNorm with their gradients are those of LibTorch in float64") {
   torch::manual_seed(9);
-  for (int i = 0; i < 10000; ++i) REQUIRE(difference_of_norms() == "");
+  for (int i = 0; i < cases(10'000); ++i) REQUIRE(difference_of_norms() == "");
 }
 
 TEST_CASE("gpu library: half and every code of fp8 are exact") {
