@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "long_form.h"
 #include "small_run.h"
 #include "thrown.h"
 #include "toy_run.h"
@@ -120,6 +121,8 @@ TEST_CASE("transaction: with every optimizer, precision and scaler a run goes on
     for (const auto& policy : policies) {
       const bool is_16_bits = policy.find("O3") != std::string::npos && policy.find("rounding") == std::string::npos;
       if (is_16_bits && optimizer.find("state") != std::string::npos) continue;
+      // The short form tries half of the pairs.
+      if (!is_long() && (&optimizer - optimizers.data() + (&policy - policies.data())) % 2 != 0) continue;
       CAPTURE(optimizer);
       CAPTURE(policy);
       std::set<std::int64_t> steps;
@@ -129,7 +132,7 @@ TEST_CASE("transaction: with every optimizer, precision and scaler a run goes on
       times += check_rerun(from_toml({task, "[optimizer]\n" + optimizer + "\n", policy}), steps);
     }
   }
-  CHECK(times > 100);
+  CHECK(times > (is_long() ? 100 : 50));
 }
 
 namespace {
