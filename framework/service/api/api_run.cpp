@@ -15,7 +15,7 @@ using namespace vernier::schema;
 
 namespace {
 
-constexpr auto patience = std::chrono::seconds(25);  // a run answers a command after its step, or says so after 20 s
+constexpr auto run_patience = std::chrono::seconds(25);  // a run answers a command after its step, or says so after 20 s
 
 // Asks the control service of a run and returns its answer. Called on a worker's thread.
 HttpResponse ask_run(const std::filesystem::path& run, const std::string& method, const std::string& target,
@@ -35,7 +35,7 @@ HttpResponse ask_run(const std::filesystem::path& run, const std::string& method
     request.fields = {{"Authorization", "Bearer " + token}};
     if (!body.empty()) request.fields.emplace_back("Content-Type", "application/json");
     request.body = body;
-    auto answer = vernier::ask_server(vernier::place_of(url), request, patience);
+    auto answer = vernier::ask_server(vernier::place_of(url), request, run_patience);
     answer.fields.clear();  // they are of that connection
     return answer;
   } catch (const vernier::HttpError& error) {
