@@ -15,7 +15,8 @@ using namespace vernier::schema;
 
 namespace {
 
-constexpr auto run_patience = std::chrono::seconds(25);  // a run answers a command after its step, or says so after 20 s
+// A run answers a command after its step, or says so after 20 s.
+constexpr auto run_patience = std::chrono::seconds(25);
 
 // Asks the control service of a run and returns its answer. Called on a worker's thread.
 HttpResponse ask_run(const std::filesystem::path& run, const std::string& method, const std::string& target,

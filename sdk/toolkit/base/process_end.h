@@ -14,7 +14,7 @@ namespace vernier {
 // static objects of functions and of plugins are destroyed.
 inline void leave_libraries_at_exit() {
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)  // they report at the end
-  if (std::getenv("LD_PRELOAD") != nullptr) return;                   // so may a profiler
+  if (std::getenv("LD_PRELOAD") != nullptr) return;                  // so may a profiler
   (void)::on_exit(
       [](int status, void*) {
         std::cout.flush();
