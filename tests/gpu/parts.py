@@ -234,11 +234,13 @@ def resume(machine):
     return {"digest": whole["digest"]}
 
 
+SWITCH = 'callback=[{use="switch", at_step=150, to={precision={use="bf16"}}}]'
 # Runs whose forward and backward become a graph of each of so many kinds.
 GRAPHS = [
     ("mlp", SMALL, []),
     ("mlp in micro-batches", SMALL, ["accumulation.micro_batches=3"]),
     ("gpt with dropout", None, ["task.dropout=0.1"]),
+    ("gpt with dropout, another precision in the middle", None, ["task.dropout=0.1", SWITCH]),
     ("gpt in bf16", None, ["precision.use=bf16"]),
     ("gpt in bf16 O2", None, ["precision.use=bf16", "precision.level=O2"]),
     ("gpt in fp16, a scale that changes", None,

@@ -20,13 +20,12 @@ namespace vernier {
 
 namespace {
 
-constexpr int warm_up = 2;        // passes of a shape before it is recorded
-constexpr std::size_t most = 64;  // shapes of micro-batches; more are not looked at
+constexpr int warm_up = 2;             // passes of a shape before it is recorded
+constexpr std::ptrdiff_t most = 8;     // recorded shapes, each of which holds gradients
+constexpr std::size_t most_seen = 64;  // shapes that are counted
 
-// The operators that read numbers of the device, or whose result has as many elements as these say.
-constexpr std::array waiting = {
-    "aten::_local_scalar_dense", "aten::nonzero", "aten::masked_select",    "aten::_unique2",
-    "aten::unique_dim",          "aten::equal",   "aten::repeat_interleave"};
+// Operators that make the host wait, as a recording does not allow.
+constexpr std::array waiting = {"aten::_local_scalar_dense", "aten::nonzero", "aten::masked_select"};
 
 const void* storage_of(const torch::Tensor& tensor) {
   return tensor.defined() && tensor.has_storage() ? tensor.storage().unsafeGetStorageImpl() : nullptr;
@@ -146,9 +145,22 @@ std::vector<const void*> addresses(const std::vector<torch::Tensor>& tensors) {
   return all;
 }
 
-std::vector<torch::Tensor> weights_and_buffers(const Run& run) {
-  auto all = run.model->parameters();
-  for (const auto& buffer : run.model->buffers()) all.push_back(buffer);
+// A hook is a function of the host, which a graph would not call.
+bool has_hook(const torch::Tensor& weight) {
+  return !torch::autograd::impl::hooks(weight).empty() || torch::autograd::impl::post_acc_grad_hooks(weight);
+}
+
+// The parts of a model that a recording depends on: the memory of weights and buffers, weights that are frozen or
+// hooked, and modules that are not in training mode. As addresses, because these are compared in each step.
+std::vector<const void*> marks_of(torch::nn::Module& model) {
+  auto all = addresses(model.buffers());
+  for (const auto& weight : model.parameters()) {
+    all.push_back(weight.const_data_ptr());
+    if (!weight.requires_grad() || has_hook(weight)) all.push_back(weight.unsafeGetTensorImpl());
+  }
+  for (const auto& module : model.modules()) {
+    if (!module->is_training()) all.push_back(module.get());
+  }
   return all;
 }
 
@@ -165,7 +177,7 @@ std::vector<std::size_t> holders(const Run& run, const std::vector<torch::Tensor
 
 std::string shape_of(const Run& run) {
   const auto& batch = run.micro_batch;
-  auto text = c10::str(batch.samples, " ", batch.tokens, has_gradients(run) ? " adds" : "");
+  auto text = c10::str(batch.samples, has_gradients(run) ? " adds" : "");
   for (const auto& tensor : batch.tensors) text += c10::str(" ", tensor.scalar_type(), tensor.sizes());
   return text;
 }
@@ -174,49 +186,52 @@ torch::Tensor random_of(const Run& run) {
   return at::globalContext().defaultGenerator(run.device).get_state();
 }
 
-// Gradients, buffers, random generators and the micro-batch, as they were when it was made.
+// Gradients, written buffers, random generators and the micro-batch, as they were when it was made.
 class PutBack {
  public:
   explicit PutBack(TrainerRun& run)
-      : run_(run),
-        batch_(run.micro_batch),
-        gradients_(gradients_of(run)),
-        sums_(clones(gradients_)),
-        buffers_(clones(run.model->buffers())) {
+      : run_(run), batch_(run.micro_batch), gradients_(gradients_of(run)), sums_(clones(gradients_)) {
+    for (const auto& buffer : run.model->buffers()) {
+      buffers_.push_back({buffer, buffer.detach().clone(), buffer._version(), false});
+    }
     random_.take(run.device);
   }
-  ~PutBack() {
-    now();
-    run_.micro_batch = batch_;
-  }
+  ~PutBack() { now(); }
   PutBack(const PutBack&) = delete;
   PutBack& operator=(const PutBack&) = delete;
 
-  void now() const {  // all but the micro-batch
+  void now() {
+    run_.micro_batch = batch_;
     set_gradients(run_, gradients_);
     copy_to(gradients_, sums_);
-    copy_to(run_.model->buffers(), buffers_);
+    for (auto& [live, copy, version, is_written] : buffers_) {
+      // Neither a replay nor batch normalisation raises the version.
+      is_written = is_written || live._version() != version || !same_bits(live, copy);
+      if (is_written) copy_to({live}, {copy});
+    }
     random_.restore(run_.device);
   }
   bool has_gradients() const { return std::ranges::any_of(gradients_, &torch::Tensor::defined); }
+  std::vector<torch::Tensor> written() const {  // buffers, until the last now()
+    std::vector<torch::Tensor> all;
+    for (const auto& buffer : buffers_) {
+      if (buffer.is_written) all.push_back(buffer.live);
+    }
+    return all;
+  }
 
  private:
+  struct Buffer {
+    torch::Tensor live, copy;
+    std::int64_t version;
+    bool is_written;
+  };
   TrainerRun& run_;
   Batch batch_;
-  std::vector<torch::Tensor> gradients_, sums_, buffers_;
+  std::vector<torch::Tensor> gradients_, sums_;
+  std::vector<Buffer> buffers_;
   RandomState random_;
 };
-
-// A hook is a function of the host, which a graph would not call.
-std::string hooked_parameter(const Run& run) {
-  for (const auto& parameter : run.parameters) {
-    const auto& weight = parameter.model;
-    if (!torch::autograd::impl::hooks(weight).empty() || torch::autograd::impl::post_acc_grad_hooks(weight)) {
-      return parameter.name;
-    }
-  }
-  return "";
-}
 
 }  // namespace
 
@@ -237,12 +252,12 @@ std::string CapturedPasses::difference(const Result& a, const Result& b) {
 struct CapturedPasses::Pass {
   Batch batch;  // the memory that the graphs read
   std::unique_ptr<DeviceGraph> forward, backward;
-  torch::Tensor loss, slope;               // of forward; of the loss, for backward
-  std::vector<torch::Tensor> gradients;    // that backward makes; empty if it adds to those that are there
-  std::vector<std::size_t> holders;        // of gradients, where nobody has kept one
-  std::vector<const void*> weights, sums;  // the addresses of weights and buffers; of gradients that are added to
-  std::vector<torch::Tensor> written;      // buffers, whose version a replay does not raise by itself
-  std::vector<c10::Storage> read;          // must outlive the graphs
+  torch::Tensor loss, slope;             // of forward; of the loss, for backward
+  std::vector<torch::Tensor> gradients;  // that backward makes; empty if it adds to those that are there
+  std::vector<std::size_t> holders;      // of gradients, where nobody has kept one
+  std::vector<const void*> model, sums;  // marks_of(); the addresses of gradients that are added to
+  std::vector<torch::Tensor> written;    // buffers, whose version a replay does not raise by itself
+  std::vector<c10::Storage> read;        // must outlive the graphs
 };
 
 void CapturedPasses::begin(MakeDeviceGraph make, const std::string& trouble) {
@@ -264,45 +279,60 @@ torch::Tensor CapturedPasses::loss(TrainerRun& run, const Compute& compute) {
     return compute();
   }
   const auto key = shape_of(run);
-  if (shapes_.size() >= most && !shapes_.contains(key)) return compute();
+  if (shapes_.size() >= most_seen && !shapes_.contains(key)) {
+    std::erase_if(shapes_, [](const auto& shape) { return shape.second.pass == nullptr; });
+  }
   auto& [seen, pass] = shapes_[key];
-  if (pass && addresses(weights_and_buffers(run)) != pass->weights) {  // a swap has given them other memory
+  if (pass && marks_of(*run.model) != pass->model) {  // after a swap, or where layers were frozen
     pass.reset();
     seen = 0;
   }
+  // Whoever has kept a gradient since the last step must not lose its numbers, and is not one of the holders below.
+  const auto is_kept = [&run](const auto& shape) {
+    const auto* other = shape.second.pass.get();
+    return other != nullptr && holders(run, other->gradients) != other->holders;
+  };
+  if (std::ranges::any_of(shapes_, is_kept)) return compute();
   if (!pass) {
-    if (++seen <= warm_up) return compute();
+    const auto recorded =
+        std::ranges::count_if(shapes_, [](const auto& shape) { return shape.second.pass != nullptr; });
+    if (recorded >= most || ++seen <= warm_up) return compute();
     pass = captured(run, compute);
     if (!pass) return compute();
     for (auto& [shape, other] : shapes_) {  // a pass that adds to gradients holds them
       if (other.pass) other.pass->holders = holders(run, other.pass->gradients);
     }
   }
-  // Whoever has kept a gradient since the last step must not lose its numbers.
-  const bool is_kept = holders(run, pass->gradients) != pass->holders;
-  if (is_kept || addresses(gradients_of(run)) != pass->sums) return compute();
-  return replayed(run, *pass);
+  if (addresses(gradients_of(run)) != pass->sums) return compute();
+  return replayed(run, pass);
 }
 
 // Returns null, and has said why, if the pass cannot be recorded. The run is as it was before.
 std::shared_ptr<CapturedPasses::Pass> CapturedPasses::captured(TrainerRun& run, const Compute& compute) {
   auto pass = std::make_shared<Pass>();
-  const PutBack before(run);
+  PutBack before(run);
   try {
-    if (const auto name = hooked_parameter(run); !name.empty()) throw Error("the weight " + name + " has a hook");
-    pass->batch = run.micro_batch;
-    pass->batch.tensors = clones(run.micro_batch.tensors);
-    run.micro_batch = pass->batch;
-    const auto operators = computed_by_operators(run, compute, *pass);
+    for (const auto& parameter : run.parameters) {
+      if (has_hook(parameter.model)) throw Error("the weight " + parameter.name + " has a hook");
+    }
+    const auto operators = computed_by_operators(run, compute);
     before.now();
     record(run, compute, *pass);
     const auto gradients = gradients_of(run);
     before.now();
+    pass->written = before.written();
     set_gradients(run, gradients);
+    pass->slope.fill_(1);
     pass->forward->replay();
     pass->backward->replay();
     const auto different = difference({pass->loss, gradients, run.model->buffers(), random_of(run)}, operators);
-    if (!different.empty()) throw Error("the graph's " + different + " differ from the operators'");
+    if (!different.empty()) {
+      before.now();
+      const bool do_operators_vary = !difference(computed_by_operators(run, compute), operators).empty();
+      throw Error(do_operators_vary ? "two calls of the operators have different " + different +
+                                          "; if LibTorch's are the cause, [run] deterministic = true ends that"
+                                    : "the graph's " + different + " differ from the operators'");
+    }
     if (!before.has_gradients()) pass->gradients = gradients;
   } catch (...) {
     give_up(caught().message);
@@ -315,34 +345,41 @@ std::shared_ptr<CapturedPasses::Pass> CapturedPasses::captured(TrainerRun& run, 
   return pass;
 }
 
-CapturedPasses::Result CapturedPasses::computed_by_operators(TrainerRun& run, const Compute& compute, Pass& pass) {
+CapturedPasses::Result CapturedPasses::computed_by_operators(TrainerRun& run, const Compute& compute) {
   set_gradients(run, clones(gradients_of(run)));
+  const auto of_host = at::globalContext().defaultGenerator(torch::kCPU).get_state();
   const Watch watch;
   const auto loss = compute();
-  pass.slope = torch::ones_like(loss.detach());
-  loss.backward(pass.slope);
+  loss.backward(torch::ones_like(loss.detach()));
   if (!watch.trouble().empty()) throw Error(watch.trouble());
+  if (!run.device.is_cpu() && !same_bits(of_host, at::globalContext().defaultGenerator(torch::kCPU).get_state())) {
+    throw Error("the host draws random numbers");
+  }
   return {loss.detach(), gradients_of(run), clones(run.model->buffers()), random_of(run)};
 }
 
+// The numbers of the host are other ones than those that the recording is compared with.
 void CapturedPasses::record(TrainerRun& run, const Compute& compute, Pass& pass) {
-  const auto buffers = run.model->buffers();
-  pass.weights = addresses(weights_and_buffers(run));
+  pass.batch = run.micro_batch;
+  pass.batch.tensors = clones(run.micro_batch.tensors);
+  if (pass.batch.weight) *pass.batch.weight += 1;
+  pass.batch.tokens += 1;
+  std::ranges::fill(pass.batch.indices, 0);
+  run.micro_batch = pass.batch;
+  for (const auto device : {run.device, torch::Device(torch::kCPU)}) {
+    torch::empty({8}, torch::TensorOptions(device)).uniform_();
+  }
+  pass.model = marks_of(*run.model);
   pass.sums = addresses(gradients_of(run));
-  torch::empty({8}, torch::TensorOptions(run.device)).uniform_();  // the graphs must draw numbers of their own
-  std::vector<std::int64_t> versions;
-  for (const auto& buffer : buffers) versions.push_back(buffer._version());
   const Watch watch;
   torch::Tensor loss;
   pass.forward = make_();
   pass.forward->capture([&] { loss = compute(); });
+  pass.slope = torch::ones_like(loss.detach());
   pass.backward = make_();
   pass.backward->capture([&] { loss.backward(pass.slope); });
   pass.loss = loss.detach();
   pass.read = watch.read();
-  for (std::size_t i = 0; i < buffers.size(); ++i) {
-    if (buffers[i]._version() != versions[i]) pass.written.push_back(buffers[i]);
-  }
 }
 
 namespace {
@@ -373,15 +410,15 @@ class Replayed : public torch::autograd::Function<Replayed> {
 
 }  // namespace
 
-torch::Tensor CapturedPasses::replayed(const TrainerRun& run, Pass& pass) {
-  for (std::size_t i = 0; i < pass.batch.tensors.size(); ++i) pass.batch.tensors[i].copy_(run.micro_batch.tensors[i]);
-  pass.forward->replay();
-  for (const auto& buffer : pass.written) buffer.unsafeGetTensorImpl()->bump_version();
-  const auto leaf = torch::zeros({}, pass.loss.options()).requires_grad_();
-  return Replayed::apply(leaf, pass.loss, [&run, &pass](const torch::Tensor& slope) {
-    pass.slope.copy_(slope);
-    pass.backward->replay();
-    if (!pass.gradients.empty()) set_gradients(run, pass.gradients);
+torch::Tensor CapturedPasses::replayed(const TrainerRun& run, const std::shared_ptr<Pass>& pass) {
+  for (std::size_t i = 0; i < pass->batch.tensors.size(); ++i) pass->batch.tensors[i].copy_(run.micro_batch.tensors[i]);
+  pass->forward->replay();
+  for (const auto& buffer : pass->written) buffer.unsafeGetTensorImpl()->bump_version();
+  const auto leaf = torch::zeros({}, pass->loss.options()).requires_grad_();
+  return Replayed::apply(leaf, pass->loss, [&run, pass](const torch::Tensor& slope) {
+    pass->slope.copy_(slope);
+    pass->backward->replay();
+    if (!pass->gradients.empty()) set_gradients(run, pass->gradients);
   });
 }
 

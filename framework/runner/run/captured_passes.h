@@ -22,6 +22,8 @@ class CapturedPasses {
   // Forgets all passes. make: null where nothing is to be recorded. trouble: why this run's passes cannot be recorded,
   // which is logged once; "" if they can.
   void begin(MakeDeviceGraph make, const std::string& trouble);
+  // Gives the memory of all passes back, which are recorded again when they are seen.
+  void forget() { shapes_.clear(); }
 
   // Returns the loss of run.micro_batch, differentiable. compute calls the operators, and is called where no graph
   // stands for them. Backward of a graph adds its gradients to those of Parameter::model, as autograd does.
@@ -36,10 +38,10 @@ class CapturedPasses {
   };
   using Compute = std::function<torch::Tensor()>;
   std::shared_ptr<Pass> captured(TrainerRun& run, const Compute& compute);
-  static Result computed_by_operators(TrainerRun& run, const Compute& compute, Pass& pass);
+  static Result computed_by_operators(TrainerRun& run, const Compute& compute);
   static std::string difference(const Result& a, const Result& b);  // "losses"; "" if there is none
   void record(TrainerRun& run, const Compute& compute, Pass& pass);
-  torch::Tensor replayed(const TrainerRun& run, Pass& pass);
+  static torch::Tensor replayed(const TrainerRun& run, const std::shared_ptr<Pass>& pass);
   void give_up(const std::string& trouble);
 
   MakeDeviceGraph make_;

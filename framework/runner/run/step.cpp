@@ -329,6 +329,7 @@ void Step::compute_micro_batches_that_fit(TrainerRun& run) {
       calls_.note(culprit);
       throw Error(trouble + remedy);
     }
+    passes_.forget();
     if (!run.device.is_cpu()) at::accelerator::emptyCache();
   }
 }

@@ -37,9 +37,6 @@ Monitor::~Monitor() = default;
 bool Callback::needs_gradients() const {
   return true;
 }
-bool Monitor::allows_capture() const {
-  return true;
-}
 bool Monitor::set_every(std::int64_t) {
   return false;
 }

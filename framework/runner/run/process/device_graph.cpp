@@ -14,7 +14,9 @@ MakeDeviceGraph cuda_graphs(c10::Device device) {
   auto file = folder / "libvernier_cuda_graph.so";
   if (!exists(file)) file = folder / "vernier" / "libvernier_cuda_graph.so";
   if (!exists(file)) {
-    throw Error("Vernier was built without them, because nvcc was not found: set CUDACXX to it and build again");
+    throw Error(
+        "Vernier was built without them, because nvcc or LibTorch's CUDA library was not found: set CUDACXX to nvcc "
+        "and LIBTORCH to a LibTorch with CUDA, and build again");
   }
   static const boost::dll::shared_library library(file);
   const auto make = library.get<DeviceGraph*(c10::DeviceIndex)>("vernier_new_cuda_graph");

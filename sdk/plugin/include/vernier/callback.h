@@ -25,7 +25,6 @@ class VERNIER_API Monitor : public Plugin {
  public:
   static constexpr const char* role = "monitor";
   ~Monitor() override;
-  bool allows_capture() const override;  // true
   // Called between two steps: from now on it looks every so many steps. Returns false where it has no such interval.
   virtual bool set_every(std::int64_t steps);
 };
