@@ -50,7 +50,7 @@ void each_tensor(c10::ArrayRef<c10::IValue> values, const Look& look) {
 class Watch {
  public:
   Watch() {
-    now_ = this;
+    current = this;
     handle_ = at::addThreadLocalCallback(at::RecordFunctionCallback(begin, end)
                                              .needsInputs(true)
                                              .needsOutputs(true)
@@ -58,7 +58,7 @@ class Watch {
   }
   ~Watch() {
     at::removeCallback(handle_);
-    now_ = nullptr;
+    current = nullptr;
   }
   Watch(const Watch&) = delete;
   Watch& operator=(const Watch&) = delete;
@@ -73,20 +73,20 @@ class Watch {
  private:
   static std::unique_ptr<at::ObserverContext> begin(const at::RecordFunction& function) {
     const std::string_view name = function.name();
-    if (now_->trouble_.empty() && std::ranges::find(waiting, name) != waiting.end()) {
-      now_->trouble_ = c10::str(name, " makes the host wait for the device");
+    if (current->trouble_.empty() && std::ranges::find(waiting, name) != waiting.end()) {
+      current->trouble_ = c10::str(name, " makes the host wait for the device");
     }
-    if (name == "aten::copy_") now_->look_at_copy(function.inputs());
+    if (name == "aten::copy_") current->look_at_copy(function.inputs());
     each_tensor(function.inputs(), [](const torch::Tensor& tensor) {
       const auto* key = storage_of(tensor);
-      if (key != nullptr && !now_->made_.contains(key)) now_->read_.emplace(key, tensor.storage());
+      if (key != nullptr && !current->made_.contains(key)) current->read_.emplace(key, tensor.storage());
     });
     return nullptr;
   }
   static void end(const at::RecordFunction& function, at::ObserverContext*) {
     each_tensor(function.outputs(), [](const torch::Tensor& tensor) {
       const auto* key = storage_of(tensor);
-      if (key != nullptr && !now_->read_.contains(key)) now_->made_.insert(key);
+      if (key != nullptr && !current->read_.contains(key)) current->made_.insert(key);
     });
   }
   // A graph would read the host's memory of the first time again.
@@ -95,7 +95,7 @@ class Watch {
     if (to.device().type() != from.device().type()) trouble_ = "a tensor is copied between host and device";
   }
 
-  static inline Watch* now_ = nullptr;
+  static inline Watch* current = nullptr;
   at::CallbackHandle handle_;
   std::string trouble_;
   std::map<const void*, c10::Storage> read_;

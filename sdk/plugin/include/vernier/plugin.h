@@ -61,8 +61,8 @@ class VERNIER_API Plugin {
   // Returns whether forward and backward may be recorded as a CUDA graph, which repeats the operators and calls nobody.
   // True: all that this plugin does there depends on the batch's tensors, weights and buffers alone, and it changes
   // them in place if at all. So it has no counters, schedules, host random numbers, metrics or copies of weights that
-  // outlive a step there, and of a Batch it reads `tensors` and `samples`. With `[run] cuda_graph` the task, the precision
-  // and all listeners to BatchReady and LossReady are asked, after prepare.
+  // outlive a step there, and of a Batch it reads `tensors` and `samples`. With `[run] cuda_graph` the task, the
+  // precision and all listeners to BatchReady and LossReady are asked, after prepare.
   virtual bool allows_capture() const;
   // Called when a micro-batch does not fit into memory: of the accumulation if it has several samples, of the task if
   // it has one. Returns what the user can change, as the end of a sentence; "" if nothing.
