@@ -16,7 +16,7 @@ find sdk framework plugins -name '*.cpp' -o -name '*.h' | LC_ALL=C sort | grep -
     BEGIN {
       # In each line, a room may include those before it.
       sdk = "core base files text cuda optim cpu trace amp memory advice data readers graph"
-      runner = "wiring process state run output cli"
+      runner = "wiring process state capture run output cli"
       service = "service/http service/queue service/audit service/api service/jobs service"
       count = split(sdk, names, " ")
       for (i = 1; i <= count; ++i) { allowed[names[i]] = before; before = before " " names[i] }
@@ -24,7 +24,7 @@ find sdk framework plugins -name '*.cpp' -o -name '*.h' | LC_ALL=C sort | grep -
       before = sdk " tools/common"
       count = split(runner, names, " ")
       for (i = 1; i <= count; ++i) { allowed[names[i]] = before; before = before " " names[i] }
-      allowed["embed"] = sdk " tools/common wiring process state run output"
+      allowed["embed"] = sdk " tools/common wiring process state capture run output"
       allowed["trained_run"] = sdk " tools/common " runner
       tools = sdk " tools/common trained_run " runner  # each tool
       before = "base tools/common"  # headers that need no library
@@ -67,7 +67,7 @@ find sdk framework plugins -name '*.cpp' -o -name '*.h' | LC_ALL=C sort | grep -
       if (part[2] == "tools") return "tools/" part[3]
       if (part[2] == "embed") return "embed"
       if (part[2] == "service") return n == 3 ? "service" : "service/" part[3]
-      if (part[3] == "run" && n == 5) return part[4]  # run/process and run/state are rooms of their own
+      if (part[3] == "run" && n == 5) return part[4]  # run/process, run/state and run/capture are rooms of their own
       return part[3]
     }
     {

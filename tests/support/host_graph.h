@@ -12,7 +12,7 @@
 #include <utility>
 #include <vector>
 
-#include "run/process/device_graph.h"
+#include "run/capture/device_graph.h"
 
 class HostGraph final : public vernier::DeviceGraph {
  public:

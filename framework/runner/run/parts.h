@@ -9,7 +9,7 @@
 
 #include "calls.h"
 #include "requests.h"
-#include "run/process/device_graph.h"
+#include "run/capture/device_graph.h"
 #include "run/process/plugin_times.h"
 #include "run/process/ranks.h"
 #include "run/process/step_clock.h"

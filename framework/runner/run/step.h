@@ -5,8 +5,8 @@
 #include <functional>
 #include <utility>
 
-#include "captured_passes.h"
 #include "parts.h"
+#include "run/capture/captured_passes.h"
 
 namespace vernier {
 

@@ -10,7 +10,7 @@
 #include <memory>
 #include <string>
 
-#include "run/process/device_graph.h"
+#include "device_graph.h"
 
 namespace vernier {
 
@@ -22,7 +22,7 @@ class CapturedPasses {
   // Forgets all passes. make: null where nothing is to be recorded. trouble: why this run's passes cannot be recorded,
   // which is logged once; "" if they can.
   void begin(MakeDeviceGraph make, const std::string& trouble);
-  // Gives the memory of all passes back, which are recorded again when they are seen.
+  // Frees the memory of all passes. A shape is recorded again when its third micro-batch has come.
   void forget() { shapes_.clear(); }
 
   // Returns the loss of run.micro_batch, differentiable. compute calls the operators, and is called where no graph
