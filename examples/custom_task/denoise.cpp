@@ -4,8 +4,8 @@
 // signals = 2000 in an epoch
 // The options of every SupervisedTask come with it: `vernier plugins task/denoise` prints them.
 #include <torch/torch.h>
+#include <vernier/data/supervised_task.h>
 #include <vernier/sdk.h>
-#include <vernier/supervised_task.h>
 
 // Sample i is {signal with noise, signal}. The signal depends on i alone, the noise on the epoch too.
 class Signals final : public vernier::Dataset {

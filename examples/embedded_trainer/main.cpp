@@ -1,8 +1,8 @@
 // Vernier's trainer in an ordinary LibTorch program: a task of its own, TOML in the code, mixed precision that is
 // switched off and on while it trains, and a second trainer that resumes the run.
 #include <torch/torch.h>
+#include <vernier/data/supervised_task.h>
 #include <vernier/sdk.h>
-#include <vernier/supervised_task.h>
 #include <vernier/trainer.h>
 
 #include <filesystem>

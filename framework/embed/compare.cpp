@@ -8,8 +8,8 @@
 #include <fstream>
 #include <set>
 
-#include "tools/common/comparison.h"
-#include "tools/common/run_files.h"
+#include "common/comparison.h"
+#include "common/run_files.h"
 
 namespace vernier {
 

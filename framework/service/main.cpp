@@ -13,15 +13,15 @@
 #include <iostream>
 #include <thread>
 
+#include "common/child.h"
+#include "common/run_files.h"
+#include "common/verb.h"
 #include "service/api/api.h"
 #include "service/api/job_check.h"
 #include "service/http/http_server.h"
 #include "service/queue/attempt.h"
 #include "service/queue/attempt_process.h"
 #include "service/queue/fence.h"
-#include "tools/common/child.h"
-#include "tools/common/run_files.h"
-#include "tools/common/verb.h"
 
 namespace {
 

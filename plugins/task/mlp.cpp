@@ -12,7 +12,7 @@
 #include <ATen/ops/linear.h>
 #include <ATen/ops/relu.h>
 #include <torch/nn/modules/container/modulelist.h>
-#include <vernier/graph_export.h>
+#include <vernier/exported_model.h>
 #include <vernier/sdk.h>
 #include <vernier/task_options.h>
 

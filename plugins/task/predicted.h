@@ -2,9 +2,9 @@
 #pragma once
 
 #include <torch/types.h>
-#include <vernier/data_source.h>
-#include <vernier/evaluation.h>
-#include <vernier/predictor.h>
+#include <vernier/data/data_source.h>
+#include <vernier/data/evaluation.h>
+#include <vernier/data/predictor.h>
 
 #include <cstdint>
 #include <string>

@@ -1,9 +1,18 @@
+# vernier_link(target): links the contract and VERNIER_LIBRARIES, the last one first, since each needs those before it.
+function(vernier_link target)
+  set(libraries ${VERNIER_LIBRARIES})
+  list(REVERSE libraries)
+  list(TRANSFORM libraries PREPEND vernier::)
+  target_link_libraries(${target} PRIVATE ${libraries} vernier::sdk)
+endfunction()
+
 # vernier_add_plugin(role name source...)
 #
 # Builds plugins/<role>/<name>.so, which a TOML file names as  [role] use = "name",  and installs it where the program
 # that is installed with the same prefix finds it. The library exports one symbol, the descriptor that VERNIER_PLUGIN()
 # defines, and stays mapped once it is loaded (objects that it made may outlive any attempt to unload it). The target is
-# called <role>_<name>. The library needs those of the SDK's libraries that its code uses, and no others.
+# called <role>_<name>. The library needs those of VERNIER_LIBRARIES that its code uses, and no others: core and the
+# packs that find_package(Vernier COMPONENTS ...) named.
 function(vernier_add_plugin role name)
   set(target ${role}_${name})
   set(folder ${CMAKE_LIBRARY_OUTPUT_DIRECTORY})
@@ -11,7 +20,7 @@ function(vernier_add_plugin role name)
     set(folder ${PROJECT_BINARY_DIR})
   endif()
   add_library(${target} MODULE ${ARGN})
-  target_link_libraries(${target} PRIVATE vernier::readers vernier::toolkit vernier::sdk)
+  vernier_link(${target})
   set_target_properties(${target} PROPERTIES
     PREFIX "" OUTPUT_NAME ${name} LIBRARY_OUTPUT_DIRECTORY ${folder}/plugins/${role}
     INSTALL_RPATH "$ORIGIN/../../..;${LIBTORCH_ROOT}/lib"
@@ -39,6 +48,7 @@ function(vernier_test_plugin role name)
     return()
   endif()
   add_executable(${name}_test ${name}_test.cpp)
-  target_link_libraries(${name}_test PRIVATE vernier::readers vernier::toolkit vernier::sdk doctest::doctest)
+  vernier_link(${name}_test)
+  target_link_libraries(${name}_test PRIVATE doctest::doctest)
   add_test(NAME rule COMMAND ${name}_test)
 endfunction()

@@ -1,5 +1,5 @@
 // Adam and AdamW, with averages in float32, bfloat16 or 8 bits. The bits are those of the kernels for the CPU
-// (sdk/toolkit/optim/kernels/adam_kernel.h, adam_codes.h) on a processor with fused multiplication.
+// (sdk/core/optim/kernels/adam_kernel.h, adam_codes.h) on a processor with fused multiplication.
 #pragma once
 
 #include "codes.h"
@@ -76,7 +76,7 @@ VERNIER_BOTH float adam_element(const AdamFactors& n, const AdamStep& step, floa
   return weight * n.decay - step.step_size * mean / root;
 }
 
-// The finalizer of MurmurHash3, twice (sdk/toolkit/optim/kernels/counter_rng.h).
+// The finalizer of MurmurHash3, twice (sdk/core/optim/kernels/counter_rng.h).
 VERNIER_BOTH std::uint32_t mixed(std::uint32_t x) {
   x = (x ^ x >> 16) * 0x85ebca6bU;
   x = (x ^ x >> 13) * 0xc2b2ae35U;

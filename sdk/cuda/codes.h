@@ -1,4 +1,4 @@
-// The 8-bit codes of optimizer states, with the numbers of sdk/toolkit/optim/block_quantisation.h.
+// The 8-bit codes of optimizer states, with the numbers of sdk/core/optim/block_quantisation.h.
 #pragma once
 
 #include "grid.h"

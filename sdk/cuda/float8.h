@@ -1,5 +1,5 @@
 // The cast of a matrix to fp8 with its largest magnitude and its transposed copy, in one pass. The bits are those of
-// float8_quantize() and float8_amax() (sdk/toolkit/amp/float8.cpp).
+// float8_quantize() and float8_amax() (sdk/core/amp/float8.cpp).
 #pragma once
 
 #include "kinds.h"

@@ -1,4 +1,4 @@
-// Lion, with the bits of its kernel for the CPU (sdk/toolkit/optim/kernels/element_kernel.h), and SGD, with those of
+// Lion, with the bits of its kernel for the CPU (sdk/core/optim/kernels/element_kernel.h), and SGD, with those of
 // LibTorch's kernel for a CPU with fused multiplication (aten/src/ATen/native/cpu/FusedSGDKernel.cpp).
 #pragma once
 

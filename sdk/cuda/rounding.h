@@ -1,5 +1,5 @@
 // Rounding of float32 masters to bfloat16 weights, with Kahan compensation or at random. The bits are those of the CPU
-// (sdk/toolkit/amp/half_weights.cpp, stochastic_rounding.h).
+// (sdk/core/amp/half_weights.cpp, stochastic_rounding.h).
 #pragma once
 
 #include "chunks.h"

@@ -7,9 +7,9 @@
 //   data [--check]     --check: exits with 1 where a bar is missed
 #include <torch/torch.h>
 #include <unistd.h>
-#include <vernier/data_loader.h>
-#include <vernier/numpy.h>
-#include <vernier/transforms.h>
+#include <vernier/data/data_loader.h>
+#include <vernier/data/numpy.h>
+#include <vernier/data/transforms.h>
 
 #include <fstream>
 #include <memory>

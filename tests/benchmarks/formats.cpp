@@ -6,7 +6,7 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/ne.h>
 #include <ATen/ops/randn.h>
-#include <vernier/tensor_format.h>
+#include <vernier/lab/tensor_format.h>
 
 #include <filesystem>
 #include <fstream>

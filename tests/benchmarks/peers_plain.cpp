@@ -17,7 +17,7 @@
 #include <torch/csrc/jit/runtime/graph_executor.h>
 #include <torch/csrc/jit/serialization/import.h>
 #include <torch/types.h>
-#include <vernier/numpy.h>
+#include <vernier/data/numpy.h>
 
 #include <chrono>
 #include <cmath>

@@ -4,8 +4,8 @@
 // and sentencepiece, where python3 has them (tokenizer_rival.py). The ids must be the same. Bar: faster than all.
 //
 //   tokenizer [--check]     --check: exits with 1 where a bar is missed
-#include <vernier/bpe_trainer.h>
-#include <vernier/tokenizer.h>
+#include <vernier/text/bpe_trainer.h>
+#include <vernier/text/tokenizer.h>
 
 #include <filesystem>
 #include <fstream>

@@ -46,11 +46,15 @@ std::string output_of(const std::string& command, int& status) {
 // The comments of a header that a plugin's comment names, for options that several plugins share.
 std::string comments_of_headers_in(const std::string& text) {
   std::string comments;
-  const std::regex header(R"(vernier/(\w+)\.h)");
+  const std::regex header(R"(vernier/[\w/]+\.h)");
+  const fs::path sdk = fs::path(VERNIER_SOURCE_DIR) / "sdk";
+  std::vector<fs::path> folders = {sdk / "plugin", sdk / "data", sdk / "text", sdk / "graph", sdk / "lab"};
+  for (const auto& room : fs::directory_iterator(sdk / "core")) folders.push_back(room.path());
   for (std::sregex_iterator found(text.begin(), text.end(), header), end; found != end; ++found) {
-    const auto file = "include/vernier/" + found->str(1) + ".h";
-    const auto contract = fs::path(VERNIER_SOURCE_DIR) / "sdk/plugin" / file;
-    std::ifstream in(fs::exists(contract) ? contract : fs::path(VERNIER_SOURCE_DIR) / "sdk/toolkit" / file);
+    const auto has_it = [&](const fs::path& folder) { return fs::exists(folder / "include" / found->str()); };
+    const auto folder = std::ranges::find_if(folders, has_it);
+    if (folder == folders.end()) continue;
+    std::ifstream in(*folder / "include" / found->str());
     for (std::string line; std::getline(in, line);) {
       if (const auto start = line.find_first_not_of(' ');
           start != std::string::npos && line.compare(start, 2, "//") == 0) {
@@ -381,7 +385,7 @@ TEST_CASE("with every plugin a run that was stopped and resumed is the run that 
 }
 
 // Seconds for each plugin: the short form tries those that keep the most.
-TEST_CASE("with every plugin a run resumes in micro-batches, with weights of 16 bits, and on two ranks") {
+TEST_CASE("with every plugin a run resumes in micro-batches, with weights of 16 bits, and on two ranks" * doctest::test_suite("text")) {
   const char* conditions = "resumes in micro-batches, at O2 and at O3";
   if (is_long()) return check_laws({conditions, "trains on two ranks"}, {"checkpoint/none", "distributed/none"});
   check_laws({conditions}, {}, {}, {"callback/ema", "optimizer/adamw", "scaler/per_layer", "task/gpt"});
@@ -588,7 +592,7 @@ TEST_CASE("with every precision, scaler, accumulation and optimizer, on two thre
   check_every_combination(2);
 }
 
-TEST_CASE("with dropout and micro-batches, a stopped and resumed run is the run that was not") {
+TEST_CASE("with dropout and micro-batches, a stopped and resumed run is the run that was not" * doctest::test_suite("text")) {
   const Quiet quiet;
   const TemporaryFolder folder;
   std::string text;
@@ -600,7 +604,7 @@ TEST_CASE("with dropout and micro-batches, a stopped and resumed run is the run 
   check_going_on(from_toml({crowded, task, "[precision]\nlevel = 'O2'\n"}));
 }
 
-TEST_CASE("with activations computed again, in every precision, the run has the same bits") {
+TEST_CASE("with activations computed again, in every precision, the run has the same bits" * doctest::test_suite("text")) {
   const Quiet quiet;
   const TemporaryFolder folder;
   std::string text;

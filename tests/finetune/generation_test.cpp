@@ -2,7 +2,7 @@
 // tests/oracles/README.md says how the reference was recorded.
 #include <ATen/CPUGeneratorImpl.h>
 #include <doctest/doctest.h>
-#include <vernier/generation.h>
+#include <vernier/text/generation.h>
 
 #include <functional>
 #include <map>

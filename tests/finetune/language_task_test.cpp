@@ -2,10 +2,10 @@
 #include <ATen/ops/cross_entropy_loss.h>
 #include <doctest/doctest.h>
 #include <torch/csrc/autograd/function.h>
+#include <vernier/data/supervised_task.h>
 #include <vernier/published_model.h>
 #include <vernier/safetensors.h>
-#include <vernier/supervised_task.h>
-#include <vernier/tokenizer.h>
+#include <vernier/text/tokenizer.h>
 
 #include <cmath>
 #include <string>

@@ -2,9 +2,9 @@
 // the reference was recorded.
 #include <c10/util/Float8_e4m3fn.h>
 #include <doctest/doctest.h>
+#include <vernier/data/supervised_task.h>
 #include <vernier/model_adapter.h>
 #include <vernier/published_model.h>
-#include <vernier/supervised_task.h>
 
 #include <cmath>
 #include <filesystem>

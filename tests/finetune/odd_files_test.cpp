@@ -1,7 +1,7 @@
 // Files of tokens and texts of every kind that people bring: each is read as what it is, and the log says as what, or
 // refused in one line with what helps.
 #include <doctest/doctest.h>
-#include <vernier/tokenizer.h>
+#include <vernier/text/tokenizer.h>
 
 #include <cstring>
 

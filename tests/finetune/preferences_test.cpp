@@ -3,10 +3,10 @@
 #include <ATen/ops/cross_entropy_loss.h>
 #include <doctest/doctest.h>
 #include <torch/types.h>
+#include <vernier/data/supervised_task.h>
 #include <vernier/model_adapter.h>
 #include <vernier/published_model.h>
 #include <vernier/safetensors.h>
-#include <vernier/supervised_task.h>
 
 #include <cmath>
 #include <iterator>

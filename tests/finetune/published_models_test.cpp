@@ -1,8 +1,8 @@
 // task/llama and task/gpt read published folders, compute what Hugging Face's transformers computes of them, and write
 // them back. tests/oracles/README.md says how the reference was recorded.
 #include <doctest/doctest.h>
+#include <vernier/data/supervised_task.h>
 #include <vernier/published_model.h>
-#include <vernier/supervised_task.h>
 
 #include <array>
 #include <cmath>

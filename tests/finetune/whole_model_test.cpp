@@ -1,6 +1,6 @@
 // A trained language model is used without its data and the folders that it came from, and its export has all files.
 #include <doctest/doctest.h>
-#include <vernier/tokenizer.h>
+#include <vernier/text/tokenizer.h>
 
 #include <filesystem>
 

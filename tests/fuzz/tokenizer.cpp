@@ -1,7 +1,7 @@
 // Whatever the bytes of tokenizer.json or tokenizer.model are, open_tokenizer throws Error or gives a tokenizer whose
 // ids are in its vocabulary and which encodes and decodes any text.
 #include <vernier/error.h>
-#include <vernier/tokenizer.h>
+#include <vernier/text/tokenizer.h>
 
 #include <cstring>
 #include <filesystem>

@@ -2,7 +2,7 @@
 
     python3 tests/oracles/chat_templates.py
     python3 tests/oracles/chat_templates.py --real OUT.json   the same for the templates that the package trl ships;
-                                                              VERNIER_CHAT_TEMPLATES=OUT.json test_finetune
+                                                              VERNIER_CHAT_TEMPLATES=OUT.json test_finetune_graph
                                                               --test-case="*chat templates*" then renders them
 
 Needs transformers 5.24.0, and trl 1.16.0 for --real. The templates here are our own, in the manner of real ones.

@@ -3,7 +3,7 @@ apply_chat_template of Hugging Face's transformers says.
 
     python3 tests/oracles/chat_tokens.py
     python3 tests/oracles/chat_tokens.py --real OUT.json   the same for the templates that the package trl ships:
-                                                           VERNIER_CHAT_TOKENS=OUT.json test_sdk
+                                                           VERNIER_CHAT_TOKENS=OUT.json test_sdk_text
                                                            --test-case="*assistant's tokens*" then reads them
 
 Needs transformers 5.24.0, and trl 1.16.0 for --real. The templates here are our own, in the manner of real ones. Each is

@@ -25,7 +25,7 @@ from transformers.generation.logits_process import (
 
 VOCABULARY, SEEN, DRAWS = 97, 12, 8
 
-# repetition_penalty, temperature, top_k, top_p, min_p, as in Sampling of vernier/generation.h
+# repetition_penalty, temperature, top_k, top_p, min_p, as in Sampling of vernier/text/generation.h
 RULES = [
     (1.0, 1.0, 0, 1.0, 0.0),
     (1.3, 1.0, 0, 1.0, 0.0),

@@ -5,9 +5,7 @@
 #include <ATen/Parallel.h>
 #include <vernier/error.h>
 #include <vernier/host.h>
-#include <vernier/predictor.h>
 #include <vernier/roles.h>
-#include <vernier/supervised_task.h>
 
 #include <memory>
 #include <string>
@@ -55,13 +53,6 @@ struct LoadedTask {
   std::unique_ptr<vernier::Task> task;
   vernier::TrainerRun run;
 };
-
-inline vernier::SupervisedTask& supervised(const LoadedTask& task) {
-  return dynamic_cast<vernier::SupervisedTask&>(*task.task);
-}
-inline vernier::Predictor& predictor(const LoadedTask& task) {
-  return dynamic_cast<vernier::Predictor&>(*task.task);
-}
 
 // The text of the configuration error that a function throws; "" where it throws none.
 template <class Body>

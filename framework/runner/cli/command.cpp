@@ -10,13 +10,13 @@
 #include <filesystem>
 #include <iostream>
 
+#include "common/text/numbers.h"
+#include "common/text/terminal.h"
 #include "low_memory.h"
 #include "output/log.h"
 #include "output/output.h"
 #include "run/process/crash.h"
 #include "shorthands.h"
-#include "tools/common/text/numbers.h"
-#include "tools/common/text/terminal.h"
 #include "wiring/plugin_folders.h"
 
 namespace vernier::cli {

@@ -10,8 +10,8 @@
 #include <string>
 #include <vector>
 
+#include "common/verb.h"
 #include "run/prepared.h"
-#include "tools/common/verb.h"
 #include "wiring/config.h"
 
 namespace vernier::cli {

@@ -3,7 +3,7 @@
 
 #include <functional>
 
-#include "tools/common/verb.h"
+#include "common/verb.h"
 
 namespace vernier {
 

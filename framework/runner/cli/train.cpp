@@ -9,15 +9,15 @@
 #include <iostream>
 
 #include "command.h"
+#include "common/child.h"
+#include "common/text/numbers.h"
+#include "common/text/quoting.h"
 #include "output/log.h"
 #include "output/output.h"
 #include "output/recorded_run.h"
 #include "run/process/crash.h"
 #include "run/training_loop.h"
 #include "shorthands.h"
-#include "tools/common/child.h"
-#include "tools/common/text/numbers.h"
-#include "tools/common/text/quoting.h"
 #include "wiring/config.h"
 #include "wiring/plugin_folders.h"
 

@@ -11,7 +11,7 @@
 #include <mutex>
 #include <utility>
 
-#include "tools/common/text/terminal.h"
+#include "common/text/terminal.h"
 
 namespace vernier {
 

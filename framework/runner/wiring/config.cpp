@@ -10,9 +10,9 @@
 #include <set>
 #include <sstream>
 
+#include "common/toml_depth.h"
 #include "core/own_words.h"
 #include "references.h"
-#include "tools/common/toml_depth.h"
 #include "wiring.h"
 
 namespace vernier {

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <map>
 
+#include "common/left_out.h"
 #include "core/process_state.h"
 
 namespace vernier {
@@ -35,6 +36,7 @@ Host::Place Host::find(const std::string& role, const std::string& name) const {
   for (const auto& folder : folders_) {
     if (auto file = folder / role / (name + ".so"); fs::exists(file, none)) return {file, folder};
   }
+  if (const auto why = left_out(role + "/" + name); !why.empty()) refuse_library(why);
   std::vector<std::string> names, folders;
   for (const auto& plugin : list()) {
     if (plugin.role == role) names.push_back(plugin.name);

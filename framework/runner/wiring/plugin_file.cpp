@@ -275,15 +275,15 @@ Descriptor PluginFile::descriptor() const {
     refuse_library(name + ": built with " + plugin.build + ", this Vernier with " + VERNIER_BUILD +
                    "; rebuild the plugin");
   }
-  refuse_other_toolkit();
+  refuse_other_libraries();
   return plugin;
 }
 
-void PluginFile::refuse_other_toolkit() const {
+void PluginFile::refuse_other_libraries() const {
   for (const auto& library : needed_libraries(Bytes(bytes_))) {
-    for (const std::string ours : {VERNIER_TOOLKIT_FILE, VERNIER_READERS_FILE}) {
-      const auto stem = ours.substr(0, ours.rfind('.') + 1);  // "libvernier_toolkit.so."
-      if (!library.starts_with(stem) || library == ours) continue;
+    const auto stem_of = [](const std::string& file) { return file.substr(0, file.rfind('.') + 1); };
+    for (const std::string ours : {VERNIER_LIBRARY_FILES}) {  // "libvernier_core.so.86d2c1f0"
+      if (stem_of(library) != stem_of(ours) || library == ours) continue;
       refuse_library(file_.string() + ": built with " + library + ", this Vernier has " + ours +
                      "; rebuild the plugin");
     }

@@ -10,8 +10,8 @@
 #include <optional>
 #include <sstream>
 
+#include "common/text/numbers.h"
 #include "config.h"
-#include "tools/common/text/numbers.h"
 
 namespace vernier {
 

@@ -3,10 +3,10 @@
 #include <algorithm>
 #include <sstream>
 
+#include "common/text/numbers.h"
+#include "common/text/quoting.h"
 #include "config.h"
 #include "references.h"
-#include "tools/common/text/numbers.h"
-#include "tools/common/text/quoting.h"
 
 namespace vernier {
 

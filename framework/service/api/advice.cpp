@@ -11,13 +11,13 @@
 #include <mutex>
 #include <thread>
 
+#include "common/child.h"
+#include "common/scratch_folder.h"
+#include "common/text/quoting.h"
 #include "service/api/first_jobs.h"
 #include "service/http/http_service.h"
 #include "service/queue/attempt.h"
 #include "service/queue/start_process.h"
-#include "tools/common/child.h"
-#include "tools/common/scratch_folder.h"
-#include "tools/common/text/quoting.h"
 
 namespace serve {
 

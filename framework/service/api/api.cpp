@@ -5,9 +5,9 @@
 #include <algorithm>
 #include <fstream>
 
+#include "common/text/control_characters.h"
 #include "service/api/job_check.h"
 #include "service/http/schema.h"
-#include "tools/common/text/control_characters.h"
 
 namespace serve {
 

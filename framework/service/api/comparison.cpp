@@ -5,10 +5,10 @@
 #include <set>
 #include <sstream>
 
+#include "common/run_files.h"
 #include "service/api/api.h"
 #include "service/http/schema.h"
 #include "service/queue/attempt.h"
-#include "tools/common/run_files.h"
 
 namespace serve {
 

@@ -6,9 +6,9 @@
 #include <climits>
 #include <cstring>
 
+#include "common/toml_depth.h"
+#include "common/toml_text.h"
 #include "service/http/http_server.h"
-#include "tools/common/toml_depth.h"
-#include "tools/common/toml_text.h"
 
 namespace serve {
 

@@ -2,8 +2,8 @@
 #include <iostream>
 
 #include "audit.h"
-#include "tools/common/run_files.h"
-#include "tools/common/verb.h"
+#include "common/run_files.h"
+#include "common/verb.h"
 
 namespace {
 

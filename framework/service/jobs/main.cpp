@@ -8,13 +8,13 @@
 #include <map>
 #include <thread>
 
+#include "common/child.h"
+#include "common/run_files.h"
+#include "common/text/control_characters.h"
+#include "common/text/text_table.h"
+#include "common/toml_text.h"
+#include "common/verb.h"
 #include "server.h"
-#include "tools/common/child.h"
-#include "tools/common/run_files.h"
-#include "tools/common/text/control_characters.h"
-#include "tools/common/text/text_table.h"
-#include "tools/common/toml_text.h"
-#include "tools/common/verb.h"
 
 namespace {
 

@@ -12,7 +12,7 @@
 #include <sstream>
 #include <thread>
 
-#include "tools/common/run_files.h"
+#include "common/run_files.h"
 
 namespace jobs {
 

@@ -14,7 +14,7 @@
 #include <stdexcept>
 #include <system_error>
 
-#include "tools/common/text/control_characters.h"
+#include "common/text/control_characters.h"
 
 namespace serve {
 

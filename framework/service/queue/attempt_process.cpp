@@ -13,9 +13,9 @@
 #include <fstream>
 #include <iostream>
 
+#include "common/child.h"
 #include "service/queue/attempt.h"
 #include "service/queue/fence.h"
-#include "tools/common/child.h"
 
 namespace serve {
 

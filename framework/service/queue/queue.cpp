@@ -14,9 +14,9 @@
 #include <set>
 #include <system_error>
 
+#include "common/text/quoting.h"
 #include "service/queue/attempt.h"
 #include "service/queue/start_process.h"
-#include "tools/common/text/quoting.h"
 
 namespace serve {
 

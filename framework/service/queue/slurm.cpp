@@ -10,9 +10,9 @@
 #include <stdexcept>
 #include <thread>
 
+#include "common/text/quoting.h"
 #include "service/queue/attempt.h"
 #include "service/queue/start_process.h"
-#include "tools/common/text/quoting.h"
 
 namespace serve {
 

@@ -3,9 +3,9 @@
 #include <algorithm>
 #include <sstream>
 
-#include "tools/common/run_files.h"
-#include "tools/common/text/numbers.h"
-#include "tools/common/text/text_table.h"
+#include "common/run_files.h"
+#include "common/text/numbers.h"
+#include "common/text/text_table.h"
 
 namespace vernier {
 

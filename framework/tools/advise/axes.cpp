@@ -1,6 +1,6 @@
 #include "axes.h"
 
-#include "tools/common/text/quoting.h"
+#include "common/text/quoting.h"
 
 #include <algorithm>
 #include <regex>

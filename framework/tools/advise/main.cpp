@@ -11,11 +11,11 @@
 #include <sstream>
 
 #include "advice.h"
-#include "tools/common/run_files.h"
-#include "tools/common/scratch_folder.h"
-#include "tools/common/text/quoting.h"
-#include "tools/common/trials.h"
-#include "tools/common/verb.h"
+#include "common/run_files.h"
+#include "common/scratch_folder.h"
+#include "common/text/quoting.h"
+#include "common/trials.h"
+#include "common/verb.h"
 
 namespace {
 

@@ -4,8 +4,8 @@
 #include <cmath>
 #include <numeric>
 
-#include "tools/common/run_files.h"
-#include "tools/common/text/numbers.h"
+#include "common/run_files.h"
+#include "common/text/numbers.h"
 
 namespace vernier {
 

@@ -5,8 +5,8 @@
 #include <algorithm>
 #include <cmath>
 
-#include "tools/common/scratch_folder.h"
-#include "tools/common/text/numbers.h"
+#include "common/scratch_folder.h"
+#include "common/text/numbers.h"
 
 namespace vernier {
 

@@ -6,10 +6,10 @@
 
 #include "cli/command.h"
 #include "cli/program.h"
+#include "common/text/numbers.h"
 #include "dry_run.h"
 #include "find_lr.h"
 #include "output/log.h"
-#include "tools/common/text/numbers.h"
 
 namespace vernier {
 

@@ -13,7 +13,7 @@
 #include <sstream>
 #include <thread>
 
-#include "tools/common/child.h"
+#include "common/child.h"
 
 namespace vernier {
 

@@ -14,10 +14,10 @@
 #include <thread>
 #include <vector>
 
+#include "common/text/numbers.h"
 #include "core/plugin_calls.h"
 #include "laws.h"
 #include "run/process/device.h"
-#include "tools/common/text/numbers.h"
 #include "trial.h"
 
 namespace vernier {

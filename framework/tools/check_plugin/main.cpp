@@ -14,10 +14,10 @@
 #include <regex>
 
 #include "apart.h"
+#include "common/scratch_folder.h"
+#include "common/verb.h"
 #include "laws.h"
 #include "run/process/crash.h"
-#include "tools/common/scratch_folder.h"
-#include "tools/common/verb.h"
 
 namespace {
 

@@ -6,9 +6,9 @@
 #include <algorithm>
 #include <csignal>
 
+#include "common/text/numbers.h"
 #include "output/recorded_run.h"
 #include "run/state/snapshot.h"
-#include "tools/common/text/numbers.h"
 
 namespace vernier {
 

@@ -10,9 +10,9 @@
 #include <string>
 #include <vector>
 
+#include "common/scratch_folder.h"
 #include "output/output.h"
 #include "run/prepared.h"
-#include "tools/common/scratch_folder.h"
 
 namespace vernier {
 

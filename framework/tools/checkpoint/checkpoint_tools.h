@@ -1,7 +1,7 @@
 // `vernier checkpoint`: lists, verifies and shows checkpoints, and moves weights in and out, without a run.
 #pragma once
 
-#include "tools/common/verb.h"
+#include "common/verb.h"
 
 namespace vernier {
 

@@ -5,8 +5,8 @@
 #include <cmath>
 #include <sstream>
 
-#include "tools/common/run_files.h"
-#include "tools/common/text/quoting.h"
+#include "common/run_files.h"
+#include "common/text/quoting.h"
 
 namespace vernier {
 

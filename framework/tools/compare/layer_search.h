@@ -6,8 +6,8 @@
 #include <string>
 #include <vector>
 
-#include "tools/common/comparison.h"
-#include "tools/common/trials.h"
+#include "common/comparison.h"
+#include "common/trials.h"
 
 namespace vernier {
 

@@ -14,13 +14,13 @@
 #include <fstream>
 #include <iostream>
 
-#include "tools/common/comparison.h"
-#include "tools/common/page/comparison_view.h"
-#include "tools/common/page/report_page.h"
-#include "tools/common/text/quoting.h"
-#include "tools/common/toml_text.h"
-#include "tools/common/trials.h"
-#include "tools/common/verb.h"
+#include "common/comparison.h"
+#include "common/page/comparison_view.h"
+#include "common/page/report_page.h"
+#include "common/text/quoting.h"
+#include "common/toml_text.h"
+#include "common/trials.h"
+#include "common/verb.h"
 #include "tools/compare/layer_search.h"
 
 namespace {

@@ -5,8 +5,8 @@
 
 #include <algorithm>
 
-#include "tools/common/text/numbers.h"
-#include "tools/common/text/text_table.h"
+#include "common/text/numbers.h"
+#include "common/text/text_table.h"
 
 namespace vernier {
 

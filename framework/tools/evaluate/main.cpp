@@ -1,6 +1,6 @@
 // `vernier evaluate`: prints the metrics of a trained run's model on its validation data.
+#include <vernier/data/predictor.h>
 #include <vernier/error.h>
-#include <vernier/predictor.h>
 
 #include <algorithm>
 #include <functional>
@@ -10,9 +10,9 @@
 #include "class_table.h"
 #include "cli/command.h"
 #include "cli/program.h"
-#include "tools/common/model/trained_run.h"
-#include "tools/common/text/numbers.h"
-#include "tools/common/text/text_table.h"
+#include "common/text/numbers.h"
+#include "common/text/text_table.h"
+#include "tools/model/trained_run.h"
 
 namespace vernier {
 

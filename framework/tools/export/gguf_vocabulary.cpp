@@ -1,5 +1,5 @@
 #include <vernier/error.h>
-#include <vernier/tokenizer.h>
+#include <vernier/text/tokenizer.h>
 
 #include <algorithm>
 #include <filesystem>

@@ -1,10 +1,10 @@
 // `vernier export`: writes a trained run's model for other programs.
 #include <vernier/autocast.h>
+#include <vernier/data/predictor.h>
 #include <vernier/error.h>
-#include <vernier/graph_export.h>
+#include <vernier/graph/graph_export.h>
 #include <vernier/model_adapter.h>
 #include <vernier/options.h>
-#include <vernier/predictor.h>
 #include <vernier/published_model.h>
 #include <vernier/safetensors.h>
 #include <vernier/whole_file.h>
@@ -17,10 +17,10 @@
 #include <optional>
 
 #include "cli/program.h"
+#include "common/scratch_folder.h"
 #include "gguf_model.h"
 #include "run/state/snapshot.h"
-#include "tools/common/model/trained_run.h"
-#include "tools/common/scratch_folder.h"
+#include "tools/model/trained_run.h"
 #include "torchscript.h"
 
 namespace vernier {

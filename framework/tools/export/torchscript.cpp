@@ -6,8 +6,8 @@
 #include <torch/csrc/jit/serialization/import.h>
 #include <torch/nn/module.h>
 #include <vernier/autocast.h>
+#include <vernier/data/predictor.h>
 #include <vernier/error.h>
-#include <vernier/predictor.h>
 
 #include <sstream>
 

@@ -1,7 +1,7 @@
 // A model as a TorchScript file, which LibTorch and PyTorch load without Vernier.
 #pragma once
 
-#include <vernier/supervised_task.h>
+#include <vernier/data/supervised_task.h>
 
 #include <string>
 

@@ -1,6 +1,6 @@
 // `vernier formats`: the number formats that precision/format takes, their codes, and how a number is rounded.
 #include <vernier/error.h>
-#include <vernier/tensor_format.h>
+#include <vernier/lab/tensor_format.h>
 
 #include <algorithm>
 #include <bit>
@@ -9,7 +9,7 @@
 #include <iomanip>
 #include <iostream>
 
-#include "tools/common/verb.h"
+#include "common/verb.h"
 
 namespace {
 

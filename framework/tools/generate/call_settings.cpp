@@ -5,9 +5,9 @@
 #include <algorithm>
 #include <iostream>
 
+#include "common/text/quoting.h"
+#include "common/verb.h"
 #include "limits.h"
-#include "tools/common/text/quoting.h"
-#include "tools/common/verb.h"
 
 namespace vernier {
 

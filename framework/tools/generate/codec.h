@@ -1,8 +1,8 @@
 // Between texts and the tokens of a model.
 #pragma once
 
-#include <vernier/generation.h>
-#include <vernier/tokenizer.h>
+#include <vernier/text/generation.h>
+#include <vernier/text/tokenizer.h>
 
 #include <memory>
 #include <optional>

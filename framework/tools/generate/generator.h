@@ -1,7 +1,7 @@
 // Continues prompts with a model, as the settings of a call or of a request say.
 #pragma once
 
-#include <vernier/generation.h>
+#include <vernier/text/generation.h>
 
 #include <atomic>
 #include <cstdint>

@@ -12,11 +12,11 @@
 
 #include "batch.h"
 #include "call_settings.h"
+#include "common/text/quoting.h"
+#include "common/verb.h"
 #include "output/log.h"
 #include "server.h"
-#include "tools/common/model/trained_run.h"
-#include "tools/common/text/quoting.h"
-#include "tools/common/verb.h"
+#include "tools/model/trained_run.h"
 #include "wiring/config.h"
 #include "wiring/plugin_folders.h"
 

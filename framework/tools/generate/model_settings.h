@@ -1,7 +1,7 @@
 // Settings of generation in a published folder: generation_config.json, or without it `eos_token_id` of config.json.
 #pragma once
 
-#include <vernier/generation.h>
+#include <vernier/text/generation.h>
 
 #include <optional>
 #include <string>

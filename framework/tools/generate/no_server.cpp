@@ -1,4 +1,4 @@
-// Stands in for server.cpp in a build without VERNIER_SERVICE.
+// Stands in for server.cpp in a build without the component service.
 #include <vernier/error.h>
 
 #include "server.h"
@@ -7,7 +7,7 @@ namespace vernier {
 
 void serve_completions(const Generator&, const GenerationSettings&, const CompletionServer&) {
   refuse(
-      "--listen needs the HTTP of the service, and this program was built without it; build with VERNIER_SERVICE=ON");
+      "--listen needs the HTTP of the service, and this program was built without it; configure it with -DVERNIER_COMPONENTS=all");
 }
 
 }  // namespace vernier

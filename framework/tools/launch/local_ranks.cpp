@@ -13,7 +13,7 @@
 #include <ostream>
 #include <utility>
 
-#include "tools/common/run_files.h"
+#include "common/run_files.h"
 
 namespace vernier {
 

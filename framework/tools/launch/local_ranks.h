@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-#include "tools/common/child.h"
+#include "common/child.h"
 
 namespace vernier {
 

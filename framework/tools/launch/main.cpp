@@ -12,10 +12,10 @@
 #include <iostream>
 #include <sstream>
 
+#include "common/run_files.h"
+#include "common/verb.h"
 #include "local_ranks.h"
 #include "run_folder_watch.h"
-#include "tools/common/run_files.h"
-#include "tools/common/verb.h"
 
 namespace {
 

@@ -6,10 +6,10 @@
 #include <regex>
 #include <utility>
 
+#include "common/text/quoting.h"
+#include "common/text/text_table.h"
+#include "common/verb.h"
 #include "project.h"
-#include "tools/common/text/quoting.h"
-#include "tools/common/text/text_table.h"
-#include "tools/common/verb.h"
 
 namespace {
 

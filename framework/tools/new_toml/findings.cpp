@@ -1,16 +1,16 @@
 #include "findings.h"
 
 #include <torch/types.h>
-#include <vernier/data_source.h>
+#include <vernier/data/data_source.h>
+#include <vernier/data/images.h>
+#include <vernier/data/numpy.h>
 #include <vernier/error.h>
-#include <vernier/images.h>
-#include <vernier/numpy.h>
 
 #include <algorithm>
 #include <cctype>
 #include <filesystem>
 
-#include "tools/common/text/quoting.h"
+#include "common/text/quoting.h"
 
 namespace vernier {
 

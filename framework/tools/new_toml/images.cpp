@@ -1,7 +1,7 @@
 #include <torch/types.h>
-#include <vernier/data_source.h>
+#include <vernier/data/data_source.h>
+#include <vernier/data/images.h>
 #include <vernier/error.h>
-#include <vernier/images.h>
 
 #include <algorithm>
 #include <cctype>

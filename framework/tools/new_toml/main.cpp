@@ -7,9 +7,9 @@
 #include <iostream>
 #include <system_error>
 
+#include "common/text/quoting.h"
+#include "common/verb.h"
 #include "run_file.h"
-#include "tools/common/text/quoting.h"
-#include "tools/common/verb.h"
 #include "wiring/config.h"
 
 namespace {

@@ -1,7 +1,7 @@
 #include <c10/util/StringUtil.h>
 #include <torch/types.h>
-#include <vernier/csv.h>
-#include <vernier/data_source.h>
+#include <vernier/data/csv.h>
+#include <vernier/data/data_source.h>
 #include <vernier/error.h>
 #include <zlib.h>
 

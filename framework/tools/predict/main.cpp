@@ -1,6 +1,6 @@
 // `vernier predict`: writes what a trained run's model predicts for each sample of a file.
+#include <vernier/data/predictor.h>
 #include <vernier/error.h>
-#include <vernier/predictor.h>
 #include <vernier/whole_file.h>
 
 #include <algorithm>
@@ -10,7 +10,7 @@
 #include "cli/command.h"
 #include "cli/program.h"
 #include "predictions.h"
-#include "tools/common/model/trained_run.h"
+#include "tools/model/trained_run.h"
 
 namespace vernier {
 

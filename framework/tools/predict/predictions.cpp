@@ -11,8 +11,8 @@
 #include <fstream>
 #include <set>
 
+#include "common/text/quoting.h"
 #include "files/json.h"
-#include "tools/common/text/quoting.h"
 
 namespace vernier {
 

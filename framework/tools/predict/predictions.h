@@ -1,7 +1,7 @@
 // Files of predictions: a row for each sample.
 #pragma once
 
-#include <vernier/predictor.h>
+#include <vernier/data/predictor.h>
 
 #include <memory>
 #include <string>

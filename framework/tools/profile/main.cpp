@@ -7,8 +7,8 @@
 
 #include "cli/command.h"
 #include "cli/program.h"
+#include "common/scratch_folder.h"
 #include "output/log.h"
-#include "tools/common/scratch_folder.h"
 
 namespace vernier {
 

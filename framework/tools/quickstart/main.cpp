@@ -8,10 +8,10 @@
 #include <nlohmann/json.hpp>
 #include <system_error>
 
-#include "tools/common/child.h"
-#include "tools/common/run_files.h"
-#include "tools/common/text/quoting.h"
-#include "tools/common/verb.h"
+#include "common/child.h"
+#include "common/run_files.h"
+#include "common/text/quoting.h"
+#include "common/verb.h"
 
 namespace {
 

@@ -14,8 +14,8 @@
 #include <iostream>
 #include <map>
 
+#include "common/text/numbers.h"
 #include "files/json.h"
-#include "tools/common/text/numbers.h"
 #include "travel.h"
 #include "wiring/config.h"
 

@@ -4,8 +4,8 @@
 
 #include "cli/command.h"
 #include "cli/program.h"
+#include "common/text/quoting.h"
 #include "replay.h"
-#include "tools/common/text/quoting.h"
 #include "travel.h"
 
 namespace vernier {

@@ -10,11 +10,11 @@
 #include <iostream>
 #include <map>
 
+#include "common/text/numbers.h"
+#include "common/text/text_table.h"
 #include "output/log.h"
 #include "run/prepared.h"
 #include "run/state/snapshot.h"
-#include "tools/common/text/numbers.h"
-#include "tools/common/text/text_table.h"
 #include "wiring/config.h"
 
 namespace vernier {

@@ -9,10 +9,10 @@
 #include <string>
 #include <vector>
 
+#include "common/run_files.h"
+#include "common/scratch_folder.h"
 #include "run/prepared.h"
 #include "step_recorder.h"
-#include "tools/common/run_files.h"
-#include "tools/common/scratch_folder.h"
 #include "wiring/host.h"
 
 namespace vernier {

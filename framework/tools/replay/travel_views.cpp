@@ -6,8 +6,8 @@
 #include <algorithm>
 #include <iostream>
 
-#include "tools/common/text/numbers.h"
-#include "tools/common/text/text_table.h"
+#include "common/text/numbers.h"
+#include "common/text/text_table.h"
 #include "travel.h"
 
 namespace vernier {

@@ -8,9 +8,9 @@
 #include <sstream>
 #include <vector>
 
-#include "tools/common/child.h"
-#include "tools/common/run_files.h"
-#include "tools/common/scratch_folder.h"
+#include "common/child.h"
+#include "common/run_files.h"
+#include "common/scratch_folder.h"
 
 namespace vernier {
 

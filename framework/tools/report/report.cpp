@@ -2,8 +2,8 @@
 #include <iostream>
 
 #include "browser.h"
-#include "tools/common/page/report_page.h"
-#include "tools/common/verb.h"
+#include "common/page/report_page.h"
+#include "common/verb.h"
 
 namespace {
 

@@ -1,8 +1,8 @@
 // `vernier tokenize`: makes a file of tokens of texts, and trains tokenizers.
 #include <ATen/Parallel.h>
-#include <vernier/bpe_trainer.h>
 #include <vernier/cores.h>
 #include <vernier/error.h>
+#include <vernier/text/bpe_trainer.h>
 #include <vernier/whole_file.h>
 
 #include <filesystem>
@@ -10,10 +10,10 @@
 #include <iostream>
 
 #include "base/parts.h"
-#include "readers/tokens/token_note.h"
+#include "common/verb.h"
 #include "text/text_tokenizer.h"
+#include "text/tokens/token_note.h"
 #include "text_reader.h"
-#include "tools/common/verb.h"
 
 namespace {
 

@@ -10,7 +10,7 @@
 #include <string_view>
 #include <vector>
 
-#include "readers/gunzip.h"
+#include "data/readers/gunzip.h"
 
 namespace vernier {
 

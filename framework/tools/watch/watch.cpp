@@ -10,11 +10,11 @@
 #include <limits>
 #include <thread>
 
-#include "tools/common/run_files.h"
-#include "tools/common/text/numbers.h"
-#include "tools/common/text/terminal.h"
-#include "tools/common/text/text_table.h"
-#include "tools/common/verb.h"
+#include "common/run_files.h"
+#include "common/text/numbers.h"
+#include "common/text/terminal.h"
+#include "common/text/text_table.h"
+#include "common/verb.h"
 
 namespace {
 

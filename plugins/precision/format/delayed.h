@@ -1,8 +1,8 @@
 // Scales of tensors from the largest magnitudes of earlier updates, as precision/fp8 has them.
 #pragma once
 
+#include <vernier/lab/tensor_format.h>
 #include <vernier/state.h>
-#include <vernier/tensor_format.h>
 
 #include <map>
 #include <string>

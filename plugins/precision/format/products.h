@@ -1,7 +1,7 @@
 // Matrix products and convolutions whose operands are rounded to formats, in forward and in backward.
 #pragma once
 
-#include <vernier/emulated_matmul.h>
+#include <vernier/lab/emulated_matmul.h>
 
 #include <map>
 #include <memory>

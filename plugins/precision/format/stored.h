@@ -1,10 +1,10 @@
 // Numbers that stay from one step to the next, in a format: weights, and the averages of the optimizer.
 #pragma once
 
+#include <vernier/lab/tensor_format.h>
 #include <vernier/options.h>
 #include <vernier/plugin.h>
 #include <vernier/run.h>
-#include <vernier/tensor_format.h>
 
 #include <functional>
 #include <string>

@@ -1,7 +1,7 @@
 // Convolutions and their gradients as matrix products with an emulated accumulator, on any number of dimensions.
 #pragma once
 
-#include <vernier/emulated_matmul.h>
+#include <vernier/lab/emulated_matmul.h>
 
 #include "products.h"
 

@@ -1,7 +1,7 @@
 // Which codes of a number format occur in tensors.
 #pragma once
 
-#include <vernier/number_format.h>
+#include <vernier/lab/number_format.h>
 #include <vernier/tensor.h>
 
 #include <cstdint>

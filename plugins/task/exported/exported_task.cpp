@@ -7,15 +7,15 @@
 #include <ATen/ops/mse_loss.h>
 #include <ATen/ops/nll_loss_nd.h>
 #include <ATen/ops/stack.h>
-#include <vernier/data_source.h>
-#include <vernier/digits.h>
-#include <vernier/images.h>
+#include <vernier/data/data_source.h>
+#include <vernier/data/digits.h>
+#include <vernier/data/images.h>
+#include <vernier/data/predictor.h>
+#include <vernier/data/supervised_task.h>
+#include <vernier/data/transforms.h>
 #include <vernier/json_text.h>
-#include <vernier/predictor.h>
 #include <vernier/sdk.h>
-#include <vernier/supervised_task.h>
 #include <vernier/task_options.h>
-#include <vernier/transforms.h>
 
 #include <algorithm>
 #include <bit>

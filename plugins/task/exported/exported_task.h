@@ -1,9 +1,9 @@
 // The common part of task/graph and task/script: data, loss, metrics and predictions of a model from Python.
 #pragma once
 
-#include <vernier/data_source.h>
-#include <vernier/predictor.h>
-#include <vernier/supervised_task.h>
+#include <vernier/data/data_source.h>
+#include <vernier/data/predictor.h>
+#include <vernier/data/supervised_task.h>
 
 #include <functional>
 #include <memory>

@@ -28,11 +28,11 @@
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/ops/cross_entropy_loss.h>
 #include <vernier/error.h>
-#include <vernier/generation.h>
-#include <vernier/graph_export.h>
+#include <vernier/exported_model.h>
 #include <vernier/memory_ledger.h>
 #include <vernier/sdk.h>
 #include <vernier/task_options.h>
+#include <vernier/text/generation.h>
 
 #include <algorithm>
 #include <numbers>

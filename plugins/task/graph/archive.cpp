@@ -5,8 +5,8 @@
 #include <caffe2/serialize/read_adapter_interface.h>
 #include <torch/types.h>
 #include <vernier/error.h>
+#include <vernier/graph/pt2_types.h>
 #include <vernier/memory.h>
-#include <vernier/pt2_types.h>
 
 #include <algorithm>
 #include <cstring>

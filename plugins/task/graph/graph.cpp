@@ -4,7 +4,7 @@
 // model                 required: a file of torch.export.save, format 8 (PyTorch 2.11), of a training program with a
 //                       dynamic batch
 // output = ""           the name of the tensor that counts, where forward() returns a dict, or its place in a tuple
-// inputs                required: a source (vernier/data_source.h) for each argument of forward(), such as
+// inputs                required: a source (vernier/data/data_source.h) for each argument of forward(), such as
 //                       "x.npy", "x.npz:x", "x.safetensors:x", "x.csv:a,b"; a CSV column of words becomes codes; or
 //                       one folder that has a folder of images for each class: float32 [3, height, width] from 0 to 1
 // target = ""           a source; a folder of images has its own
@@ -19,7 +19,7 @@
 // missing_words = ["NA", "N/A", "NaN", "nan", "NULL", "null", "#N/A", "n/a", "NaT", "?"]
 // skip_lines = 0        of CSV files, as of task/tabular; missing: "refuse", "zero" or "previous"
 // batch_size = 32
-// order = "shuffled", drop_last = false, workers = 1, prefetch = 2  see vernier/supervised_task.h
+// order = "shuffled", drop_last = false, workers = 1, prefetch = 2  see vernier/data/supervised_task.h
 // recompute = "none"    nothing else is possible here
 //
 // Whole numbers become int64 where forward() fails for their own dtype, as in torch.nn.Embedding. Checkpoints have the
@@ -28,7 +28,7 @@
 // Weights start as the file has them, not from [run] seed. Export the model in training mode: dropout and batch
 // normalisation then change in evaluation as torch.nn does it. For an `if self.training` of your own, export.py writes
 // the program of evaluation into the same file.
-#include <vernier/graph_export.h>
+#include <vernier/exported_model.h>
 #include <vernier/sdk.h>
 
 #include "graph_network.h"

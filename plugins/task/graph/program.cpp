@@ -3,7 +3,7 @@
 #include <ATen/core/jit_type.h>
 #include <c10/util/StringUtil.h>
 #include <vernier/error.h>
-#include <vernier/pt2_types.h>
+#include <vernier/graph/pt2_types.h>
 
 #include <limits>
 #include <nlohmann/json.hpp>

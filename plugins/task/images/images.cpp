@@ -22,7 +22,8 @@
 // stem = "auto"         of a ResNet: "7x7" with pooling, as for ImageNet, or "3x3"; auto: 3x3 below 64 pixels
 // class_weights = "none"  of the loss; "balanced": a class counts the more, the fewer images it has; their mean is 1
 // batch_size = 64
-// order = "shuffled", drop_last = false, workers = 1, prefetch = 2, recompute = "none"  see vernier/supervised_task.h;
+// order = "shuffled", drop_last = false, workers = 1, prefetch = 2, recompute = "none"  see
+// vernier/data/supervised_task.h;
 //                       recompute computes each convolution or block again in backward
 // max_bytes = 4000000000  the most bytes of an IDX file, unpacked; a file with more is refused before it is read
 //
@@ -35,15 +36,15 @@
 #include <ATen/ops/cross_entropy_loss.h>
 #include <ATen/ops/tensor.h>
 #include <torch/types.h>
-#include <vernier/data_source.h>
-#include <vernier/graph_export.h>
-#include <vernier/images.h>
+#include <vernier/data/data_source.h>
+#include <vernier/data/images.h>
+#include <vernier/data/predictor.h>
+#include <vernier/data/readers.h>
+#include <vernier/data/supervised_task.h>
+#include <vernier/data/transforms.h>
+#include <vernier/exported_model.h>
 #include <vernier/json_text.h>
-#include <vernier/predictor.h>
-#include <vernier/readers.h>
 #include <vernier/sdk.h>
-#include <vernier/supervised_task.h>
-#include <vernier/transforms.h>
 
 #include <algorithm>
 #include <filesystem>

@@ -2,11 +2,11 @@
 
 #include <c10/util/StringUtil.h>
 #include <torch/types.h>
-#include <vernier/data_source.h>
+#include <vernier/data/data_source.h>
+#include <vernier/data/images.h>
+#include <vernier/data/readers.h>
+#include <vernier/data/split.h>
 #include <vernier/error.h>
-#include <vernier/images.h>
-#include <vernier/readers.h>
-#include <vernier/split.h>
 
 #include <algorithm>
 #include <filesystem>

@@ -1,7 +1,7 @@
 // The data of task/images: folders and lists of images or clips, and IDX files.
 #pragma once
 
-#include <vernier/dataset.h>
+#include <vernier/data/dataset.h>
 #include <vernier/tensor.h>
 
 #include <cstdint>

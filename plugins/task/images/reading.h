@@ -1,7 +1,7 @@
 // Reads images and clips before they are needed: whether they can be read, and the mean of their pixels.
 #pragma once
 
-#include <vernier/dataset.h>
+#include <vernier/data/dataset.h>
 
 #include <atomic>
 #include <cstdint>

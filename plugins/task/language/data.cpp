@@ -2,9 +2,9 @@
 
 #include <ATen/ops/cross_entropy_loss.h>
 #include <torch/types.h>
+#include <vernier/data/readers.h>
 #include <vernier/error.h>
-#include <vernier/readers.h>
-#include <vernier/tokenizer.h>
+#include <vernier/text/tokenizer.h>
 
 #include <algorithm>
 #include <filesystem>

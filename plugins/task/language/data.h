@@ -1,10 +1,10 @@
 // The data of the tasks of language models: files of tokens, or texts through a tokenizer.
 #pragma once
 
-#include <vernier/dataset.h>
-#include <vernier/evaluation.h>
-#include <vernier/language_data.h>
+#include <vernier/data/dataset.h>
+#include <vernier/data/evaluation.h>
 #include <vernier/options.h>
+#include <vernier/text/language_data.h>
 
 #include <cstdint>
 #include <string>
@@ -20,7 +20,8 @@ class Data {
 
   bool is_given() const { return is_given_; }  // the option is, perhaps as an empty list
   bool names_files() const { return !files_.empty(); }
-  // True if rows have several texts: samples are {inputs, targets, positions, segments}, as in vernier/language_data.h.
+  // True if rows have several texts: samples are {inputs, targets, positions, segments}, as in
+  // vernier/text/language_data.h.
   bool packs() const { return are_texts_ && texts_.packs && !are_pairs_; }
   bool reads_bytes() const { return token_type_ == "uint8"; }
   std::int64_t context() const { return context_; }

@@ -6,8 +6,8 @@
 #include <vernier/data_file.h>
 #include <vernier/error.h>
 #include <vernier/json_text.h>
-#include <vernier/language_data.h>
-#include <vernier/tokenizer.h>
+#include <vernier/text/language_data.h>
+#include <vernier/text/tokenizer.h>
 
 #include <algorithm>
 #include <array>

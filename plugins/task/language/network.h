@@ -3,7 +3,7 @@
 
 #include <torch/nn/module.h>
 #include <torch/types.h>
-#include <vernier/generation.h>
+#include <vernier/text/generation.h>
 
 #include <cstdint>
 #include <functional>

@@ -1,8 +1,8 @@
 // Learning from pairs of answers, of which people preferred one: DPO and its kin.
 #pragma once
 
-#include <vernier/data_loader.h>
-#include <vernier/evaluation.h>
+#include <vernier/data/data_loader.h>
+#include <vernier/data/evaluation.h>
 #include <vernier/options.h>
 #include <vernier/run.h>
 
@@ -19,7 +19,7 @@ namespace language {
 // beta times its log-probability over that of the reference.
 enum class Objective { likelihood, dpo, ipo, hinge };
 
-// The samples are those of read_preference_data() (vernier/language_data.h). The reference is the model before the
+// The samples are those of read_preference_data() (vernier/text/language_data.h). The reference is the model before the
 // first step. Its log-probabilities are computed once, by compute(), and are a part of the run's state.
 class Preferences {
  public:

@@ -1,8 +1,8 @@
 // Texts that each validation writes into the log.
 #pragma once
 
-#include <vernier/generation.h>
 #include <vernier/options.h>
+#include <vernier/text/generation.h>
 
 #include <cstdint>
 #include <memory>

@@ -4,7 +4,7 @@
 #include <vernier/control.h>
 #include <vernier/error.h>
 #include <vernier/run.h>
-#include <vernier/tokenizer.h>
+#include <vernier/text/tokenizer.h>
 
 #include <memory>
 

@@ -1,8 +1,8 @@
 // A task that trains a published model on files of tokens or texts: what task/llama and, with `folder`, task/gpt are.
 //
 // folder                required: the folder of the model, with config.json
-// data                  needed: files of tokens, .bin or .npy (vernier/readers.h), or of texts: .txt, .jsonl and
-//                       .json, perhaps packed by gzip (vernier/language_data.h); []: the model is only used, not
+// data                  needed: files of tokens, .bin or .npy (vernier/data/readers.h), or of texts: .txt, .jsonl and
+//                       .json, perhaps packed by gzip (vernier/text/language_data.h); []: the model is only used, not
 //                       trained
 // weights = "folder"    "random": draws new ones by [run] seed, for which config.json is enough
 // tokenizer = ""        folder of the tokenizer for texts; empty: the model's folder
@@ -14,7 +14,7 @@
 // shares = []           how often each file is drawn from, relative to the others; []: each sample once in an epoch
 // dropout = -1.0        replaces all dropouts of config.json; below 0: those
 // sample_prompts = []   texts that each validation continues, in the log; they need a tokenizer
-// sample_tokens = 50, temperature = 0.8, top_k = 0, top_p = 1.0  of these, as in vernier/generation.h
+// sample_tokens = 50, temperature = 0.8, top_k = 0, top_p = 1.0  of these, as in vernier/text/generation.h
 // Of files of tokens:
 // token_type = "auto"   uint8, uint16, int16, uint32, int32, uint64 or int64; auto: what the file says, else uint16 if
 //                       the vocabulary fits into it, else uint32
@@ -34,12 +34,13 @@
 // beta = 0.1            of these: how much the model is held to the one that training began with
 // label_smoothing = 0.0 the share of the loss that goes to all tokens alike; of dpo, of pairs that are taken for the
 //                       wrong way round
-// order = "shuffled", drop_last = false, workers = 1, prefetch = 2, recompute = "none"  see vernier/supervised_task.h
+// order = "shuffled", drop_last = false, workers = 1, prefetch = 2, recompute = "none"  see
+// vernier/data/supervised_task.h
 #pragma once
 
-#include <vernier/generation.h>
+#include <vernier/data/supervised_task.h>
 #include <vernier/published_model.h>
-#include <vernier/supervised_task.h>
+#include <vernier/text/generation.h>
 
 #include <functional>
 #include <map>

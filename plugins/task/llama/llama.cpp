@@ -2,8 +2,8 @@
 // may be of Llama, Mistral, Qwen 2 and 3, Phi-3, Gemma 1 to 3, OLMo 2, SmolLM 3 or Granite (families.cpp).
 //
 // folder                required: the folder of the model, with config.json
-// data = []             needed: files of tokens, .bin or .npy (vernier/readers.h), or of texts: .txt, .jsonl and
-//                       .json, perhaps packed by gzip (vernier/language_data.h); []: the model is only used, not
+// data = []             needed: files of tokens, .bin or .npy (vernier/data/readers.h), or of texts: .txt, .jsonl and
+//                       .json, perhaps packed by gzip (vernier/text/language_data.h); []: the model is only used, not
 //                       trained
 // weights = "folder"    "random": draws new ones by [run] seed, for which config.json is enough
 // tokenizer = ""        folder of the tokenizer for texts; empty: the model's folder
@@ -15,7 +15,7 @@
 // shares = []           how often each file is drawn from, relative to the others; []: each sample once in an epoch
 // dropout = -1.0        replaces all dropouts of config.json; below 0: those
 // sample_prompts = []   texts that each validation continues, in the log; they need a tokenizer
-// sample_tokens = 50, temperature = 0.8, top_k = 0, top_p = 1.0  of these, as in vernier/generation.h
+// sample_tokens = 50, temperature = 0.8, top_k = 0, top_p = 1.0  of these, as in vernier/text/generation.h
 // Of files of tokens:
 // token_type = "auto"   uint8, uint16, int16, uint32, int32, uint64 or int64; auto: what the file says, else uint16 if
 //                       the vocabulary fits into it, else uint32
@@ -35,7 +35,8 @@
 // beta = 0.1            of these: how much the model is held to the one that training began with
 // label_smoothing = 0.0 the share of the loss that goes to all tokens alike; of dpo, of pairs that are taken for the
 //                       wrong way round
-// order = "shuffled", drop_last = false, workers = 1, prefetch = 2, recompute = "none"  see vernier/supervised_task.h
+// order = "shuffled", drop_last = false, workers = 1, prefetch = 2, recompute = "none"  see
+// vernier/data/supervised_task.h
 //
 // Sources: Touvron et al. 2023, arXiv:2307.09288; for names and defaults of all families the configuration and modeling
 // files of Hugging Face's transformers 5.

@@ -2,7 +2,7 @@
 // export.py shows the export.
 //
 // model                 required: a file of torch.jit.script(module).save(path), or of torch.jit.trace
-// inputs                required: a source (vernier/data_source.h) for each argument of forward(), such as
+// inputs                required: a source (vernier/data/data_source.h) for each argument of forward(), such as
 //                       "x.npy", "x.npz:x", "x.safetensors:x", "x.csv:a,b"; a CSV column of words becomes codes; or
 //                       one folder that has a folder of images for each class: float32 [3, height, width] from 0 to 1
 // target = ""           a source; a folder of images has its own
@@ -17,7 +17,7 @@
 // missing_words = ["NA", "N/A", "NaN", "nan", "NULL", "null", "#N/A", "n/a", "NaT", "?"]
 // skip_lines = 0        of CSV files, as of task/tabular; missing: "refuse", "zero" or "previous"
 // batch_size = 32
-// order = "shuffled", drop_last = false, workers = 1, prefetch = 2  see vernier/supervised_task.h
+// order = "shuffled", drop_last = false, workers = 1, prefetch = 2  see vernier/data/supervised_task.h
 // recompute = "none"    nothing else is possible here
 //
 // Whole numbers become int64 where forward() fails for their own dtype, as in torch.nn.Embedding. Checkpoints have the

@@ -1,7 +1,7 @@
 // sequence: trains an LSTM, a GRU or a small transformer on sequences of numbers: it classifies them, predicts numbers
 // of them, or forecasts the next values of a series.
 //
-// data                  required: a source (vernier/data_source.h), such as "x.npy", "x.npz:x", "x.csv:a,b"
+// data                  required: a source (vernier/data/data_source.h), such as "x.npy", "x.npz:x", "x.csv:a,b"
 // kind = "classification"  data: [samples, steps] or [samples, steps, features]; `targets`: labels [samples]
 //                       "regression": the same; `targets`: numbers [samples] or [samples, numbers]
 //                       "forecast": data: one series, [steps] or [steps, features], oldest first; no `targets`
@@ -20,19 +20,20 @@
 // missing_words = ["NA", "N/A", "NaN", "nan", "NULL", "null", "#N/A", "n/a", "NaT", "?"]
 // skip_lines = 0        of CSV files, as of task/tabular; missing: "refuse", "zero" or "previous"
 // batch_size = 32
-// order = "shuffled", drop_last = false, workers = 1, prefetch = 2, recompute = "none"  see vernier/supervised_task.h
+// order = "shuffled", drop_last = false, workers = 1, prefetch = 2, recompute = "none"  see
+// vernier/data/supervised_task.h
 //
 // Inputs, and targets that are numbers, are normalized with mean and deviation of the training part. These are buffers
 // of the model. Outputs are in the units of the data; the loss is the mean squared error in units of the deviation, or
 // cross-entropy.
 #include <ATen/ops/cross_entropy_loss.h>
 #include <ATen/ops/where.h>
-#include <vernier/data_source.h>
-#include <vernier/digits.h>
+#include <vernier/data/data_source.h>
+#include <vernier/data/digits.h>
+#include <vernier/data/predictor.h>
+#include <vernier/data/supervised_task.h>
 #include <vernier/json_text.h>
-#include <vernier/predictor.h>
 #include <vernier/sdk.h>
-#include <vernier/supervised_task.h>
 
 #include <algorithm>
 #include <cmath>

@@ -1,7 +1,7 @@
 // The series of a source, which task/sequence forecasts, and their windows.
 #pragma once
 
-#include <vernier/data_source.h>
+#include <vernier/data/data_source.h>
 
 #include <cstdint>
 #include <functional>

@@ -2,11 +2,11 @@
 
 #include <c10/util/StringUtil.h>
 #include <torch/types.h>
-#include <vernier/data_source.h>
-#include <vernier/digits.h>
+#include <vernier/data/data_source.h>
+#include <vernier/data/digits.h>
+#include <vernier/data/numpy.h>
 #include <vernier/error.h>
 #include <vernier/json_text.h>
-#include <vernier/numpy.h>
 
 #include <algorithm>
 #include <charconv>

@@ -1,9 +1,9 @@
 // The data of task/tabular: what it learns of them, and how they are read.
 #pragma once
 
-#include <vernier/csv.h>
-#include <vernier/dataset.h>
-#include <vernier/split.h>
+#include <vernier/data/csv.h>
+#include <vernier/data/dataset.h>
+#include <vernier/data/split.h>
 #include <vernier/tensor.h>
 
 #include <cstdint>

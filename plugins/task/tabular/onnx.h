@@ -1,7 +1,7 @@
 // The model of task/tabular as a function of the columns of a table, for ONNX.
 #pragma once
 
-#include <vernier/graph_export.h>
+#include <vernier/exported_model.h>
 
 #include "data.h"
 #include "network.h"

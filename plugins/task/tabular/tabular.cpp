@@ -41,13 +41,13 @@
 #include <ATen/ops/mse_loss.h>
 #include <c10/util/StringUtil.h>
 #include <torch/types.h>
-#include <vernier/csv.h>
-#include <vernier/data_source.h>
-#include <vernier/digits.h>
-#include <vernier/predictor.h>
+#include <vernier/data/csv.h>
+#include <vernier/data/data_source.h>
+#include <vernier/data/digits.h>
+#include <vernier/data/predictor.h>
+#include <vernier/data/split.h>
+#include <vernier/data/supervised_task.h>
 #include <vernier/sdk.h>
-#include <vernier/split.h>
-#include <vernier/supervised_task.h>
 
 #include <algorithm>
 #include <filesystem>

@@ -2,8 +2,8 @@
 
 #include <c10/util/StringUtil.h>
 #include <torch/types.h>
+#include <vernier/data/readers.h>
 #include <vernier/error.h>
-#include <vernier/readers.h>
 
 #include <algorithm>
 #include <cstring>

@@ -2,9 +2,9 @@
 #pragma once
 
 #include <ATen/ops/tensor.h>
-#include <vernier/csv.h>
-#include <vernier/data_source.h>
-#include <vernier/dataset.h>
+#include <vernier/data/csv.h>
+#include <vernier/data/data_source.h>
+#include <vernier/data/dataset.h>
 
 #include <cstdint>
 #include <functional>

@@ -2,8 +2,8 @@
 #pragma once
 
 #include <torch/types.h>
-#include <vernier/data_source.h>
-#include <vernier/split.h>
+#include <vernier/data/data_source.h>
+#include <vernier/data/split.h>
 
 #include <array>
 #include <cstdint>

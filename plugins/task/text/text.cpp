@@ -36,14 +36,14 @@
 #include <ATen/ops/mse_loss.h>
 #include <c10/util/StringUtil.h>
 #include <torch/types.h>
-#include <vernier/data_source.h>
+#include <vernier/data/data_source.h>
+#include <vernier/data/predictor.h>
+#include <vernier/data/split.h>
+#include <vernier/data/supervised_task.h>
 #include <vernier/json_text.h>
-#include <vernier/predictor.h>
 #include <vernier/published_model.h>
 #include <vernier/sdk.h>
-#include <vernier/split.h>
-#include <vernier/supervised_task.h>
-#include <vernier/tokenizer.h>
+#include <vernier/text/tokenizer.h>
 
 #include <algorithm>
 #include <filesystem>

@@ -1,8 +1,8 @@
 #include "tokens.h"
 
 #include <ATen/ops/full.h>
-#include <vernier/bpe_trainer.h>
 #include <vernier/error.h>
+#include <vernier/text/bpe_trainer.h>
 
 #include <algorithm>
 

@@ -3,7 +3,7 @@
 
 #include <torch/types.h>
 #include <vernier/state.h>
-#include <vernier/tokenizer.h>
+#include <vernier/text/tokenizer.h>
 
 #include <cstdint>
 #include <string>

@@ -105,7 +105,7 @@ int64_t other_allocator() {
   Dl_info code = {};
   const auto* functions = *reinterpret_cast<void* const*>(now);
   const bool is_of_toolkit =
-      ::dladdr(functions, &code) != 0 && std::strstr(code.dli_fname, "libvernier_toolkit") != nullptr;
+      ::dladdr(functions, &code) != 0 && std::strstr(code.dli_fname, "libvernier_core") != nullptr;
   if (allocator_of_host == nullptr || is_of_toolkit) allocator_of_host = now;
   return now == allocator_of_host ? 0 : reinterpret_cast<int64_t>(now);
 }

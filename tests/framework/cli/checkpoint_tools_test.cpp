@@ -302,7 +302,7 @@ for file in ("checkpoints/step-00000003/model.safetensors", "exported.safetensor
         "'layer.weight': ('torch.bfloat16', [[0.0, 1.0, 2.0], [3.0, 4.0, 5.0]])}\n");
 }
 
-TEST_CASE("checkpoint: weights go out of a run of task/gpt and into a new one") {
+TEST_CASE("checkpoint: weights go out of a run of task/gpt and into a new one" * doctest::test_suite("text")) {
   const TemporaryFolder folder;
   folder.write("data.txt", std::string(4000, 'a') + std::string(4000, 'b'));
   folder.write("run.toml", R"([run]

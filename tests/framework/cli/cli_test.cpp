@@ -219,7 +219,7 @@ TEST_CASE("cli: bad calls end in one line") {
   CHECK(place.err.starts_with("usage: vernier VERB"));
 }
 
-TEST_CASE("cli: data that are missing, empty or too short are refused") {
+TEST_CASE("cli: data that are missing, empty or too short are refused" * doctest::test_suite("text")) {
   const auto gpt = [](const std::string& data) {
     Place place;
     place.folder.write("gpt.toml", "[run]\nsteps = 1\ndevice = 'cpu'\noutput = 'out'\n[task]\nuse = 'gpt'\n" + data +

@@ -7,10 +7,10 @@
 #include <random>
 #include <regex>
 
+#include "common/statistics.h"
+#include "common/trials.h"
 #include "run_folder.h"
 #include "thrown.h"
-#include "tools/common/statistics.h"
-#include "tools/common/trials.h"
 
 namespace compare_test {
 
@@ -344,7 +344,7 @@ TEST_CASE("compare: Ctrl-C ends the run in work, prints what is done, and the sa
   CHECK(place.json()["candidates"][1]["state"] == "done");
 }
 
-TEST_CASE("compare: wrong calls end in one line, and before anything is trained") {
+TEST_CASE("compare: wrong calls end in one line, and before anything is trained" * doctest::test_suite("text")) {
   Compared place;
   place.folder.write("gpt.toml", "[run]\nsteps = 1\n[task]\nuse = 'gpt'\n");
   place.folder.write("folder/readme", "no run");
@@ -428,7 +428,7 @@ TEST_CASE("compare: a program gets what the verb prints") {
         Thrown{2, "compare: " + it.at("ours").string() + " is not empty; name another folder, or remove it"});
 }
 
-TEST_CASE("compare: of a format that costs loss the layers are found that do not bear it") {
+TEST_CASE("compare: of a format that costs loss the layers are found that do not bear it" * doctest::test_suite("lab")) {
   Compared run;
   const auto leave_all = [&](const std::string& candidate, double loss) {
     for (int seed = 1; seed <= 3; ++seed) run.leave(candidate, seed, 100, 1e6, loss + 0.01 * seed);
@@ -458,7 +458,7 @@ TEST_CASE("compare: of a format that costs loss the layers are found that do not
   CHECK(says(run.err, "--formats is for one file"));
 }
 
-TEST_CASE("compare: formats are trained, and the run says which layers it rounds") {
+TEST_CASE("compare: formats are trained, and the run says which layers it rounds" * doctest::test_suite("lab")) {
   Compared run;
   REQUIRE_MESSAGE(run.compare({"--formats", "e4m3,bf16,e3m9x", "--seeds", "1"}) == 0, run.err);
   CHECK(says(run.out, "which formats survive is said with --seeds 3"));

@@ -1,7 +1,7 @@
 // `vernier tokenize`: what it writes is what the tokenizer gives of the whole texts, and mistakes end in one line.
 #include <doctest/doctest.h>
-#include <vernier/readers.h>
-#include <vernier/tokenizer.h>
+#include <vernier/data/readers.h>
+#include <vernier/text/tokenizer.h>
 
 #include <cstring>
 #include <filesystem>

@@ -1,7 +1,7 @@
 #include <doctest/doctest.h>
 #include <torch/script.h>
 #include <torch/torch.h>
-#include <vernier/numpy.h>
+#include <vernier/data/numpy.h>
 #include <vernier/safetensors.h>
 
 #include <sstream>

@@ -4,7 +4,7 @@
 #include <torch/nn/modules/container/sequential.h>
 #include <torch/nn/modules/linear.h>
 #include <vernier/checkpoint_folder.h>
-#include <vernier/supervised_task.h>
+#include <vernier/data/supervised_task.h>
 #include <vernier/trainer.h>
 
 #include <nlohmann/json.hpp>

@@ -1,7 +1,7 @@
 #include "output/output.h"
 #include "log_lines.h"
 
-#include "tools/common/text/terminal.h"
+#include "common/text/terminal.h"
 
 #include <dlfcn.h>
 #include <doctest/doctest.h>

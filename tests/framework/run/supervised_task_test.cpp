@@ -1,8 +1,8 @@
 #include <doctest/doctest.h>
 #include <torch/torch.h>
+#include <vernier/data/predictor.h>
+#include <vernier/data/supervised_task.h>
 #include <vernier/error.h>
-#include <vernier/predictor.h>
-#include <vernier/supervised_task.h>
 
 #include "run/state/snapshot.h"
 #include "small_run.h"

@@ -1,7 +1,7 @@
 // The pages of `vernier serve` and of one of its runs, in a browser.
 #include "browser.h"
+#include "common/run_files.h"
 #include "job_server.h"
-#include "tools/common/run_files.h"
 #include "tools/report/browser.h"
 
 namespace page_test {

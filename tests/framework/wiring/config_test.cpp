@@ -3,10 +3,10 @@
 #include <doctest/doctest.h>
 #include <sys/stat.h>
 
+#include "common/toml_depth.h"
 #include "table_text.h"
 #include "temporary_folder.h"
 #include "thrown.h"
-#include "tools/common/toml_depth.h"
 
 namespace config_test {
 

@@ -106,10 +106,10 @@ TEST_CASE("host: one that does not fit is refused with the remedy, and never run
   for (const char* name : {"wrong_abi", "wrong_torch", "no_symbol", "wrong_role"}) CHECK_FALSE(was_opened(name));
 }
 
-TEST_CASE("host: one that was built with another toolkit is refused, and never runs") {
+TEST_CASE("host: one that was built with another core is refused, and never runs") {
   TemporaryFolder folder;
   auto bytes = read_text(product / "scaler/dynamic.so");
-  const std::string stem = "libvernier_toolkit.so.";
+  const std::string stem = "libvernier_core.so.";
   const auto at = bytes.find(stem);
   REQUIRE(at != std::string::npos);
   const auto ours = bytes.substr(at, stem.size() + 8), other = stem + "00000000";
@@ -129,11 +129,15 @@ TEST_CASE("host: a library is needed only by what uses it") {
   const auto needs = [](const fs::path& file, const char* library) {
     return read_text(file).find(std::string(library) + ".so") != std::string::npos;
   };
-  CHECK(needs(product / "scaler/dynamic.so", "libvernier_toolkit"));
-  CHECK_FALSE(needs(product / "scaler/dynamic.so", "libvernier_readers"));
-  CHECK_FALSE(needs(product / "scaler/none.so", "libvernier_toolkit"));
-  CHECK(needs(product / "task/images.so", "libvernier_readers"));
-  CHECK(std::system("! readelf -d " VERNIER_BINARY_DIR "/vernier | grep -q libvernier_readers") == 0);
+  const std::vector<std::string> packs = {"libvernier_data", "libvernier_text", "libvernier_graph", "libvernier_lab"};
+  for (const std::string plugin : {"optimizer/adamw", "scaler/dynamic", "callback/ema", "task/mlp"}) {
+    CHECK_MESSAGE(needs(product / (plugin + ".so"), "libvernier_core"), plugin);
+    for (const auto& pack : packs) CHECK_FALSE_MESSAGE(needs(product / (plugin + ".so"), pack.c_str()), plugin, pack);
+  }
+  CHECK_FALSE(needs(product / "scaler/none.so", "libvernier_core"));
+  for (const auto& pack : packs) {
+    CHECK_FALSE_MESSAGE(needs(fs::path(VERNIER_BINARY_DIR) / "libvernier_trainer.so", pack.c_str()), pack);
+  }
 }
 
 TEST_CASE("host: what goes wrong while it is made names the plugin and keeps the kind") {

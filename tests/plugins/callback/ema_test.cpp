@@ -1,5 +1,5 @@
-// ema: the average in every precision; what validation sees, and what it leaves behind. tests/sdk/optim/ema_test.cpp
-// compares the numbers with PyTorch's.
+// ema: the average in every precision; what validation sees, and what it leaves behind.
+// tests/sdk/core/optim/ema_test.cpp compares the numbers with PyTorch's.
 #include <doctest/doctest.h>
 #include <vernier/host.h>
 

@@ -3,9 +3,9 @@
 #include <doctest/doctest.h>
 #include <torch/types.h>
 #include <vernier/activation_checkpoint.h>
-#include <vernier/emulated_matmul.h>
 #include <vernier/error.h>
 #include <vernier/host.h>
+#include <vernier/lab/emulated_matmul.h>
 
 #include "oracle.h"
 #include "plugin_library.h"

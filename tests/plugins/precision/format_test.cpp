@@ -3,7 +3,7 @@
 #include <doctest/doctest.h>
 #include <vernier/error.h>
 #include <vernier/host.h>
-#include <vernier/tensor_format.h>
+#include <vernier/lab/tensor_format.h>
 
 #include "plugin_library.h"
 #include "small_run.h"

@@ -282,9 +282,9 @@ TEST_CASE("precision rules: the policy is what its rules are, bit for bit") {
         fp32);
 }
 
-TEST_CASE("precision rules: a rule for a layer is for that layer only") {
+TEST_CASE("precision rules: a rule for a layer is for that layer only" * doctest::test_suite("text")) {
   const auto task = std::string("use = \"gpt\"\ndata = [\"") + VERNIER_SOURCE_DIR +
-                    "/sdk/toolkit/include\"]\nlayers = 2\nheads = 2\nwidth = 16\ncontext = 16";
+                    "/sdk/core/optim/include\"]\nlayers = 2\nheads = 2\nwidth = 16\ncontext = 16";
   const auto fp32 = digest_of("use = \"fp32\"", task);
   const auto one = digest_of("use = \"fp32\"\nrule = [{match = \"h.0.mlp.*\", use = \"bf16\"}]", task);
   CHECK(one != fp32);

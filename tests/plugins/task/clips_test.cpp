@@ -1,15 +1,15 @@
 // task/images on clips: folders of frames, and .npy files.
 #include <doctest/doctest.h>
-#include <vernier/graph_export.h>
-#include <vernier/predictor.h>
+#include <vernier/data/predictor.h>
+#include <vernier/data/supervised_task.h>
+#include <vernier/graph/graph_export.h>
 #include <vernier/safetensors.h>
-#include <vernier/supervised_task.h>
 
 #include <functional>
 #include <nlohmann/json.hpp>
 
 #include "fused_choice.h"
-#include "loaded_task.h"
+#include "loaded_data_task.h"
 #include "log_lines.h"
 #include "picture_folder.h"
 #include "python.h"

@@ -1,16 +1,16 @@
 // Numbers whose spread is small beside their size, such as seconds since 1970, for which float32 has steps of 128.
 #include <doctest/doctest.h>
 #include <torch/script.h>
-#include <vernier/digits.h>
-#include <vernier/predictor.h>
+#include <vernier/data/digits.h>
+#include <vernier/data/predictor.h>
+#include <vernier/data/supervised_task.h>
 #include <vernier/safetensors.h>
-#include <vernier/supervised_task.h>
 
 #include <cmath>
 #include <limits>
 #include <sstream>
 
-#include "loaded_task.h"
+#include "loaded_data_task.h"
 #include "log_lines.h"
 #include "python.h"
 #include "small_run.h"

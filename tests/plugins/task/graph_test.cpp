@@ -6,7 +6,7 @@
 #include <doctest/doctest.h>
 #include <torch/utils.h>
 #include <vernier/error.h>
-#include <vernier/graph_export.h>
+#include <vernier/graph/graph_export.h>
 #include <vernier/matmul.h>
 #include <vernier/safetensors.h>
 
@@ -22,7 +22,7 @@
 #include <nlohmann/json.hpp>
 
 #include "fused_choice.h"
-#include "loaded_task.h"
+#include "loaded_data_task.h"
 #include "python.h"
 #include "small_run.h"
 #include "temporary_folder.h"

@@ -1,9 +1,9 @@
 #include <doctest/doctest.h>
-#include <vernier/predictor.h>
+#include <vernier/data/predictor.h>
+#include <vernier/data/supervised_task.h>
 #include <vernier/safetensors.h>
-#include <vernier/supervised_task.h>
 
-#include "loaded_task.h"
+#include "loaded_data_task.h"
 #include "picture_folder.h"
 #include "python.h"
 #include "run/state/snapshot.h"

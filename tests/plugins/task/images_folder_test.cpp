@@ -1,10 +1,10 @@
 #include <doctest/doctest.h>
-#include <vernier/predictor.h>
-#include <vernier/supervised_task.h>
+#include <vernier/data/predictor.h>
+#include <vernier/data/supervised_task.h>
 
 #include <set>
 
-#include "loaded_task.h"
+#include "loaded_data_task.h"
 #include "picture_folder.h"
 
 namespace images_folder_test {

@@ -1,8 +1,8 @@
 // Folders of images as people have them: what is printed, or refused, for each.
 #include <doctest/doctest.h>
 #include <sys/stat.h>
-#include <vernier/predictor.h>
-#include <vernier/supervised_task.h>
+#include <vernier/data/predictor.h>
+#include <vernier/data/supervised_task.h>
 
 #include <filesystem>
 #include <functional>

@@ -1,13 +1,13 @@
 // The ONNX file of images takes them as other programs decode them, of any size, and has the pixels of transforms.h.
 #include <doctest/doctest.h>
 #include <torch/nn/modules/linear.h>
-#include <vernier/graph_export.h>
+#include <vernier/data/transforms.h>
+#include <vernier/graph/graph_export.h>
 #include <vernier/safetensors.h>
-#include <vernier/transforms.h>
 
 #include <nlohmann/json.hpp>
 
-#include "loaded_task.h"
+#include "loaded_data_task.h"
 #include "picture_folder.h"
 #include "python.h"
 

@@ -1,6 +1,6 @@
 #include <doctest/doctest.h>
 #include <sys/stat.h>
-#include <vernier/supervised_task.h>
+#include <vernier/data/supervised_task.h>
 #include <zlib.h>
 
 #include <cstring>

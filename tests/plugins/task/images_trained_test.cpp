@@ -1,13 +1,13 @@
 // A trained task/images, with and without its data.
 #include <doctest/doctest.h>
+#include <vernier/data/predictor.h>
+#include <vernier/data/supervised_task.h>
 #include <vernier/host.h>
-#include <vernier/predictor.h>
-#include <vernier/supervised_task.h>
 
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
-#include "loaded_task.h"
+#include "loaded_data_task.h"
 #include "picture_folder.h"
 
 namespace images_trained_test {

@@ -2,7 +2,7 @@
 #include <doctest/doctest.h>
 #include <torch/nn/modules/linear.h>
 #include <vernier/error.h>
-#include <vernier/graph_export.h>
+#include <vernier/graph/graph_export.h>
 #include <vernier/safetensors.h>
 
 #include "python.h"

@@ -2,8 +2,8 @@
 // does. The files of tests/plugins/task/rows: NAME.csv is trained on, by the options in NAME.toml, and NAME.new.csv is
 // read. No row needs PyTorch, and where the machine has none there is a stand-in.
 #include <doctest/doctest.h>
-#include <vernier/predictor.h>
-#include <vernier/supervised_task.h>
+#include <vernier/data/predictor.h>
+#include <vernier/data/supervised_task.h>
 
 #include <cmath>
 #include <nlohmann/json.hpp>

@@ -1,7 +1,7 @@
 // The configurations of the ready tasks, with the data that our scripts write: their results are better than guessing.
 #include <doctest/doctest.h>
 #include <torch/script.h>
-#include <vernier/csv.h>
+#include <vernier/data/csv.h>
 
 #include <map>
 

@@ -1,13 +1,13 @@
 #include <ATen/CPUGeneratorImpl.h>
 #include <doctest/doctest.h>
 #include <torch/script.h>
-#include <vernier/predictor.h>
+#include <vernier/data/predictor.h>
+#include <vernier/data/supervised_task.h>
 #include <vernier/safetensors.h>
-#include <vernier/supervised_task.h>
 
 #include <cmath>
 
-#include "loaded_task.h"
+#include "loaded_data_task.h"
 #include "picture_folder.h"
 #include "run/state/snapshot.h"
 #include "thrown.h"

@@ -1,12 +1,12 @@
 #include <ATen/CPUGeneratorImpl.h>
 #include <doctest/doctest.h>
-#include <vernier/predictor.h>
+#include <vernier/data/predictor.h>
+#include <vernier/data/supervised_task.h>
 #include <vernier/safetensors.h>
-#include <vernier/supervised_task.h>
 
 #include <cmath>
 
-#include "loaded_task.h"
+#include "loaded_data_task.h"
 #include "python.h"
 #include "temporary_folder.h"
 #include "tools/export/torchscript.h"

@@ -2,12 +2,12 @@
 // are in tests/plugins/task/columns.
 #include <ATen/ops/cat.h>
 #include <doctest/doctest.h>
-#include <vernier/graph_export.h>
+#include <vernier/graph/graph_export.h>
 #include <vernier/safetensors.h>
 
 #include <limits>
 
-#include "loaded_task.h"
+#include "loaded_data_task.h"
 #include "log_lines.h"
 #include "python.h"
 #include "small_run.h"

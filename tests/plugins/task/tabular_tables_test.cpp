@@ -1,15 +1,15 @@
 // Odd tables: the files of tests/plugins/task/tables, and what task/tabular prints of each.
 #include <c10/util/StringUtil.h>
 #include <doctest/doctest.h>
-#include <vernier/csv.h>
+#include <vernier/data/csv.h>
+#include <vernier/data/predictor.h>
+#include <vernier/data/split.h>
+#include <vernier/data/supervised_task.h>
 #include <vernier/host.h>
-#include <vernier/predictor.h>
-#include <vernier/split.h>
-#include <vernier/supervised_task.h>
 
 #include <array>
 
-#include "loaded_task.h"
+#include "loaded_data_task.h"
 #include "log_lines.h"
 #include "task_cases.h"
 #include "thrown.h"

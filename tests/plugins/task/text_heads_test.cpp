@@ -1,16 +1,16 @@
 // task/text on a published model's folder. tests/oracles/README.md says how the reference was recorded.
 #include <doctest/doctest.h>
+#include <vernier/data/predictor.h>
+#include <vernier/data/supervised_task.h>
 #include <vernier/model_adapter.h>
-#include <vernier/predictor.h>
 #include <vernier/published_model.h>
 #include <vernier/safetensors.h>
-#include <vernier/supervised_task.h>
 
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
 
-#include "loaded_task.h"
+#include "loaded_data_task.h"
 #include "oracle.h"
 #include "python.h"
 #include "same_tensors.h"

@@ -1,11 +1,12 @@
 #include <doctest/doctest.h>
-#include <vernier/predictor.h>
+#include <vernier/data/predictor.h>
+#include <vernier/data/supervised_task.h>
 #include <vernier/safetensors.h>
-#include <vernier/supervised_task.h>
 
 #include <cmath>
 #include <nlohmann/json.hpp>
 
+#include "loaded_data_task.h"
 #include "python.h"
 #include "task_cases.h"
 #include "temporary_folder.h"

@@ -1,7 +1,7 @@
 // Models without weights: what they answer, and of a series which season they repeat.
 #include <doctest/doctest.h>
 #include <torch/torch.h>
-#include <vernier/baselines.h>
+#include <vernier/data/baselines.h>
 
 #include <cmath>
 

@@ -1,6 +1,6 @@
 #include <doctest/doctest.h>
 #include <torch/torch.h>
-#include <vernier/data_loader.h>
+#include <vernier/data/data_loader.h>
 #include <vernier/error.h>
 
 #include <atomic>

@@ -1,6 +1,6 @@
 #include <doctest/doctest.h>
 #include <torch/torch.h>
-#include <vernier/dataset.h>
+#include <vernier/data/dataset.h>
 #include <vernier/error.h>
 
 #include <set>

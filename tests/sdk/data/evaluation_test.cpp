@@ -1,7 +1,7 @@
 #include <doctest/doctest.h>
 #include <torch/torch.h>
+#include <vernier/data/evaluation.h>
 #include <vernier/error.h>
-#include <vernier/evaluation.h>
 
 #include <cmath>
 #include <functional>

@@ -1,7 +1,7 @@
 #include <doctest/doctest.h>
 #include <torch/types.h>
-#include <vernier/numpy.h>
-#include <vernier/transforms.h>
+#include <vernier/data/numpy.h>
+#include <vernier/data/transforms.h>
 
 #include <map>
 

@@ -1,6 +1,6 @@
 // The trainer against `BpeTrainer` of the package tokenizers: tests/oracles/bpe.py.
 #include <doctest/doctest.h>
-#include <vernier/bpe_trainer.h>
+#include <vernier/text/bpe_trainer.h>
 
 #include <nlohmann/json.hpp>
 

@@ -1,6 +1,6 @@
 // Folders that are damaged, or ask for what Vernier does not have, end in one line.
 #include <doctest/doctest.h>
-#include <vernier/tokenizer.h>
+#include <vernier/text/tokenizer.h>
 
 #include <nlohmann/json.hpp>
 #include <span>

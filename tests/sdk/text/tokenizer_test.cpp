@@ -1,6 +1,6 @@
 // Tokenizers of each style against the packages that they are made for: tests/oracles/bpe.py, more_tokenizers.py.
 #include <doctest/doctest.h>
-#include <vernier/tokenizer.h>
+#include <vernier/text/tokenizer.h>
 
 #include <algorithm>
 #include <atomic>

@@ -82,7 +82,7 @@ TEST_CASE("unicode: the tables are those that the package gives") {
     MESSAGE("skipped: python3 has not the packages tokenizers, unicodedata2 and regex here");
     return;
   }
-  const std::string tables = VERNIER_SOURCE_DIR "/sdk/toolkit/text/unicode/";
+  const std::string tables = VERNIER_SOURCE_DIR "/sdk/text/unicode/";
   for (const std::string name : {"unicode_tables", "normalizer_tables"}) {
     const TemporaryFolder folder;
     std::string written;

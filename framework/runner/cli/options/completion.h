@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "tools/common/verb.h"
+#include "common/verb.h"
 #include "wiring/host.h"
 
 namespace vernier {

@@ -9,7 +9,7 @@
 namespace vernier {
 
 MakeDeviceGraph cuda_graphs(c10::Device device) {
-  // Beside the toolkit, as the CUDA kernels are.
+  // Beside the library of core, as the CUDA kernels are.
   const auto folder = boost::dll::symbol_location(free_memory).parent_path();
   auto file = folder / "libvernier_cuda_graph.so";
   if (!exists(file)) file = folder / "vernier" / "libvernier_cuda_graph.so";

@@ -12,7 +12,7 @@
 #include <cmath>
 #include <numeric>
 
-#include "tools/common/text/numbers.h"
+#include "common/text/numbers.h"
 
 namespace vernier {
 

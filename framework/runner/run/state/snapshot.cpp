@@ -17,9 +17,9 @@
 #include <utility>
 
 #include "core/process_state.h"
+#include "cuda/loader/gpu_choice.h"
 #include "files/json.h"
 #include "files/safetensors_file.h"
-#include "optim/gpu_choice.h"
 #include "wiring/host.h"
 
 namespace vernier {

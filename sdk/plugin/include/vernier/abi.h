@@ -13,7 +13,7 @@
 #define VERNIER_API __attribute__((visibility("default")))
 
 // A hash of the code of the contract's headers. `sh sdk/cmake/code_hash.sh --write` writes it after a change, and
-// tests/sdk/core/abi_test.cpp fails until then.
+// tests/sdk/plugin/abi_test.cpp fails until then.
 #define VERNIER_ABI 0x031f811a
 
 #ifdef __has_feature  // clang

@@ -5,9 +5,9 @@
 // width = 32         of the hidden layer
 // The options of every SupervisedTask come with it: `vernier plugins task/my_name` prints them.
 #include <torch/torch.h>
-#include <vernier/csv.h>
+#include <vernier/data/csv.h>
+#include <vernier/data/supervised_task.h>
 #include <vernier/sdk.h>
-#include <vernier/supervised_task.h>
 
 class MyName final : public vernier::SupervisedTask {
  public:

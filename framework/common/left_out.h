@@ -1,0 +1,12 @@
+// The plugins and verbs of components that this build leaves out (VERNIER_COMPONENTS, sdk/components.tsv).
+#pragma once
+
+#include <string>
+
+namespace vernier {
+
+// Returns what to tell somebody who asks for a plugin, "task/tabular", or a verb, "predict", of a component that this
+// build leaves out; "" for any other.
+std::string left_out(const std::string& what);
+
+}  // namespace vernier

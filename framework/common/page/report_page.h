@@ -1,0 +1,15 @@
+// One page of HTML about runs and comparisons. It needs no other file and no network.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "common/run_files.h"
+#include "comparison_view.h"
+
+namespace vernier {
+
+// runs: those of the comparisons too. Throws Refused where a comparison is damaged.
+std::string report_page(const std::vector<RunFiles>& runs, const std::vector<nlohmann::ordered_json>& comparisons);
+
+}  // namespace vernier

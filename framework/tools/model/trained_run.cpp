@@ -1,0 +1,122 @@
+#include "trained_run.h"
+
+#include <vernier/error.h>
+#include <vernier/data/predictor.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <optional>
+
+#include "cli/command.h"
+#include "cli/shorthands.h"
+#include "output/log.h"
+#include "output/recorded_run.h"
+#include "run/state/snapshot.h"
+#include "wiring/config.h"
+
+namespace vernier {
+
+namespace fs = std::filesystem;
+namespace po = boost::program_options;
+
+namespace {
+
+// The configuration of the run at a path, or of the run whose checkpoint is there.
+std::string configuration_at(const fs::path& path) {
+  std::error_code none;
+  if (!fs::exists(path, none)) refuse(path.string() + ": there is no such run or checkpoint");
+  const auto folder = fs::absolute(path).lexically_normal();
+  for (const auto& candidate : {folder, folder.parent_path(), folder.parent_path().parent_path()}) {
+    if (fs::exists(candidate / "config.toml", none)) return (candidate / "config.toml").string();
+  }
+  refuse(path.string() + ": is neither a run nor a checkpoint of one: there is no config.toml");
+}
+
+// A task that keeps nothing of its data in checkpoints reads words and classes from them. Other data may give others.
+// One that keeps such facts is evaluated on the same held-out data.
+void require_same_data(const std::string& path, const State& snapshot, const Plugin& task, bool has_facts) {
+  const auto before = snapshot.part("plugin/" + task.id()), now = task.save();
+  for (const auto& [key, what] : {std::pair{"data", "training"}, {"held_out", "held-out"}}) {
+    if (has_facts && key == std::string("data")) continue;
+    if (!before.has(key) || !now.has(key) || before.text(key) == now.text(key)) continue;
+    refuse(path + ": the " + what + " data have changed since this checkpoint was saved: then " + before.text(key) +
+           ", now " + now.text(key) + "; put the run's files back, or name them with --set task.KEY=FILE");
+  }
+}
+
+// Gives the task what training learned of its data, and returns true, if it keeps such facts. "example/" and "targets/"
+// are facts that SupervisedTask keeps by itself.
+bool give_learned(const State& snapshot, Task& task, bool reads_data) {
+  const auto saved = snapshot.part("plugin/" + task.id());
+  auto* supervised = dynamic_cast<SupervisedTask*>(&task);
+  if (supervised == nullptr) {
+    auto* model = dynamic_cast<TrainedModel*>(&task);
+    if (model != nullptr) model->use_trained(saved, reads_data);
+    return model != nullptr;
+  }
+  auto learned = saved.part("learned");
+  const bool has_facts = std::ranges::any_of(learned.tensors, [](const auto& entry) {
+    return !entry.first.starts_with("example/") && !entry.first.starts_with("targets/");
+  });
+  if (has_facts) supervised->use_learned(std::move(learned), reads_data);
+  return has_facts;
+}
+
+}  // namespace
+
+std::unique_ptr<Prepared> load_run(const std::string& path, const std::vector<std::string>& sets, const Host& host,
+                                   const std::atomic<int>& stop, Use use) {
+  set_log_level(static_cast<int>(Level::warning));
+  auto config = load_config({configuration_at(path)}, sets);
+  cli::leave_out(config, Monitor::role);
+  cli::leave_out(config, Accumulation::role);  // it may ask for a batch to train on
+  std::optional<State> snapshot;
+  bool has_facts = false;
+  const auto read = [&](const Wiring& wiring, const RunOptions&, const std::string& output) {
+    TrainerRun run;
+    run.output = output;
+    snapshot = read_snapshot(*wiring.checkpoint, run, path);
+    if (!snapshot) refuse(path + ": there is no checkpoint in this run");
+    has_facts = give_learned(*snapshot, *wiring.task, use != Use::model);
+    return true;
+  };
+  auto prepared = prepare(std::move(config), "run", host, stop, read, 0, {}, Purpose::use);
+  const auto* task = dynamic_cast<const SupervisedTask*>(prepared->wiring->task.get());
+  if (task != nullptr && use != Use::other_data) require_same_data(path, *snapshot, *task, has_facts);
+  try {
+    restore_weights(std::move(*snapshot), prepared->run, prepared->wiring->plugins());
+  } catch (...) {
+    rethrow_naming(path, "", Error::Kind::configuration);
+  }
+  return prepared;
+}
+
+RunCall run_of(const po::variables_map& given, const std::string& example) {
+  const auto words = words_of(given);
+  if (words.empty()) refuse("name a run or a checkpoint, as in `" + example + "`");
+  if (words.size() > 1) refuse(given["verb"].as<std::string>() + " takes one run, and " + words[1] + " is a second");
+  auto sets = words_in(given, "set");
+  const auto more = sets_of_shorthands(given, sets, true);
+  sets.insert(sets.end(), more.begin(), more.end());
+  return {words[0], sets};
+}
+
+std::unique_ptr<Prepared> load_run(const RunCall& call, const po::variables_map& given, Use use) {
+  const auto host = cli::make_host(given);
+  cli::listen_for_signals();
+  return load_run(call.path, call.sets, host, cli::stop_signal(), use);
+}
+
+std::string needed(const po::variables_map& given, const char* option, const std::string& example) {
+  if (given.count(option) == 0) refuse(std::string("--") + option + " is missing, as in `" + example + "`");
+  return given[option].as<std::string>();
+}
+
+SupervisedTask& supervised(const Prepared& prepared, const char* verb) {
+  auto* task = dynamic_cast<SupervisedTask*>(prepared.wiring->task.get());
+  if (task != nullptr) return *task;
+  refuse(std::string(verb) + " is for tasks that are built on SupervisedTask, and " + prepared.wiring->task->id() +
+         " is not; see docs/train-your-own.md");
+}
+
+}  // namespace vernier

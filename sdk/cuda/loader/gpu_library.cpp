@@ -1,0 +1,93 @@
+// Compiled by itself, with VERNIER_CUDA_LAYOUT (CMakeLists.txt).
+#include "gpu_library.h"
+
+#include <c10/core/Stream.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
+#include <c10/util/StringUtil.h>
+#include <dlfcn.h>
+#include <vernier/error.h>
+#include <vernier/plugin.h>
+
+#include <atomic>
+#include <filesystem>
+
+#include "gpu_norms.h"
+
+namespace vernier {
+
+namespace {
+
+std::atomic<bool> is_wanted = true;
+
+const gpu::Library* found_for(const c10::Device& device) {
+  try {
+    const auto& library = open_gpu_library(gpu_library_file());
+    if (const auto* trouble = library.trouble(); trouble != nullptr) throw Error(trouble);
+    if (const auto wrong = wrong_on_device(library, device); !wrong.empty()) {
+      throw Error("its " + wrong + " differs from the CPU's");
+    }
+    log(Level::info, "cuda",
+        "Vernier's CUDA kernels compute optimizers, gradient norms, cross entropy, roundings and casts");
+    register_norms_on_gpu();
+    return &library;
+  } catch (const std::exception& error) {
+    log(Level::warning, "cuda",
+        c10::str("optimizers, gradient norms, cross entropy, roundings and casts take longer, by LibTorch's operators: "
+                 "Vernier's CUDA kernels cannot be used: ",
+                 error.what()));
+    return nullptr;
+  }
+}
+
+}  // namespace
+
+const gpu::Library* gpu_library(const c10::Device& device) {
+  if (!device.is_cuda() || !is_wanted) return nullptr;
+  static const gpu::Library* const library = found_for(device);
+  return library;
+}
+
+void use_gpu_library(bool on) {
+  is_wanted = on;
+}
+
+bool uses_gpu_library(const c10::Device& device) {
+  return gpu_library(device) != nullptr;
+}
+
+const gpu::Library& open_gpu_library(const std::string& file) {
+  if (!std::filesystem::exists(file)) {
+    throw Error("Vernier was built without them, because nvcc was not found: set CUDACXX to it and build again");
+  }
+  void* const handle = dlopen(file.c_str(), RTLD_NOW | RTLD_LOCAL);
+  if (handle == nullptr) throw Error(file + " cannot be opened: " + dlerror());
+  const auto* library = static_cast<const gpu::Library*>(dlsym(handle, "vernier_cuda"));
+  if (library == nullptr || library->layout != VERNIER_CUDA_LAYOUT) {
+    throw Error(file + " is of another build of Vernier: build it again");
+  }
+  return *library;
+}
+
+std::string gpu_library_file() {
+  Dl_info here{};
+  dladdr(reinterpret_cast<const void*>(&open_gpu_library), &here);
+  const auto folder = std::filesystem::path(here.dli_fname).parent_path();
+  const auto beside = folder / "libvernier_cuda.so";
+  return std::filesystem::exists(beside) ? beside : folder / "vernier" / "libvernier_cuda.so";
+}
+
+gpu::Kind kind_of(c10::ScalarType dtype) {
+  if (dtype == c10::kBFloat16) return gpu::Kind::bfloat16;
+  return dtype == c10::kHalf ? gpu::Kind::half : gpu::Kind::float32;
+}
+
+gpu::Stream stream_of(const c10::Device& device) {
+  if (device.is_cpu()) return nullptr;
+  return c10::impl::VirtualGuardImpl(device.type()).getStream(device).native_handle();
+}
+
+void require_launched(gpu::Trouble trouble, const char* kernel) {
+  if (trouble != nullptr) throw Error(c10::str("the CUDA kernel ", kernel, " cannot be launched: ", trouble));
+}
+
+}  // namespace vernier

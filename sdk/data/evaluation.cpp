@@ -1,0 +1,385 @@
+#include <ATen/ATen.h>
+#include <c10/util/StringUtil.h>
+#include <torch/types.h>
+#include <vernier/data/evaluation.h>
+#include <vernier/error.h>
+#include <vernier/metric_info.h>
+#include <vernier/options.h>
+
+#include <charconv>
+#include <cmath>
+#include <vector>
+
+namespace vernier {
+
+namespace {
+
+torch::Tensor zero_like_sum(const torch::Tensor& output) {
+  return at::zeros({}, output.options().dtype(torch::kFloat64));
+}
+
+// Logits as [n, classes] and targets as [n], without those that are left out.
+struct Classified {
+  torch::Tensor logits, target;
+};
+Classified classified(const torch::Tensor& output, const torch::Tensor& target) {
+  if (output.dim() < 2 || target.dim() != output.dim() - 1) {
+    refuse(c10::str("a metric of classes needs logits [samples, classes, …] and targets without the classes, and has ",
+                    output.sizes(), " and ", target.sizes()));
+  }
+  return {output.movedim(1, -1).reshape({-1, output.size(1)}), target.reshape({-1})};
+}
+
+// An entry that another metric may have, and that adds up.
+void add_to(torch::Tensor& sum, const State& state, const char* name) {
+  if (!state.has(name)) return;
+  const auto more = state.tensor(name);
+  sum = sum.defined() ? sum + more.to(sum.device()) : more;
+}
+
+// A number that is a mean: the sum of something over all targets that count, and their number.
+class Mean : public Metric {
+ public:
+  explicit Mean(std::string name) : name_(std::move(name)) {}
+  std::string name() const override { return name_; }
+  void reset() override { sum_ = count_ = torch::Tensor(); }
+  torch::Tensor value() const override { return sum_.defined() ? sum_ / count_ : at::full({}, NAN, torch::kFloat64); }
+  std::optional<State> state_dict() const override {
+    return sum_.defined() ? State{{"sum", sum_}, {"count", count_}} : State{};
+  }
+  void add(const State& state) override {
+    add_to(sum_, state, "sum");
+    add_to(count_, state, "count");
+  }
+
+ protected:
+  // values and weights: one for each target; weight 0 leaves it out.
+  void count(const torch::Tensor& values, const torch::Tensor& weights) {
+    if (!sum_.defined()) sum_ = zero_like_sum(values), count_ = zero_like_sum(values);
+    sum_ += at::where(weights != 0, values, at::zeros({}, values.options())).sum(torch::kFloat64);
+    count_ += weights.sum(torch::kFloat64);
+  }
+
+ private:
+  std::string name_;
+  torch::Tensor sum_, count_;
+};
+
+// The class with the largest logit; -1 where a logit is NaN, because then none is the largest.
+torch::Tensor predicted(const torch::Tensor& logits) {
+  const auto [largest, place] = logits.max(1);
+  return at::where(largest.isnan(), at::full({}, -1, place.options()), place);
+}
+
+class TopK final : public Mean {
+ public:
+  TopK(std::string name, std::int64_t k) : Mean(std::move(name)), k_(k) {}
+  void update(const torch::Tensor& output, const torch::Tensor& target) override {
+    const auto [logits, right] = classified(output, target);
+    if (k_ == 1) return count((predicted(logits) == right).to(torch::kFloat64), right >= 0);
+    const auto [largest, places] = logits.topk(std::min(k_, logits.size(1)), 1);
+    const auto is_hit = (places == right.unsqueeze(1)).any(1) & ~largest.isnan().any(1);
+    count(is_hit.to(torch::kFloat64), right >= 0);
+  }
+
+ private:
+  std::int64_t k_;
+};
+
+class CrossEntropy final : public Mean {
+ public:
+  CrossEntropy() : Mean("perplexity") {}
+  void update(const torch::Tensor& output, const torch::Tensor& target) override {
+    const auto [logits, right] = classified(output, target);
+    const auto losses =
+        -logits.to(torch::kFloat64).log_softmax(1).gather(1, right.clamp_min(0).unsqueeze(1)).squeeze(1);
+    count(losses, right >= 0);
+  }
+  torch::Tensor value() const override { return Mean::value().exp(); }
+};
+
+// Macro f1, as scikit-learn computes it: the mean over the classes that occur, as a target or as a prediction.
+class F1 final : public Metric {
+ public:
+  explicit F1(std::int64_t classes) : classes_(classes) {
+    if (classes < 2) refuse(c10::str("f1 needs at least 2 classes, and has ", classes));
+  }
+  std::string name() const override { return "f1"; }
+  void reset() override { counts_ = torch::Tensor(); }
+  void update(const torch::Tensor& output, const torch::Tensor& target) override {
+    const auto [logits, right] = classified(output, target);
+    const auto said = predicted(logits);
+    // The place behind the classes counts what is of none: targets that are left out, and outputs of no class.
+    const auto counted = right >= 0;
+    const auto place = [&](const torch::Tensor& where, const torch::Tensor& classes) {
+      return at::where(where, classes, at::full({}, classes_, classes.options()));
+    };
+    const auto places = at::stack({place(counted & (said == right), right),
+                                   place(counted & (said >= 0) & (said < classes_), said), place(counted, right)});
+    if (!counts_.defined()) counts_ = at::zeros({3, classes_ + 1}, places.options());
+    counts_.scatter_add_(1, places, at::ones_like(places));
+  }
+  torch::Tensor value() const override {
+    if (!counts_.defined()) return at::full({}, NAN, torch::kFloat64);
+    const auto counts = counts_.narrow(1, 0, classes_).to(torch::kFloat64);
+    const auto hits = counts[0], both = counts[1] + counts[2];
+    const auto scores = at::where(both > 0, 2 * hits / both, at::zeros_like(hits));
+    return scores.sum() / (both > 0).sum();
+  }
+  std::optional<State> state_dict() const override { return counts_.defined() ? State{{"counts", counts_}} : State{}; }
+  void add(const State& state) override { add_to(counts_, state, "counts"); }
+
+ private:
+  std::int64_t classes_;
+  torch::Tensor counts_;  // [3, classes + 1]: of each class right predictions, predictions, targets
+};
+
+class Auc final : public Metric {
+ public:
+  std::string name() const override { return "auc"; }
+  void reset() override { scores_.clear(), targets_.clear(); }
+  void update(const torch::Tensor& output, const torch::Tensor& target) override {
+    const bool has_logits = output.dim() == 2 && output.size(1) == 2;
+    if (!has_logits && output.numel() != target.numel()) {
+      refuse(c10::str("auc is for two classes, and the outputs have the shape ", output.sizes()));
+    }
+    const auto wide = output.to(torch::kFloat64);
+    scores_.push_back(has_logits ? wide.select(1, 1) - wide.select(1, 0) : wide.reshape({-1}));
+    targets_.push_back(target.reshape({-1}).to(torch::kFloat64));
+  }
+  torch::Tensor value() const override {
+    if (scores_.empty()) return at::full({}, NAN, torch::kFloat64);
+    const auto all = at::cat(targets_);
+    if (((all != 0) & (all != 1)).any().item<bool>())
+      refuse("auc is for two classes, and targets are not 0 or 1 alone");
+    if (at::cat(scores_).isnan().any().item<bool>()) return at::full({}, NAN, all.options());
+    const auto [scores, order] = at::cat(scores_).sort();
+    const auto targets = all.index_select(0, order);
+    // Each score's rank, that of equal scores their mean.
+    const auto [unique, which, counts] =
+        at::unique_consecutive(scores, /*return_inverse=*/true, /*return_counts=*/true);
+    const auto ends = counts.cumsum(0).to(torch::kFloat64);
+    const auto ranks = (ends - (counts.to(torch::kFloat64) - 1) / 2).index_select(0, which);
+    const auto ones = targets.sum(), zeros = targets.numel() - ones;
+    return ((ranks * targets).sum() - ones * (ones + 1) / 2) / (ones * zeros);
+  }
+  std::optional<State> state_dict() const override {
+    return scores_.empty() ? State{} : State{{"scores", at::cat(scores_)}, {"targets", at::cat(targets_)}};
+  }
+  void add(const State& state) override {
+    if (!state.has("scores")) return;
+    const auto device = scores_.empty() ? state.tensor("scores").device() : scores_.front().device();
+    scores_.push_back(state.tensor("scores").to(device));
+    targets_.push_back(state.tensor("targets").to(device));
+  }
+
+ private:
+  std::vector<torch::Tensor> scores_, targets_;
+};
+
+// A metric of numbers, from sums of the errors and of the targets. As in scikit-learn, rmse and r2 are those of each
+// output, and then the mean over the outputs.
+class OfErrors final : public Metric {
+ public:
+  enum class Kind { mae, rmse, r2 };
+  OfErrors(std::string name, Kind kind) : name_(std::move(name)), kind_(kind) {}
+  std::string name() const override { return name_; }
+  void reset() override { count_ = 0, errors_ = mean_ = spread_ = torch::Tensor(); }
+
+  void update(const torch::Tensor& output, const torch::Tensor& target) override {
+    if (output.numel() != target.numel()) {
+      refuse(c10::str(name_, " needs as many outputs as targets, and has ", output.sizes(), " and ", target.sizes()));
+    }
+    if (target.numel() == 0) return;
+    const auto rows = kind_ == Kind::mae ? target.numel() : target.size(0);
+    const auto wide = target.reshape({rows, -1}).to(torch::kFloat64);
+    const auto error = output.reshape({rows, -1}).to(torch::kFloat64) - wide;
+    if (!errors_.defined()) errors_ = mean_ = spread_ = at::zeros({wide.size(1)}, wide.options());
+    if (errors_.size(0) != wide.size(1)) {
+      refuse(
+          c10::str(name_, " needs as many numbers in each sample, and has ", errors_.size(0), " and ", wide.size(1)));
+    }
+    errors_ = errors_ + (kind_ == Kind::mae ? error.abs() : error.square()).sum(0);
+    const auto mean = wide.mean(0);
+    if (kind_ == Kind::r2) add_spread(rows, mean, (wide - mean).square().sum(0));
+    count_ += rows;
+  }
+  std::optional<State> state_dict() const override {
+    State state;
+    state.put("count", count_);
+    if (count_ == 0) return state;
+    state.put("errors", errors_);
+    state.put("mean", mean_);
+    state.put("spread", spread_);
+    return state;
+  }
+  void add(const State& state) override {
+    const auto count = state.integer("count");
+    if (count == 0) return;
+    const auto more = state.tensor("errors");
+    if (!errors_.defined()) errors_ = mean_ = spread_ = at::zeros_like(more);
+    const auto here = [&](const char* name) { return state.tensor(name).to(errors_.device()); };
+    errors_ = errors_ + here("errors");
+    if (kind_ == Kind::r2) add_spread(count, here("mean"), here("spread"));
+    count_ += count;
+  }
+  torch::Tensor value() const override {
+    if (count_ == 0) return at::full({}, NAN, torch::kFloat64);
+    if (kind_ == Kind::r2) return r2();
+    const auto mean = errors_ / count_;
+    return (kind_ == Kind::rmse ? mean.sqrt() : mean).mean();
+  }
+
+ private:
+  // Outputs whose target is constant have none, and are left out; NaN where all are.
+  torch::Tensor r2() const {
+    constexpr double rounding = 1e-14;  // of a mean in float64, of its magnitude
+    const auto varies = spread_ > (mean_ * rounding).square() * static_cast<double>(count_);
+    const auto each = at::where(varies, 1 - errors_ / spread_, at::zeros_like(spread_));
+    return each.sum() / varies.sum();
+  }
+
+  // The squares around the mean, of two parts together: Chan et al., "Updating formulae …", 1979.
+  void add_spread(std::int64_t count, const torch::Tensor& mean, const torch::Tensor& spread) {
+    const auto more = static_cast<double>(count), all = static_cast<double>(count_) + more;
+    const auto apart = mean - mean_;
+    spread_ = spread_ + spread + apart.square() * (static_cast<double>(count_) * more / all);
+    mean_ = mean_ + apart * (more / all);
+  }
+
+  std::string name_;
+  Kind kind_;
+  std::int64_t count_ = 0;                // of rows: samples, or of mae numbers
+  torch::Tensor errors_, mean_, spread_;  // [outputs]
+};
+
+// Scores and relevances [groups, items], in float64, for a metric of rankings.
+struct Ranked {
+  Ranked(const std::string& name, const torch::Tensor& output, const torch::Tensor& target) {
+    if (output.dim() != 2 || output.sizes() != target.sizes()) {
+      refuse(c10::str(name, " needs scores and relevances [groups, items], and has ", output.sizes(), " and ",
+                      target.sizes()));
+    }
+    is_item = ~target.isnan();
+    relevance = at::where(is_item, target, at::zeros({}, target.options())).to(torch::kFloat64);
+    scores = output.to(torch::kFloat64);
+  }
+  torch::Tensor scores, relevance, is_item;
+};
+
+class Ndcg final : public Mean {
+ public:
+  Ndcg(std::string name, std::int64_t k) : Mean(std::move(name)), k_(k) {}
+  void update(const torch::Tensor& output, const torch::Tensor& target) override {
+    const Ranked all(name(), output, target);
+    const auto& gains = all.relevance;
+    const auto places = at::arange(1, gains.size(1) + 1, gains.options());
+    const auto discounts = at::where(places <= k_, 1 / at::log2(places + 1), at::zeros({}, gains.options()));
+    const auto best = (std::get<0>(gains.sort(1, /*descending=*/true)) * discounts).sum(1);
+    // An item's discount is the mean over the places that items of its score share. Each row below is an item's.
+    const auto both = all.is_item.unsqueeze(1) & all.is_item.unsqueeze(2);
+    const auto before = (both & (all.scores.unsqueeze(1) > all.scores.unsqueeze(2))).sum(2);
+    const auto same = (both & (all.scores.unsqueeze(1) == all.scores.unsqueeze(2))).sum(2).clamp_min(1);
+    const auto sums = at::cat({at::zeros({1}, discounts.options()), discounts.cumsum(0)});
+    const auto shared = (sums.index_select(0, (before + same).flatten()) - sums.index_select(0, before.flatten()));
+    const auto got = (gains * shared.view_as(gains) / same).sum(1);
+    const auto is_wrong = (all.scores.isnan() & all.is_item).any(1);
+    count(at::where(is_wrong, at::full({}, NAN, got.options()), got / best), best > 0);
+  }
+
+ private:
+  std::int64_t k_;
+};
+
+class ReciprocalRank final : public Mean {
+ public:
+  ReciprocalRank() : Mean("mrr") {}
+  void update(const torch::Tensor& output, const torch::Tensor& target) override {
+    const Ranked all(name(), output, target);
+    const auto is_relevant = all.relevance > 0;
+    const auto least = at::full({}, -HUGE_VAL, all.scores.options());
+    const auto best = std::get<0>(at::where(is_relevant, all.scores, least).max(1, /*keepdim=*/true));
+    const auto place = (all.is_item & ~is_relevant & ~(all.scores < best)).sum(1) + 1;
+    count(1 / place.to(torch::kFloat64), is_relevant.any(1));
+  }
+};
+
+}  // namespace
+
+Metric::~Metric() = default;
+
+Better Metric::better() const {
+  const auto* info = metric_info(name());
+  return info == nullptr ? Better::unknown : info->better;
+}
+
+std::optional<State> Metric::state_dict() const {
+  return std::nullopt;
+}
+void Metric::add(const State&) {
+  throw Error("the metric " + name() + " has no add(), so it cannot count what another rank has seen");
+}
+
+MetricPtr accuracy() {
+  return std::make_unique<TopK>("accuracy", 1);
+}
+MetricPtr top_k(std::int64_t k) {
+  if (k < 1) refuse(c10::str("top_", k, " is not a metric: k must be at least 1"));
+  return std::make_unique<TopK>(c10::str("top_", k), k);
+}
+MetricPtr f1(std::int64_t classes) {
+  return std::make_unique<F1>(classes);
+}
+MetricPtr perplexity() {
+  return std::make_unique<CrossEntropy>();
+}
+MetricPtr auc() {
+  return std::make_unique<Auc>();
+}
+MetricPtr mean_absolute_error() {
+  return std::make_unique<OfErrors>("mae", OfErrors::Kind::mae);
+}
+MetricPtr root_mean_squared_error() {
+  return std::make_unique<OfErrors>("rmse", OfErrors::Kind::rmse);
+}
+MetricPtr r_squared() {
+  return std::make_unique<OfErrors>("r2", OfErrors::Kind::r2);
+}
+
+MetricPtr ndcg(std::int64_t k) {
+  if (k < 1) refuse(c10::str("ndcg_", k, " is not a metric: k must be at least 1"));
+  return std::make_unique<Ndcg>(c10::str("ndcg_", k), k);
+}
+MetricPtr mean_reciprocal_rank() {
+  return std::make_unique<ReciprocalRank>();
+}
+
+MetricPtr metric_by_name(const std::string& name, std::int64_t classes) {
+  if (name == "accuracy") return accuracy();
+  if (name == "f1") return f1(classes);
+  if (name == "perplexity") return perplexity();
+  if (name == "auc") return auc();
+  if (name == "mae") return mean_absolute_error();
+  if (name == "rmse") return root_mean_squared_error();
+  if (name == "r2") return r_squared();
+  if (name == "mrr") return mean_reciprocal_rank();
+  for (const auto& [start, make] :
+       {std::pair<const char*, MetricPtr (*)(std::int64_t)>("top_", top_k), {"ndcg_", ndcg}}) {
+    if (!name.starts_with(start)) continue;
+    std::int64_t k = 0;
+    const auto* end = name.data() + name.size();
+    const auto [last, status] = std::from_chars(name.data() + std::string_view(start).size(), end, k);
+    if (status == std::errc() && last == end) return make(k);
+  }
+  static const std::vector<std::string> all = {"accuracy", "top_5", "f1", "perplexity", "auc",
+                                               "mae",      "rmse",  "r2", "ndcg_10",    "mrr"};
+  const auto near = nearest(name, all);
+  std::string text = "there is no metric \"" + name + "\"";
+  if (!near.empty()) text += "; did you mean " + near + "?";
+  if (nearest(name, {"validation_loss"}) == "validation_loss") text += "; the validation loss is measured anyway";
+  text += near.empty() ? "; there are " : " There are ";
+  for (const auto& each : all) text += (&each == &all.front() ? "" : &each == &all.back() ? " and " : ", ") + each;
+  refuse(text + " (top_ and ndcg_ with any number)");
+}
+
+}  // namespace vernier

@@ -1,0 +1,104 @@
+// Data that a TOML names in a string, for tasks. Such a string is called a source:
+//
+//   "x.npy"                 the array of a NumPy file
+//   "x.npz:images"          an array of a NumPy archive
+//   "x.safetensors:images"  a tensor of a safetensors file
+//   "x.csv"                 all columns of a CSV file: float64 [rows, columns]
+//   "x.csv:price,size"      these columns, in this order
+//   "x.csv:price"           one column: float64 [rows], or for a column of words their codes, int64 [rows]
+//
+// All functions throw Error::Kind::configuration with the source, where possible the sample, and what is wrong.
+#pragma once
+
+#include <vernier/abi.h>
+#include <vernier/data/csv.h>
+#include <vernier/data/dataset.h>
+#include <vernier/options.h>
+#include <vernier/state.h>
+#include <vernier/tensor.h>
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+namespace vernier {
+
+struct Source {
+  std::string name;  // as in the TOML
+  // On the CPU, dimension 0 the sample. Decimal numbers are float32 or float64, unsigned integers above 8 bits int64.
+  torch::Tensor tensor;
+  std::vector<std::string> columns;                         // of a CSV file: their names
+  std::vector<std::string> words;                           // of a column of words: the code i stands for words[i]
+  std::function<std::string(std::int64_t row)> where = {};  // of a CSV file: "'x.csv' line 17"
+};
+
+// words: of another file, if a column of words is to have the same codes. columns: of another file: a CSV file whose
+// columns the source does not name gives these, and one that names them in another order is refused. form: how CSV
+// files are read, from csv_options().
+VERNIER_API Source read_source(const std::string& name, const std::vector<std::string>& words = {},
+                               const std::vector<std::string>& columns = {}, const CsvOptions& form = {});
+
+// The same part of another file: "x.npz:images" and "y.npz" give "y.npz:images". A file that names its part keeps it.
+VERNIER_API std::string same_part(const std::string& name, const std::string& file);
+// The file of a source: "x.npz:images" gives "x.npz".
+VERNIER_API std::string file_of(const std::string& name);
+
+// Refuses a source with a number that is NaN or infinite.
+VERNIER_API void require_finite(const Source& source);
+
+// The classes of a target.
+struct Classes {
+  std::int64_t count = 0;          // 0: not known yet
+  std::vector<std::string> words;  // their names; none: class i is the number i
+};
+// Returns the labels of a source as codes, int64 [samples]. If `classes` is not known yet, it becomes that of the
+// source: its words, its numbers if they are 0, 1, … without a gap, or else words for its different whole numbers in
+// ascending order. Refuses fractions, a label that known classes lack, and more different labels than half the samples.
+// for_numbers: how to predict numbers instead, for that error: "set kind = \"regression\"".
+VERNIER_API torch::Tensor codes_of(const Source& source, Classes& classes, const std::string& for_numbers);
+// The name of each class.
+VERNIER_API std::vector<std::string> names_of(const Classes& classes);
+// Returns the different numbers in order if they look like classes and not like measurements: at most 20 whole ones, of
+// ten samples each, or of three where they are 0, 1, 2, … or 1, 2, 3, …. Undefined otherwise.
+VERNIER_API torch::Tensor class_numbers(const torch::Tensor& numbers);
+// Returns a line such as "3 classes: ant 20, bee 31, cat 9", with the samples of each.
+VERNIER_API std::string counted(const Classes& classes, const torch::Tensor& codes);
+
+// Returns the cross-entropy of logits and labels in which all classes count the same in sum. counts: the training
+// samples of each class. It is a mean over samples, not over weights, so micro-batches add up to the batch.
+VERNIER_API std::function<torch::Tensor(const torch::Tensor& output, const torch::Tensor& target)>
+balanced_cross_entropy(const torch::Tensor& counts);
+
+// Texts in a State, under one name.
+VERNIER_API void put_words(State& state, const std::string& name, const std::vector<std::string>& words);
+VERNIER_API std::vector<std::string> words_of(const State& state, const std::string& name);
+
+// Refuses a metric that does not fit what a task predicts: classes, numbers, scores whose targets are 0 and 1 or
+// numbers, or ranks in groups. Names of no metric are left to metric_by_name().
+enum class Predicts { classes, numbers, scores, ranks };
+VERNIER_API void require_fitting_metric(const std::string& name, Predicts what, std::int64_t classes);
+
+// An XXH3 checksum of tensors, so that a run is not resumed with others.
+VERNIER_API std::string fingerprint_of(const std::vector<torch::Tensor>& tensors);
+
+// Sample i has entry i of each tensor. name: for messages. where: names a sample; without it "'name' sample i" does.
+VERNIER_API DatasetPtr dataset_of(std::vector<torch::Tensor> tensors, std::string name, std::string fingerprint,
+                                  std::function<std::string(std::int64_t index)> where = {});
+
+// Images without classes: one file, or the PNG, JPEG and WebP files of a folder by name, without those whose names
+// begin with a dot. Sample: {uint8 [channels, height, width], int64 number of the file in `names`}. With options.frames
+// clips as of image_folder(): a .npy file, a folder of frames, or a folder of both.
+struct ImageOptions;
+struct ImageFiles {
+  DatasetPtr dataset;
+  std::vector<std::string> names;
+  std::string left_out;  // as of ImageFolder
+};
+VERNIER_API ImageFiles image_files(const std::string& path, const ImageOptions& options);
+
+// The middle square of each image or frame as size x size pixels; 0: images stay, and one of another size than the
+// first is refused.
+VERNIER_API DatasetPtr of_one_size(const DatasetPtr& images, std::int64_t size);
+
+}  // namespace vernier

@@ -1,0 +1,105 @@
+// The base of a task of your own: give it a model, data and a loss. Batching, the order of the data, worker threads,
+// validation, metrics, saving, micro-batches and stopping come with it. docs/train-your-own.md shows whole examples.
+//
+//   void Digits::build(vernier::Run& run) {
+//     const auto [training, held_out] = vernier::split(vernier::image_folder(path_).dataset, 0.1, run.seed);
+//     set_training(training);
+//     add_validation(held_out);
+//     set_model(std::make_shared<Network>());
+//     set_loss([](const auto& output, const auto& target) { return at::cross_entropy_loss(output, target); });
+//     add_metric(vernier::accuracy());
+//   }
+#pragma once
+
+#include <vernier/data/baselines.h>
+#include <vernier/data/data_loader.h>
+#include <vernier/data/evaluation.h>
+#include <vernier/roles.h>
+
+#include <functional>
+#include <optional>
+#include <vector>
+
+namespace vernier {
+
+// It reads the options batch_size, order, drop_last, workers, prefetch and recompute. All calls are on the main thread.
+class VERNIER_API SupervisedTask : public Task {
+ public:
+  using Forward = std::function<torch::Tensor(const Batch& batch)>;
+  using Loss = std::function<torch::Tensor(const torch::Tensor& output, const torch::Tensor& target)>;
+
+  explicit SupervisedTask(Options& options, std::int64_t batch_size = 32);
+  ~SupervisedTask() override;
+
+  // Called once, in prepare(): makes model and data for the functions below. LibTorch's generators have run.seed.
+  virtual void build(Run& run) = 0;
+
+  // The output of the model for a batch on the run's device; dimension 0 is the sample. What set_model() was given.
+  torch::Tensor forward(const Batch& batch);
+
+  // Called before prepare() by those who use a trained model: build() takes what training learned of its data from
+  // here. reads_data: build() reads data too, to evaluate on them; else it must open no file of the configuration.
+  void use_learned(State learned, bool reads_data);
+  const State& learned() const;  // after prepare: see set_learned()
+  // The first training samples, without targets that forward() does not take; where there are none, numbers of their
+  // dtypes and shapes. A task whose model is used on other shapes than it is trained on gives those.
+  virtual Batch example(std::int64_t samples) const;
+  DataLoader loader_of(const DatasetPtr& dataset) const;  // in order, with this task's options
+
+  void prepare(Run& run) override;
+  Batch next() override;
+  std::int64_t batches_per_epoch() const override;
+  torch::Tensor loss(const Batch& micro_batch) override;
+  std::string where(std::int64_t index) const override;
+  torch::Tensor validate(Run& run) override;
+  std::optional<std::vector<Measure>> measures() const override;
+  State save() const override;
+  void load(const State& state) override;
+  std::string memory_remedy() const override;
+  // Validates another model on the same data, such as a baseline. `watch` gets each batch's outputs and targets.
+  using Watch = std::function<void(const std::string& set, const torch::Tensor& output, const torch::Tensor& target)>;
+  torch::Tensor validate_with(Run& run, const Forward& model, const Watch& watch = {});
+  std::vector<Baseline> baselines() const;  // of learn_targets()
+
+ protected:
+  std::int64_t batch_size() const;  // the option
+  // Any module whose forward() takes the batch's first tensor, also a torch::nn::Sequential. With another forward(),
+  // give a function too. Floating-point inputs are converted to the model's dtype first.
+  template <class Model>
+  void set_model(std::shared_ptr<Model> model) {
+    set_model(model, [model = model.get()](const Batch& batch) { return model->forward(batch.tensors[0]); });
+  }
+  template <class Holder>
+  requires requires(Holder& holder) { holder.ptr(); }
+  void set_model(Holder holder) { set_model(holder.ptr()); }
+  void set_model(std::shared_ptr<torch::nn::Module> model, Forward forward);
+  // The model converts floating-point inputs itself: it computes with their float32 numbers before it rounds them.
+  void keep_float_inputs();
+  // Calls a part of the model in its forward(): with option `recompute`, backward computes it again to save memory.
+  torch::Tensor recomputed(const std::function<torch::Tensor(const torch::Tensor&)>& part,
+                           const torch::Tensor& x) const;
+
+  // Keeps what the model needs of the training data besides its weights: columns, words, classes, scales, sizes.
+  // build() calls it. Each checkpoint has it, as "learned", so that a trained model is used without the data. A run is
+  // not resumed with other entries below "given/", the files that the model is made from.
+  void set_learned(State learned);
+  bool is_trained() const;  // build(): learned() has been given, so nothing is learned from data
+  bool reads_data() const;  // build(): data are read. If not, set_training() need not be called
+
+  void set_training(DatasetPtr dataset, torch::Tensor weights = {});  // weights: see DataLoaderOptions
+  // A validation set. The first is the one whose loss is the run's; others report "<name>_loss" and so on.
+  void add_validation(DatasetPtr dataset, const std::string& name = "");
+  // loss: mean over the samples; target: its place in Batch::tensors. nullopt: forward() takes all tensors of a batch
+  // and returns the loss itself, and `loss` gets an undefined target.
+  void set_loss(Loss loss, std::optional<std::size_t> target = 1);
+  void add_metric(MetricPtr metric);  // of each validation set
+  // target_facts() or forecast_facts() of the training data, for baselines(): learned() keeps them. Given in training
+  // alone. The last validation warns if a forecast without training is better than the model.
+  void learn_targets(State facts);
+
+ private:
+  struct Parts;
+  std::unique_ptr<Parts> parts_;
+};
+
+}  // namespace vernier

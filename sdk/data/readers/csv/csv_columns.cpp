@@ -1,0 +1,196 @@
+#include <c10/util/StringUtil.h>
+#include <vernier/data/csv.h>
+#include <vernier/error.h>
+#include <vernier/options.h>
+
+#include <algorithm>
+#include <set>
+
+#include "csv_learn.h"
+#include "csv_reader.h"
+
+namespace vernier {
+
+namespace {
+
+constexpr std::int64_t csv_records_to_infer = 1000;
+
+}  // namespace
+
+void CsvReader::read_names() {
+  const auto first = 1 + options_.skip_lines;
+  CsvRecords records(*file_, text_, table_.found.separator, first);
+  std::vector<CsvField> fields;
+  records.next(fields);
+  for (std::size_t i = 0; i < fields.size(); ++i) {
+    names_.push_back(options_.header ? std::string(fields[i].text()) : std::to_string(i + 1));
+  }
+  for (std::size_t i = 0; i < names_.size(); ++i) {
+    if (!places_.emplace(names_[i], i).second) {
+      file_->refuse("has two columns named '" + shortened(names_[i]) +
+                    "'; rename one, or set header = false if the first line has no names");
+    }
+  }
+  destinations_.resize(names_.size());
+  given_.resize(names_.size());
+  table_.first_line = first;
+  if (!options_.header) return;
+  text_.remove_prefix(static_cast<std::size_t>(records.rest() - text_.data()));
+  table_.first_line = first + 1 + records.more_lines();
+  if (text_.empty()) file_->refuse("has a header and no records");
+  CsvRecords below(*file_, text_, table_.found.separator, table_.first_line);
+  // Below a title, the first record with all fields may come later.
+  const int records_to_check = names_.size() == 1 ? 10 : 1;
+  for (int i = 0; i < records_to_check && below.next(fields); ++i) check_length(fields, below.line());
+}
+
+// A file without names and without the target: the columns behind the target have the numbers that they have with it.
+void CsvReader::number_around_target() {
+  const auto target = std::ranges::find(names_, options_.target);
+  for (auto name = target; name != names_.end(); ++name) *name = std::to_string(name - names_.begin() + 2);
+  places_.clear();
+  for (std::size_t i = 0; i < names_.size(); ++i) places_.emplace(names_[i], i);
+}
+
+// key: of the TOML that names the column; "" if it may be several.
+std::size_t CsvReader::place_of(const std::string& name, const char* key) const {
+  const auto found = places_.find(name);
+  if (found != places_.end()) return found->second;
+  const auto lower = [](std::string text) {
+    for (auto& c : text) c = static_cast<char>(c >= 'A' && c <= 'Z' ? c | 0x20 : c);
+    return text;
+  };
+  std::string near = name.size() > 2 ? nearest(name, names_) : "";
+  for (const auto& each : names_) {
+    if (lower(each) == lower(name)) near = each;
+  }
+  file_->refuse("has no column '" + shortened(name) + "'" + (*key != 0 ? " for `" + std::string(key) + "`" : "") +
+                "; its columns are " + shortened(some_of(names_)) +
+                (near.empty() ? "" : "; did you mean '" + shortened(near) + "'?"));
+}
+
+void CsvReader::choose_columns() {
+  auto inputs = options_.columns;
+  const std::set<std::string> without(options_.leave_out.begin(), options_.leave_out.end());
+  for (const auto& name : without) place_of(name, "leave_out");
+  if (!options_.target.empty()) place_of(options_.target, "target");
+  if (!options_.group.empty()) place_of(options_.group, "split");
+  const bool has_all = inputs.empty();
+  if (has_all) {
+    std::ranges::copy_if(names_, std::back_inserter(inputs), [&](const auto& name) {
+      return (options_.target.empty() || name != options_.target) && !without.contains(name) &&
+             (options_.group.empty() || name != options_.group);
+    });
+  }
+  std::set<std::string> seen;
+  for (const auto& name : inputs) {
+    place_of(name, "");  // of `columns`, or of a source such as x.csv:price
+    if (!seen.insert(name).second) vernier::refuse("the columns to read have '" + shortened(name) + "' twice");
+    table_.schema.columns.push_back({name});
+  }
+  if (!options_.target.empty()) table_.schema.target = CsvColumn{options_.target};
+  const auto refuse_both = [&](const std::string& name, const char* what, const char* more) {
+    if (!name.empty() && seen.contains(name)) {
+      vernier::refuse("'" + shortened(name) + "' is " + what + " and one of the columns to read" + more);
+    }
+  };
+  refuse_both(options_.target, "the target",
+              "; a model that sees its target learns nothing else: leave it out of `columns`");
+  refuse_both(options_.group, "the group of the split", "; leave it out of `columns`");
+  for (const auto& name : without) refuse_both(name, "left out", "");
+  if (without.contains(options_.target) && !options_.target.empty()) {
+    vernier::refuse("'" + shortened(options_.target) + "' is the target and cannot be left out");
+  }
+  for (const auto& [name, type] : options_.types) place_of(name, "types");
+  for (const auto& name : names_) {
+    if (!seen.contains(name) && name != options_.target) table_.found.left_out.push_back(name);
+  }
+  infer_types();
+}
+
+void CsvReader::use(const CsvSchema& schema) {
+  has_schema_ = true;
+  table_.schema = schema;
+  const bool has_all_inputs = options_.columns.empty() && names_.size() == schema.columns.size();
+  if (!options_.header && !schema.target && has_all_inputs) number_around_target();
+  if (!options_.columns.empty() && !std::ranges::equal(options_.columns, schema.columns, {}, {}, &CsvColumn::name)) {
+    file_->refuse("is to be read by other `columns` than the trained model has, which cannot be changed");
+  }
+  for (auto& column : table_.schema.columns) use_options(column, options_, *file_);
+  for (auto* column : columns()) {
+    auto& vocabulary = given_[place_of(column->name)];
+    for (const auto& word : column->vocabulary) vocabulary.add(word);
+  }
+}
+
+std::vector<CsvColumn*> CsvReader::columns() {
+  std::vector<CsvColumn*> all;
+  for (auto& column : table_.schema.columns) all.push_back(&column);
+  if (table_.schema.target) all.push_back(&*table_.schema.target);
+  return all;
+}
+
+void CsvReader::infer_types() {
+  std::vector<SeenColumn> seen(names_.size());
+  CsvRecords records(*file_, text_, table_.found.separator, table_.first_line);
+  std::vector<CsvField> fields;
+  for (std::int64_t i = 0; i < csv_records_to_infer && records.next(fields); ++i) {
+    check_length(fields, records.line());
+    for (std::size_t place = 0; place < fields.size(); ++place) {
+      const auto text = fields[place].text();
+      if (!words_.has(text)) {
+        seen[place].add(text, records.line(), {options_.decimal, options_.thousands, false});
+        seen[place].has_name = seen[place].has_name || text == names_[place];
+      } else if (!text.empty()) {
+        remedies_.words.insert(std::string(text));
+      }
+    }
+  }
+  const Notation notation{options_.decimal, options_.thousands, false};
+  if (options_.doubts_header && options_.header && looks_like_record(names_, seen, words_, notation)) {
+    file_->refuse(c10::str("line ", 1 + options_.skip_lines, " has values such as '", shortened(names_.front()),
+                           "' where names belong; set header = false, or header = true if they are names"));
+  }
+  const bool doubts_points = options_.doubts_points && !has_sure_points(seen, notation);
+  for (auto* column : columns()) {
+    const auto& values = seen[place_of(column->name)];
+    choose_type(*column, values, remedies_, [this](std::int64_t line, const CsvColumn& of, const std::string& reason) {
+      refuse(line, of, reason);
+    });
+    if (doubts_points && values.texts == 0 && values.written.doubts_points(table_.found.separator == ';')) {
+      refuse(values.written.group_line, *column,
+             "is '" + values.written.group +
+                 "', which may have decimals or thousands; set decimal = \".\", or decimal = \",\" and thousands = "
+                 "\".\"");
+    }
+    if (column->type == CsvType::number && options_.fill == CsvFill::zero) column->fill = 0;
+    if (column->type == CsvType::date && options_.fill == CsvFill::zero) {
+      column->fills.assign(numbers_of(*column).size(), 0);
+    }
+  }
+  if (table_.schema.target && table_.schema.target->type == CsvType::date) {
+    file_->refuse("column '" + shortened(options_.target) +
+                  "' has dates, and is the target; predict a number or a class, or set " +
+                  types_key(options_.target, "category"));
+  }
+  for (const auto* column : columns()) {
+    if (!options_.types.contains(column->name)) {
+      note_written(*column, seen[place_of(column->name)].written, remedies_, table_.found.odd);
+    }
+  }
+}
+
+void CsvReader::check_length(const std::vector<CsvField>& fields, std::int64_t line) const {
+  if (fields.size() == names_.size()) return;
+  const bool is_empty = fields.size() == 1 && fields[0].raw.empty();
+  if (is_empty && names_.size() > 1) file_->refuse(c10::str("line ", line, " is empty; remove it"));
+  const bool is_title =
+      (line == table_.first_line || names_.size() == 1) && options_.header && options_.skip_lines == 0;
+  file_->refuse(c10::str("line ", line, " has ", fields.size(), fields.size() == 1 ? " field, " : " fields, ",
+                         options_.header ? "the header has " : "the first line has ", names_.size(),
+                         is_title ? c10::str("; if the first line is not a header, set skip_lines = ", line - 1,
+                                             ", and header = false if no names follow")
+                                  : std::string("; correct the line")));
+}
+
+}  // namespace vernier

@@ -1,0 +1,171 @@
+#include "csv_odd.h"
+
+#include <c10/util/StringUtil.h>
+#include <torch/types.h>
+#include <vernier/data/csv.h>
+#include <vernier/error.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <map>
+
+#include "csv_learn.h"
+#include "csv_look.h"
+
+namespace vernier {
+
+namespace {
+
+constexpr std::int64_t few_rows = 10;
+
+std::string leave_out_key(const std::string& name) {
+  return "leave_out = [\"" + shortened(name) + "\"]";
+}
+
+bool counts_rows(const torch::Tensor& numbers) {
+  const auto rows = numbers.numel();
+  if (rows < few_rows) return false;
+  return (numbers.narrow(0, 1, rows - 1) - numbers.narrow(0, 0, rows - 1)).eq(1).all().item<bool>();
+}
+
+// Notes two words of a column that differ in their case alone.
+void note_cases(const CsvColumn& column, std::vector<std::string>& odd) {
+  constexpr std::size_t most_words = 1000;
+  if (column.vocabulary.size() > most_words) return;
+  std::map<std::string, std::string> words;
+  for (const auto& word : column.vocabulary) {
+    std::string lower;
+    for (const char c : word) lower += static_cast<char>(c >= 'A' && c <= 'Z' ? c | 0x20 : c);
+    const auto [same, is_new] = words.emplace(lower, word);
+    if (is_new) continue;
+    odd.push_back("column '" + shortened(column.name) + "' has '" + shortened(same->second) + "' and '" +
+                  shortened(word) + "', which are two words; write them alike if they are one");
+    return;
+  }
+}
+
+// Notes inputs that are the target again: a model that sees its target learns nothing else.
+void note_copies(const CsvTable& table, std::vector<std::string>& odd) {
+  const auto& target = *table.schema.target;
+  if (table.target.size(0) < few_rows) return;
+  auto numbers = table.target;
+  const bool is_category = target.type == CsvType::category;
+  if (is_category && all_numbers(target.vocabulary) && !target.vocabulary.empty()) {
+    std::vector<double> values;
+    for (const auto& word : target.vocabulary) values.push_back(std::atof(word.c_str()));
+    numbers = torch::tensor(values, torch::kFloat64).index_select(0, table.target.clamp_min(0));
+  }
+  std::int64_t number = 0, category = 0;
+  for (const auto& column : table.schema.columns) {
+    bool is_copy = false;
+    if (column.type == CsvType::category) {
+      const auto codes = table.categories.select(1, category++);
+      is_copy = is_category && column.vocabulary == target.vocabulary && codes.equal(table.target);
+    } else {
+      const auto values = table.numbers.select(1, number);
+      number += std::ssize(numbers_of(column));
+      is_copy = numbers.is_floating_point() && values.to(numbers.scalar_type()).equal(numbers);
+    }
+    if (is_copy) {
+      odd.push_back("column '" + shortened(column.name) + "' is the same as the target '" + shortened(target.name) +
+                    "'; to leave it out: " + leave_out_key(column.name));
+    }
+  }
+}
+
+}  // namespace
+
+void note_odd_columns(const CsvTable& table, std::vector<std::string>& odd) {
+  const auto rows = table.numbers.size(0);
+  if (table.schema.target) {
+    note_copies(table, odd);
+    note_cases(*table.schema.target, odd);
+  }
+  std::int64_t number = 0;
+  for (const auto& column : table.schema.columns) {
+    const auto name = "column '" + shortened(column.name) + "'";
+    const auto remedy = "; to leave it out: " + leave_out_key(column.name);
+    if (column.type == CsvType::category) {
+      const auto words = std::ssize(column.vocabulary);
+      note_cases(column, odd);
+      if (words == 1 && rows > 1) {
+        odd.push_back(name + " is always '" + shortened(column.vocabulary[0]) + "'" + remedy);
+      } else if (words > few_rows && words * 2 > rows) {
+        odd.push_back(
+            c10::str(name, " has ", words, " different words in ", rows, " rows, so few are learned", remedy));
+      }
+      continue;
+    }
+    const auto values = table.numbers.select(1, number);
+    number += std::ssize(numbers_of(column));
+    if (column.type == CsvType::date) continue;
+    const auto there = values.masked_select(values.isnan().logical_not());
+    if (counts_rows(values)) {
+      odd.push_back(name + (column.name.empty() ? " (it has no name)" : "") + " counts the rows, and is an input" +
+                    remedy);
+    } else if (there.numel() == 0) {
+      odd.push_back(name + " has no value" + remedy);
+    } else if (rows > 1 && there.min().equal(there.max())) {
+      odd.push_back(c10::str(name, " is always ", there[0].item<double>(), remedy));
+    } else if (column.name.empty() || column.name.starts_with("Unnamed:")) {
+      odd.push_back(name + " has no name, and is an input" + remedy);
+    }
+  }
+}
+
+void note_written(const CsvColumn& column, const WrittenNumbers& written, const Remedies& remedies,
+                  std::vector<std::string>& odd) {
+  if (column.type != CsvType::number) return;
+  const auto name = "column '" + shortened(column.name) + "'";
+  if (written.padded > 0) {
+    odd.push_back(name + " has numbers with leading zeros, such as " + written.padding +
+                  ", which are lost; if they are names, set " + types_key(column.name, "category"));
+  }
+  if (written.dates > 0 && written.dates == written.count) {
+    odd.push_back(name + " has numbers such as " + written.date + "; if they are dates, set " +
+                  types_key(column.name, "date"));
+  }
+  const auto sentinel = written.sentinel();
+  if (sentinel.empty()) return;
+  odd.push_back(name + " has " + sentinel + ", far from all other numbers; if it stands for no value, set " +
+                remedies.missing_words(sentinel));
+}
+
+void note_missing_cells(const CsvColumn& column, const MissingCells& cells, bool drops, std::int64_t rows,
+                        const Remedies& remedies, std::vector<std::string>& odd) {
+  if (cells.count == 0) return;
+  const bool is_category = column.type == CsvType::category;
+  const auto name = "column '" + shortened(column.name) + "': ";
+  const auto* outcome = drops         ? "their rows are not used"
+                        : is_category ? "they are a category of their own"
+                                      : "they are filled in";
+  const auto& words = cells.words;
+  if (is_category && words.count > 0) {
+    odd.push_back(c10::str(name, words.count, words.count == 1 ? " cell is '" : " cells are words such as '",
+                           shortened(words.example), "', which stand for no value: ", outcome,
+                           "; if it is a word, set ", remedies.missing_words("", words.example)));
+  } else {
+    odd.push_back(c10::str(name, cells.count, " of ", rows, " values are missing: ", outcome));
+  }
+}
+
+void note_merged(const std::string& column, std::vector<std::int64_t>& numbers, std::vector<std::string>& odd) {
+  std::ranges::sort(numbers);
+  numbers.erase(std::unique(numbers.begin(), numbers.end()), numbers.end());
+  std::int64_t example = 0;
+  std::size_t merged = 0;
+  double mean = 0;
+  for (const auto number : numbers) mean += static_cast<double>(number) / static_cast<double>(numbers.size());
+  const auto centred = [mean](std::int64_t number) { return static_cast<float>(static_cast<double>(number) - mean); };
+  for (std::size_t i = 1; i < numbers.size(); ++i) {
+    if (centred(numbers[i]) != centred(numbers[i - 1])) continue;
+    if (merged++ == 0) example = numbers[i];
+  }
+  if (merged == 0) return;
+  odd.push_back(c10::str("column '", shortened(column), "': ", numbers.size(), " whole numbers such as ", example,
+                         " are ", numbers.size() - merged,
+                         " different ones in float32, also without their mean; if they are names, set ",
+                         types_key(column, "category")));
+}
+
+}  // namespace vernier

@@ -1,0 +1,87 @@
+// Images that a CSV file lists, with their labels.
+#include <c10/util/StringUtil.h>
+#include <torch/types.h>
+#include <vernier/data/csv.h>
+#include <vernier/error.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <map>
+
+#include "listed.h"
+
+namespace vernier {
+
+namespace {
+
+// The code of each label of the list among the classes.
+std::vector<std::int64_t> codes_among(const std::string& path, const std::vector<std::string>& labels,
+                                      const std::vector<std::string>& classes) {
+  std::vector<std::int64_t> codes;
+  for (const auto& label : labels) {
+    const auto place = std::ranges::find(classes, label);
+    if (place == classes.end()) {
+      refuse("'" + path + "' has the label '" + shortened(label) + "', which is none of the classes " +
+             shortened(some_of(classes)));
+    }
+    codes.push_back(place - classes.begin());
+  }
+  return codes;
+}
+
+std::string why_not(const std::string& image) {
+  try {
+    read_image(image);
+    return "'" + image + "' has changed while it was read";
+  } catch (const Error& error) {
+    return error.what();
+  }
+}
+
+}  // namespace
+
+bool is_image_list(const std::string& path) {
+  auto ending = std::filesystem::path(path).extension().string();
+  std::ranges::transform(ending, ending.begin(), [](unsigned char c) { return std::tolower(c); });
+  return ending == ".csv";
+}
+
+ImageFolder image_list(const std::string& path, const ImageOptions& options) {
+  namespace fs = std::filesystem;
+  CsvOptions csv;
+  csv.columns = {"file", "label"};
+  csv.types = {{"file", CsvType::category}, {"label", CsvType::category}};
+  csv.missing = {""};
+  csv.sorted = true;
+  const auto table = read_csv(path, csv);
+  const auto &files = table.schema.columns.at(0).vocabulary, &labels = table.schema.columns.at(1).vocabulary;
+  auto all = options;
+  if (all.classes.empty()) all.classes = labels;
+  const auto codes = codes_among(path, labels, all.classes);
+  std::vector<ListedImage> images;
+  std::map<std::int64_t, std::int64_t> rows;  // of each file
+  LeftOut others;
+  const auto columns = table.categories.contiguous();
+  const auto* column = columns.const_data_ptr<std::int64_t>();
+  for (std::int64_t row = 0; row < columns.size(0); ++row, column += 2) {
+    const auto file = column[0], label = codes[static_cast<std::size_t>(column[1])];
+    const auto& name = files[static_cast<std::size_t>(file)];
+    const auto [first, is_new] = rows.emplace(file, row);
+    if (!is_new) {
+      refuse(table.where(row) + " has '" + shortened(name) + "' again, which " + table.where(first->second) +
+             " has; name each file once");
+    }
+    const auto image = fs::path(path).parent_path() / name;
+    std::error_code none;
+    if (!fs::is_regular_file(image, none) && (options.frames == 0 || !fs::is_directory(image, none))) {
+      refuse(table.where(row) + ": '" + shortened(image.string()) +
+             (fs::exists(image, none) ? "' is not a file" : "' does not exist") +
+             "; file names are relative to the folder of the list");
+    }
+    if (options.frames == 0 && !is_taken(image, false, others)) refuse(table.where(row) + ": " + why_not(image));
+    images.push_back(listed_image(image, name, label, options, others));
+  }
+  return folder_of_images(all, std::move(images), others);
+}
+
+}  // namespace vernier

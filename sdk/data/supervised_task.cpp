@@ -1,0 +1,505 @@
+#include <ATen/ops/stack.h>
+#include <torch/nn/module.h>
+#include <torch/nn/modules/container/sequential.h>
+#include <vernier/activation_checkpoint.h>
+#include <vernier/data/digits.h>
+#include <vernier/data/supervised_task.h>
+#include <vernier/task_options.h>
+
+#include <algorithm>
+#include <optional>
+
+#include "data/tensor_dataset.h"
+
+namespace vernier {
+
+struct SupervisedTask::Parts {
+  std::shared_ptr<torch::nn::Module> model;
+  Forward forward;
+  Loss loss;
+  std::optional<std::size_t> target = 1;
+  DatasetPtr training;
+  std::vector<std::pair<std::string, DatasetPtr>> held_out;
+  std::string held_out_data;  // their fingerprints
+  std::vector<MetricPtr> metrics;
+
+  DataLoaderOptions options;
+  std::optional<Keep> recompute;
+  bool has_recomputed = false, keeps_inputs = false;
+  std::string unreadable;            // the error of the sample that could not be read; "": none
+  std::optional<DataLoader> loader;  // none where a trained model is used without its data
+
+  State learned, target_facts;
+  bool is_trained = false, reads_data = true;
+
+  torch::Tensor validate_on(Run& run, const std::string& name, const DatasetPtr& dataset, const Forward& model,
+                            const Watch& watch);
+  void warn_of_better(SupervisedTask& task, Run& run, const torch::Tensor& loss);
+  Batch next_of(DataLoader& from);
+  void read_held_out(const Run& run) const;
+  void refuse_lone_sample(SupervisedTask& task) const;
+  void note_example();
+  void warn_of_lost_digits(SupervisedTask& task) const;
+  Batch first_samples(std::int64_t samples) const;
+  void put_together(Control& control, torch::Tensor& sum, std::int64_t& samples);
+  DataLoaderOptions in_order() const {
+    auto of_order = options;
+    of_order.order = Sampler::Order::sequential;
+    of_order.weights = torch::Tensor();
+    of_order.drop_last = false;
+    return of_order;
+  }
+  torch::Tensor target_of(const Batch& batch) const {
+    if (!target) return {};
+    if (*target < batch.tensors.size()) return batch.tensors[*target];
+    refuse(c10::str("the loss takes tensor ", *target, " of a batch as its target, and a batch has ",
+                    batch.tensors.size()));
+  }
+  torch::Tensor loss_of(const torch::Tensor& output, const Batch& batch) const {
+    // Outputs of 16 bits would cost the loss its small differences, and losses take outputs and targets of one dtype.
+    const auto wanted = target_of(batch);
+    if (!wanted.defined() || !output.is_floating_point()) return loss(output, wanted);
+    const auto widest = c10::promoteTypes(output.scalar_type(), wanted.scalar_type());
+    const auto dtype = c10::promoteTypes(widest, torch::kFloat32);
+    return loss(output.to(dtype), wanted.is_floating_point() ? wanted.to(dtype) : wanted);
+  }
+};
+
+SupervisedTask::SupervisedTask(Options& options, std::int64_t batch_size) : parts_(std::make_unique<Parts>()) {
+  auto& loader = parts_->options;
+  loader.batch_size = options.get("batch_size", batch_size, "samples of an update", between(1, 1e9));
+  const auto order = options.choose("order", "shuffled", {"shuffled", "sequential", "by_shard"},
+                                    "of the samples in an epoch; by_shard: file by file, shuffled within each");
+  using Order = Sampler::Order;
+  loader.order = order == "shuffled" ? Order::shuffled : order == "by_shard" ? Order::by_shard : Order::sequential;
+  loader.drop_last = options.get("drop_last", false, "leave out the last batch of an epoch if it is smaller");
+  loader.workers = options.get("workers", 1, "threads that prepare batches; 0: the training thread", between(0, 1024));
+  loader.prefetch = options.get("prefetch", 2, "batches that each worker prepares ahead", between(1, 65536));
+  options.resumable("workers");
+  options.resumable("prefetch");
+  parts_->recompute = read_recompute(options);
+}
+
+SupervisedTask::~SupervisedTask() = default;
+
+std::string SupervisedTask::memory_remedy() const {
+  return !parts_->recompute ? "compute activations again ([task] recompute)" : "";
+}
+
+void SupervisedTask::set_model(std::shared_ptr<torch::nn::Module> model, Forward forward) {
+  parts_->forward = std::move(forward);
+  if (const auto list = std::dynamic_pointer_cast<torch::nn::SequentialImpl>(model); list && parts_->recompute) {
+    parts_->forward = [this, list = list.get()](const Batch& batch) {
+      auto x = batch.tensors.at(0);
+      for (auto& module : *list) {
+        x = recomputed([&module](const torch::Tensor& input) { return module.forward(input); }, x);
+      }
+      return x;
+    };
+  }
+  parts_->model = std::move(model);
+}
+
+void SupervisedTask::keep_float_inputs() {
+  parts_->keeps_inputs = true;
+}
+
+torch::Tensor SupervisedTask::recomputed(const std::function<torch::Tensor(const torch::Tensor&)>& part,
+                                         const torch::Tensor& x) const {
+  if (!parts_->recompute || !at::GradMode::is_enabled()) return part(x);
+  parts_->has_recomputed = true;
+  return checkpoint(*parts_->recompute, part, x);
+}
+
+void SupervisedTask::use_learned(State learned, bool reads_data) {
+  parts_->learned = std::move(learned);
+  parts_->is_trained = true;
+  parts_->reads_data = reads_data;
+}
+
+void SupervisedTask::set_learned(State learned) {
+  parts_->learned = std::move(learned);
+}
+
+const State& SupervisedTask::learned() const {
+  return parts_->learned;
+}
+
+bool SupervisedTask::is_trained() const {
+  return parts_->is_trained;
+}
+
+bool SupervisedTask::reads_data() const {
+  return parts_->reads_data;
+}
+
+void SupervisedTask::set_training(DatasetPtr dataset, torch::Tensor weights) {
+  parts_->training = std::move(dataset);
+  parts_->options.weights = std::move(weights);
+}
+
+void SupervisedTask::add_validation(DatasetPtr dataset, const std::string& name) {
+  if (!parts_->held_out.empty() && name.empty()) {
+    throw Error(id() + ": a second validation set needs a name, as in add_validation(dataset, \"unseen_years\")");
+  }
+  if (dataset->size() > 0) parts_->held_out.emplace_back(name, std::move(dataset));
+}
+
+void SupervisedTask::set_loss(Loss loss, std::optional<std::size_t> target) {
+  parts_->loss = std::move(loss);
+  parts_->target = target;
+}
+
+void SupervisedTask::add_metric(MetricPtr metric) {
+  parts_->metrics.push_back(std::move(metric));
+}
+
+void SupervisedTask::learn_targets(State facts) {
+  parts_->target_facts = std::move(facts);
+}
+
+std::vector<Baseline> SupervisedTask::baselines() const {
+  return baselines_of(parts_->learned.part("targets"));
+}
+
+void SupervisedTask::prepare(Run& run) {
+  build(run);
+  const auto require = [this](bool is_there, const char* function) {
+    if (!is_there) throw Error(id() + ": build() must call " + function, Error::Kind::training);
+  };
+  require(parts_->model != nullptr, "set_model()");
+  require(parts_->training != nullptr || !parts_->reads_data, "set_training()");
+  require(parts_->loss != nullptr, "set_loss()");
+  run.set_model(parts_->model);
+  if (!parts_->training) return;
+  parts_->note_example();
+  if (!parts_->is_trained) parts_->learned.put("targets", parts_->target_facts);
+  parts_->options.seed = run.seed;
+  parts_->options.pin_memory = run.device.is_cuda();
+  if (run.control != nullptr) {
+    parts_->options.rank = run.control->rank();
+    parts_->options.ranks = run.control->ranks();
+  }
+  parts_->loader.emplace(parts_->training, parts_->options);
+  std::string sizes = c10::str(parts_->training->size(), " samples");
+  for (const auto& [name, dataset] : parts_->held_out) {
+    sizes += c10::str(", ", dataset->size(), " held out", name.empty() ? "" : " as ", name);
+    parts_->held_out_data += (parts_->held_out_data.empty() ? "" : ", ") + dataset->fingerprint();
+  }
+  info(sizes);
+  if (parts_->is_trained) return;
+  parts_->warn_of_lost_digits(*this);
+  parts_->refuse_lone_sample(*this);
+  parts_->read_held_out(run);
+}
+
+// A sample that cannot be read is found before the first step.
+void SupervisedTask::Parts::read_held_out(const Run& run) const {
+  for (const auto& [name, dataset] : held_out) {
+    DataLoader each(dataset, in_order());
+    for (auto left = each.batches_per_epoch(); left > 0 && !run.is_stopping(); --left) each.next();
+  }
+}
+
+constexpr const char *lone_sample = "more than 1 value per channel",
+                     *lone_remedy =
+                         "batch normalisation cannot train on a batch of one sample; set [task] drop_last = true, "
+                         "another batch_size, or larger micro-batches";
+
+// Batch normalisation has no variance of one value: the last batch of an epoch would end the run.
+void SupervisedTask::Parts::refuse_lone_sample(SupervisedTask& task) const {
+  const auto samples = training->size(), size = options.batch_size;
+  const bool has_one = size == 1 || (samples % size == 1 && !options.drop_last);
+  const auto buffers = model->named_buffers();
+  const auto is_running_mean = [](const auto& buffer) { return buffer.key().ends_with("running_mean"); };
+  if (!has_one || std::ranges::none_of(buffers, is_running_mean)) return;
+  auto generator = at::globalContext().defaultGenerator(torch::kCPU);
+  const auto random = generator.get_state().clone();
+  std::vector<torch::Tensor> before;
+  for (const auto& buffer : buffers) before.push_back(buffer.value().clone());
+  std::string trouble;
+  try {
+    const torch::NoGradGuard no_grad;
+    Random none(options.seed, 0, 0);
+    const std::vector<Sample> one = {training->get(0, none)};
+    model->train();
+    task.forward(stack(one));
+  } catch (...) {
+    trouble = caught().message;  // another one is the first step's to report
+  }
+  for (std::size_t i = 0; i < before.size(); ++i) buffers[i].value().set_data(before[i]);
+  generator.set_state(random);
+  if (trouble.find(lone_sample) == std::string::npos) return;
+  refuse(c10::str(task.id(), ": ", size == 1 ? "each batch" : "the last batch of an epoch", " has one sample, of ",
+                  samples, " in batches of ", size, ": ", lone_remedy));
+}
+
+Batch SupervisedTask::next() {
+  if (!parts_->loader) refuse(id() + ": a trained model was loaded without its data, and cannot be trained");
+  return parts_->next_of(*parts_->loader);
+}
+
+Batch SupervisedTask::Parts::next_of(DataLoader& from) {
+  try {
+    return from.next();
+  } catch (...) {
+    unreadable = caught().message;
+    throw;
+  }
+}
+
+std::int64_t SupervisedTask::batches_per_epoch() const {
+  return parts_->loader ? parts_->loader->batches_per_epoch() : 1;
+}
+
+std::string SupervisedTask::where(std::int64_t index) const {
+  return parts_->training ? parts_->training->where(index) : Task::where(index);
+}
+
+std::optional<std::vector<Measure>> SupervisedTask::measures() const {
+  if (!parts_->reads_data) return std::nullopt;  // a trained model is used, and nothing is judged
+  std::vector<Measure> all;
+  for (const auto& [name, dataset] : parts_->held_out) {
+    const auto prefix = name.empty() ? "" : name + "_";
+    all.push_back({all.empty() ? "validation_loss" : prefix + "loss", Better::lower});
+    for (const auto& metric : parts_->metrics) all.push_back({prefix + metric->name(), metric->better()});
+  }
+  return all;
+}
+
+torch::Tensor SupervisedTask::forward(const Batch& batch) {
+  if (parts_->keeps_inputs) return parts_->forward(batch);
+  const auto parameters = parts_->model->parameters();
+  const auto first = std::ranges::find_if(parameters, [](const auto& tensor) { return tensor.is_floating_point(); });
+  const auto dtype = first == parameters.end() ? torch::kFloat32 : first->scalar_type();
+  const auto needs_other = [&](const torch::Tensor& tensor) {
+    return tensor.is_floating_point() && tensor.scalar_type() != dtype;
+  };
+  Batch inputs = batch;
+  for (std::size_t i = 0; i < inputs.tensors.size(); ++i) {
+    auto& tensor = inputs.tensors[i];
+    if (i != parts_->target && needs_other(tensor)) tensor = tensor.to(dtype);
+  }
+  return parts_->forward(inputs);
+}
+
+torch::Tensor SupervisedTask::loss(const Batch& micro_batch) {
+  const auto loss = [&] {
+    try {
+      return parts_->loss_of(forward(micro_batch), micro_batch);
+    } catch (const std::exception& error) {  // TorchScript has its own
+      if (std::string_view(error.what()).find(lone_sample) == std::string_view::npos) throw;
+      refuse(id() + ": " + lone_remedy);
+    }
+  }();
+  if (parts_->recompute && !parts_->has_recomputed) {
+    refuse(id() +
+           ": option recompute has no effect, since the model is not a torch::nn::Sequential and calls no "
+           "part of itself through recomputed(); leave the option out");
+  }
+  return loss;
+}
+
+torch::Tensor SupervisedTask::validate(Run& run) {
+  const auto loss = validate_with(run, [this](const Batch& batch) { return forward(batch); });
+  if (loss.defined() && run.step == run.steps && parts_->target_facts.has("season")) {
+    parts_->warn_of_better(*this, run, loss);
+  }
+  return loss;
+}
+
+torch::Tensor SupervisedTask::validate_with(Run& run, const Forward& model, const Watch& watch) {
+  torch::Tensor first;
+  for (const auto& [name, dataset] : parts_->held_out) {
+    const auto loss = parts_->validate_on(run, name, dataset, model, watch);
+    if (!loss.defined()) return {};
+    const auto prefix = name.empty() ? "" : name + "_";
+    for (const auto& metric : parts_->metrics) run.metrics.set((prefix + metric->name()).c_str(), metric->value());
+    if (first.defined()) {
+      run.metrics.set((prefix + "loss").c_str(), loss);
+    } else {
+      first = loss;
+    }
+  }
+  return first;
+}
+
+// After the last validation. Its loss is compared with the losses of the forecasts that need no training.
+void SupervisedTask::Parts::warn_of_better(SupervisedTask& task, Run& run, const torch::Tensor& loss) {
+  std::string best;
+  double least = loss.item<double>();
+  for (const auto& baseline : task.baselines()) {
+    const auto other = validate_on(run, held_out.front().first, held_out.front().second, baseline.forward, {});
+    if (!other.defined()) return;
+    if (const double value = other.item<double>(); value < least) best = baseline.name, least = value;
+  }
+  if (best.empty()) return;
+  task.warn("the model is worse than no model: \"", best, "\" has the validation loss ", least,
+            "; `vernier evaluate` compares their metrics");
+}
+
+// The mean loss; undefined where a signal cut it short. Several ranks share the work if all metrics can be put
+// together.
+torch::Tensor SupervisedTask::Parts::validate_on(Run& run, const std::string& name, const DatasetPtr& dataset,
+                                                 const Forward& model, const Watch& watch) {
+  auto options = in_order();
+  const bool is_shared = options.ranks > 1 && std::ranges::all_of(metrics, [](const auto& metric) {
+                           metric->reset();
+                           return metric->state_dict().has_value();
+                         });
+  if (!is_shared) options.rank = 0, options.ranks = 1;
+  DataLoader loader(dataset, options);
+  for (const auto& metric : metrics) metric->reset();
+  auto sum = at::zeros({}, at::TensorOptions(run.device).dtype(torch::kFloat64));
+  std::int64_t samples = 0;
+  for (auto left = loader.batches_per_epoch(); left > 0; --left) {
+    if (run.is_stopping()) return {};
+    const auto batch = next_of(loader).to(run.device);
+    if (batch.samples == 0) continue;  // of this rank's share
+    const auto output = model(batch);
+    sum += loss_of(output, batch).to(torch::kFloat64) * batch.samples;
+    samples += batch.samples;
+    for (const auto& metric : metrics) metric->update(output, target_of(batch));
+    if (watch) watch(name, output, target_of(batch));
+  }
+  if (is_shared) put_together(*run.control, sum, samples);
+  return sum / samples;
+}
+
+// Gathers the results of all ranks, in their order.
+void SupervisedTask::Parts::put_together(Control& control, torch::Tensor& sum, std::int64_t& samples) {
+  State own;
+  own.put("sum", sum);
+  own.put("samples", samples);
+  for (const auto& metric : metrics) own.put(metric->name(), *metric->state_dict());
+  sum = at::zeros_like(sum);
+  samples = 0;
+  for (const auto& metric : metrics) metric->reset();
+  for (const auto& state : control.gather(own)) {
+    sum += state.tensor("sum");
+    samples += state.integer("samples");
+    for (const auto& metric : metrics) metric->add(state.part(metric->name()));
+  }
+}
+
+State SupervisedTask::save() const {
+  State state;
+  if (parts_->loader) {
+    state = parts_->loader->state_dict();
+    state.put("held_out", parts_->held_out_data);
+    if (!parts_->unreadable.empty()) state.put("unreadable", parts_->unreadable);
+  }
+  state.put("learned", parts_->learned);
+  return state;
+}
+
+namespace {
+
+std::string given_files(const State& learned) {
+  std::vector<torch::Tensor> files;
+  for (const auto& [name, bytes] : learned.part("given").tensors) files.push_back(bytes.to(torch::kCPU));
+  return c10::str(files.size(), " with XXH3 ", checksum_of_all(files));
+}
+
+}  // namespace
+
+// A sample that could not be read has ended the run that was saved, so other bytes of the data are its remedy.
+void SupervisedTask::load(const State& state) {
+  auto wanted = state;
+  const auto own = parts_->loader->state_dict();
+  const bool has_same_size = state.integer("size") == own.integer("size");
+  const bool is_mended = state.has("unreadable") && has_same_size, allows = state.has("allow_inexact");
+  const auto compare = [&](const std::string& what, const std::string& before, const std::string& now) {
+    if (before == now) return;
+    const auto difference = what + " have changed since this run was saved: then " + before + ", now " + now;
+    if (is_mended) return warn(difference, "; the run goes on, because it had ended with: ", state.text("unreadable"));
+    if (allows) return warn(difference, "; the run is resumed all the same");
+    refuse(id() + ": " + difference +
+           "; give the same files, give --allow-inexact to resume all the same, or start a new run");
+  };
+  compare("the files of the model", given_files(state.part("learned")), given_files(parts_->learned));
+  compare("the data", state.text("data"), own.text("data"));
+  compare("the held-out data", state.text("held_out"), parts_->held_out_data);
+  if (is_mended || allows) wanted.put("data", own.text("data"));
+  if (allows) {
+    for (const char* entry : {"size", "seed", "order"}) wanted.put(entry, own.integer(entry));
+    if (state.integer("position") >= own.integer("size")) {  // of fewer samples
+      wanted.put("position", std::int64_t{0});
+      wanted.put("epoch", state.integer("epoch") + 1);
+    }
+  }
+  parts_->loader->load_state_dict(wanted);
+}
+
+std::int64_t SupervisedTask::batch_size() const {
+  return parts_->options.batch_size;
+}
+
+DataLoader SupervisedTask::loader_of(const DatasetPtr& dataset) const {
+  return DataLoader(dataset, parts_->in_order());
+}
+
+// Keeps dtypes and shapes of a sample's inputs, as tensors of 0 samples.
+void SupervisedTask::Parts::note_example() {
+  const auto batch = first_samples(1);
+  for (std::size_t i = 0; i < batch.tensors.size(); ++i) {
+    learned.put(c10::str("example/", i), batch.tensors[i].narrow(0, 0, 0).clone());
+  }
+}
+
+// float64 inputs become float32, unless the model has another dtype or takes them as they are.
+void SupervisedTask::Parts::warn_of_lost_digits(SupervisedTask& task) const {
+  constexpr std::int64_t most = 256;
+  const auto parameters = model->parameters();
+  const auto is_wide = [](const torch::Tensor& tensor) { return tensor.scalar_type() == torch::kFloat64; };
+  if (keeps_inputs || std::ranges::any_of(parameters, is_wide)) return;
+  if (std::ranges::none_of(first_samples(1).tensors, is_wide)) return;
+  std::vector<Sample> some;
+  const auto size = training->size(), count = std::min(most, size);
+  for (std::int64_t i = 0; i < count; ++i) {
+    Random random(options.seed, 0, i * size / count);
+    some.push_back(training->get(i * size / count, random));
+  }
+  for (std::size_t place = 0; place < some[0].size(); ++place) {
+    if (place == target || !is_wide(some[0][place])) continue;
+    std::vector<torch::Tensor> rows;
+    for (const auto& sample : some) {
+      if (sample[place].sizes() != some[0][place].sizes()) return;
+      rows.push_back(sample[place].reshape({-1}));
+    }
+    const auto lost = lost_digits(at::stack(rows), /*is_centred=*/false);
+    if (lost.empty()) continue;
+    return task.warn(training->where(0), " and others: ", lost, "; the model gets float32: take the mean off the data");
+  }
+}
+
+Batch SupervisedTask::Parts::first_samples(std::int64_t samples) const {
+  std::vector<Sample> some;
+  for (std::int64_t i = 0; i < samples; ++i) {
+    const auto index = i % training->size();
+    Random random(options.seed, 0, index);
+    some.push_back(training->get(index, random));
+  }
+  auto batch = stack(some);
+  if (target && *target < batch.tensors.size()) {
+    batch.tensors.erase(batch.tensors.begin() + static_cast<std::ptrdiff_t>(*target));
+  }
+  return batch;
+}
+
+Batch SupervisedTask::example(std::int64_t samples) const {
+  if (parts_->training) return parts_->first_samples(samples);
+  Batch batch;
+  batch.samples = samples;
+  const auto shapes = parts_->learned.part("example");
+  for (std::size_t i = 0; shapes.has(std::to_string(i)); ++i) {
+    const auto shape = shapes.tensor(std::to_string(i));
+    auto sizes = shape.sizes().vec();
+    sizes[0] = samples;
+    batch.tensors.push_back(shape.is_floating_point() ? at::rand(sizes, shape.options())
+                                                      : at::zeros(sizes, shape.options()));
+  }
+  return batch;
+}
+
+}  // namespace vernier

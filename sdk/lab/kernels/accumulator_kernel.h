@@ -1,0 +1,31 @@
+// One tile of a matrix product with the short accumulator of vernier/lab/emulated_matmul.h, on one thread.
+#pragma once
+
+#include <cstdint>
+
+namespace vernier {
+
+struct AccumulatorRule {
+  int mantissa;
+  std::int64_t chunk, promote_every;
+  bool is_fast;  // float32 has all products, and int32 the sum of a step
+};
+
+constexpr std::int64_t tile_rows = 32, tile_columns = 64;
+
+// Exponents of products are sums of two, so that these stay beyond those of numbers in any sum.
+constexpr std::int16_t exponent_of_zero = -8000, exponent_of_non_finite = 16000;
+
+struct ProductTile {
+  const float* a;                   // [rows, k]
+  const std::int16_t* a_exponents;  // of the same shape
+  const float* b;                   // [k, tile_columns], filled up with zeros
+  const std::int16_t* b_exponents;
+  std::int64_t rows, columns, k;  // of the result; at most tile_rows and tile_columns
+  float* y;
+  std::int64_t y_stride;
+};
+
+void multiply_tile(const AccumulatorRule& rule, const ProductTile& tile);
+
+}  // namespace vernier

@@ -1,0 +1,381 @@
+#include <ATen/Parallel.h>
+#include <doctest/doctest.h>
+#include <torch/types.h>
+#include <vernier/data/csv.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstdio>
+#include <nlohmann/json.hpp>
+#include <random>
+#include <thread>
+
+#include "temporary_folder.h"
+#include "thrown.h"
+
+namespace csv_test {
+
+using vernier::CsvFill;
+using vernier::CsvOptions;
+using vernier::CsvTable;
+using vernier::CsvType;
+using vernier::read_csv;
+
+namespace {
+
+const std::string oracles = VERNIER_SOURCE_DIR "/tests/oracles/data/";
+
+CsvTable parsed(const std::string& text, const CsvOptions& options = {}) {
+  const TemporaryFolder folder;
+  return read_csv(folder.write("a.csv", text), options);
+}
+
+// The part of the message after the path; "" if nothing is thrown.
+std::string refusal(const std::string& text, const CsvOptions& options = {}) {
+  const TemporaryFolder folder;
+  const auto path = folder.write("a.csv", text);
+  const auto thrown = thrown_by([&] { read_csv(path, options); });
+  const auto place = "'" + path + "' ";
+  if (thrown.kind == 0) return "";
+  CHECK(thrown.kind == 2);
+  return thrown.text.starts_with(place) ? thrown.text.substr(place.size()) : thrown.text;
+}
+
+torch::Tensor floats(std::vector<float> values, std::vector<std::int64_t> shape) {
+  return torch::tensor(values, torch::kFloat64).view(shape);
+}
+torch::Tensor longs(std::vector<std::int64_t> values, std::vector<std::int64_t> shape) {
+  return torch::tensor(values, torch::kInt64).view(shape);
+}
+
+// The words of the first category.
+std::vector<std::string> words_of(const CsvTable& table) {
+  const auto& columns = table.schema.columns;
+  const auto column = std::ranges::find(columns, CsvType::category, &vernier::CsvColumn::type);
+  REQUIRE((column != columns.end()));
+  std::vector<std::string> words;
+  const auto codes = table.categories.select(1, 0).contiguous();
+  for (std::int64_t i = 0; i < codes.numel(); ++i) {
+    words.push_back(column->vocabulary.at(static_cast<std::size_t>(codes.const_data_ptr<std::int64_t>()[i])));
+  }
+  return words;
+}
+
+// A field as a program may write it.
+std::string in_quotes(const std::string& text) {
+  std::string result = "\"";
+  for (const char c : text) result += c == '"' ? "\"\"" : std::string(1, c);
+  return result + '"';
+}
+
+}  // namespace
+
+TEST_CASE("csv: reads what Python's csv writes, with each separator and line end") {
+  const auto rows = nlohmann::json::parse(read_text(oracles + "table.json"));
+  for (const auto& [name, separator] : {std::pair{"comma", ','}, {"semicolon", ';'}, {"tab", '\t'}}) {
+    CAPTURE(name);
+    CsvOptions options;
+    options.separator = separator;
+    options.columns = {"text", "number"};
+    const auto table = read_csv(oracles + name + ".csv", options);
+    REQUIRE(table.numbers.sizes() == torch::IntArrayRef{400, 1});
+    const auto words = words_of(table);
+    for (std::size_t i = 0; i < 400; ++i) {
+      CHECK(words[i] == rows[i + 1][0].get<std::string>());
+      const auto number = table.numbers[static_cast<std::int64_t>(i)][0].item<float>();
+      CHECK(number == std::stof(rows[i + 1][1].get<std::string>()));
+    }
+  }
+}
+
+TEST_CASE("csv: columns are chosen by name or number, and have types") {
+  const std::string text = "id,colour,size,price\n7,red,1.5,10\n8,blue,2,20\n9,red,-3e1,30\n";
+  CsvOptions options;
+  options.columns = {"size", "colour", "id"};
+  options.target = "price";
+  options.types = {{"id", CsvType::category}};
+  const auto table = parsed(text, options);
+  CHECK(torch::equal(table.numbers, floats({1.5F, 2, -30}, {3, 1})));
+  CHECK(torch::equal(table.categories, longs({0, 0, 1, 1, 0, 2}, {3, 2})));
+  CHECK(torch::equal(table.target, floats({10, 20, 30}, {3})));
+  CHECK(table.schema.columns[1].vocabulary == std::vector<std::string>{"red", "blue"});
+  options.sorted = true;
+  options.target = "colour";
+  options.columns = {"id", "price"};
+  const auto sorted = parsed(text, options);
+  CHECK(torch::equal(sorted.target, longs({1, 0, 1}, {3})));
+  CHECK(sorted.schema.target->vocabulary == std::vector<std::string>{"blue", "red"});
+
+  CsvOptions by_number;
+  by_number.header = false;
+  by_number.columns = {"2", "1"};
+  CHECK(torch::equal(parsed("1,2,3\n4,5,6", by_number).numbers, floats({2, 1, 5, 4}, {2, 2})));
+  CHECK(torch::equal(parsed(",b\n1,2\n").numbers, floats({1, 2}, {1, 2})));  // an index without a name
+}
+
+TEST_CASE("csv: without a header, a file without the target has the columns around it") {
+  const TemporaryFolder folder;
+  const auto path = folder.write("new.csv", "7,8\n");
+  for (const char* target : {"1", "2", "3"}) {
+    CAPTURE(target);
+    CsvOptions options;
+    options.header = false;
+    options.target = target;
+    auto schema = parsed("1,2,3\n4,5,6\n", options).schema;
+    schema.target.reset();
+    CHECK(torch::equal(read_csv(path, schema, options).numbers, floats({7, 8}, {1, 2})));
+    const auto whole = read_csv(folder.write("whole.csv", "1,2,3\n"), schema, options).numbers;
+    CHECK(whole.sum().item<int>() == 6 - std::stoi(target));
+  }
+}
+
+TEST_CASE("csv: the dataset has a tensor for each kind of column that there is") {
+  CsvOptions options;
+  options.target = "c";
+  const auto table = parsed("a,b,c\n1,x,3\n4,y,6\n", options);
+  const auto dataset = vernier::csv_dataset(table);
+  vernier::Random random(1, 0, 0);
+  const auto sample = dataset->get(1, random);
+  REQUIRE(dataset->size() == 2);
+  REQUIRE(sample.size() == 3);
+  CHECK(torch::equal(sample[0], floats({4}, {1})));
+  CHECK(torch::equal(sample[1], longs({1}, {1})));
+  CHECK(torch::equal(sample[2], floats({6}, {})));
+  const auto batch = *dataset->get_batch(torch::tensor({1, 0}, torch::kInt64));
+  CHECK(torch::equal(batch[2], floats({6, 3}, {2})));
+  CHECK(dataset->where(1) == "'" + table.path + "' line 3");
+  CHECK(vernier::csv_dataset(parsed("a\n1\n"))->get(0, random).size() == 1);
+  CHECK(dataset->fingerprint() != vernier::csv_dataset(parsed("a,b,c\n1,x,3\n4,y,7\n", options))->fingerprint());
+}
+
+TEST_CASE("csv: forms of numbers") {
+  const std::pair<const char*, float> cases[] = {
+      {"1", 1},         {"-1", -1},        {"+2.5", 2.5F},      {".5", 0.5F},  {"5.", 5},
+      {" 7 ", 7},       {"1e3", 1000},     {"1E-3", 1e-3F},     {"\"8\"", 8},  {"1e-50", 0},
+      {"1e-400", 0},    {"-1e-60", -0.0F}, {"3.4e38", 3.4e38F}, {"0.1", 0.1F}, {"16777217", 16777216},
+      {"1e-42", 1e-42F}};
+  for (const auto& [text, value] : cases) {
+    CAPTURE(text);
+    CHECK(parsed(std::string("a,b\n") + text + ",1\n").numbers[0][0].item<float>() == value);
+  }
+}
+
+TEST_CASE("csv: line ends and byte-order marks") {
+  for (const std::string text : {"a,b\n1,2\n3,4", "a,b\r\n1,2\r\n3,4\r\n", "a,b\n1,2\n3,4\n\n\n",
+                                 "\xef\xbb\xbf"
+                                 "a,b\n1,2\n3,4\n",
+                                 " a , b \n 1 ,2\t\n\"3\" , \"4\" \n"}) {
+    CAPTURE(text);
+    const auto table = parsed(text);
+    CHECK(torch::equal(table.numbers, floats({1, 2, 3, 4}, {2, 2})));
+    CHECK(table.schema.columns[0].name == "a");
+  }
+}
+
+TEST_CASE("csv: bad files are refused with line and column") {
+  const auto many = [](const std::string& last) {
+    std::string text = "a,b\n";
+    for (int i = 0; i < 2000; ++i) text += "1,2\n";
+    return text + last;
+  };
+  const std::pair<std::string, std::string> cases[] = {
+      {"", "is empty"},
+      {"\n\r\n", "has no records: there are only line ends in it"},
+      {"a,b\n", "has a header and no records"},
+      {"\xff\xfe"
+       "a",
+       "is UTF-16; save it as UTF-8"},
+      {"a,a\n1,2\n", "has two columns named 'a'"},
+      {"a,b\n1,2\n3\n", "line 3 has 1 field, the header has 2"},
+      {"a,b\n1,2,3\n", "line 2 has 3 fields, the header has 2"},
+      {"a,b\n1,2\n\n3,4\n", "line 3 is empty"},
+      {"a,b\n1,2\n3,x\n", "line 3, column 'b' is 'x', and other lines have numbers there"},
+      {many("3,x\n"), "line 2002, column 'b' is 'x', which is not a number"},
+      {"a,b\n1,\n", "line 2, column 'b' has no value; remove the line, or set missing = \"mean\""},
+      {"a,b\n1,nan\n", "line 2, column 'b' is 'nan', which stands for no value"},
+      {many("1,?\n"), "line 2002, column 'b' is '?', which stands for no value"},
+      {"a,b\n1,inf\n", "line 2, column 'b' is 'inf', which float32 cannot hold"},
+      {"a,b\n1,1e39\n", "line 2, column 'b' is '1e39', which float32 cannot hold"},
+      {"a,b\n1,-1e999\n", "line 2, column 'b' is '-1e999', which float32 cannot hold"},
+      {"a,b\n1,2\n3,\"4", "line 3 has an opening quote that is never closed"},
+      {"a,b\n1,\"2\"3\n", "line 2 has text behind a closing quote"},
+      {"a,b\nx,5\" disk\n", "line 2 has a quote within a field without quotes"},
+      {many("3,\"x\n\n1,2\n"), "line 2002 has an opening quote that is never closed"},
+      {"a,b\n\"1\n\",2\n3\n", "line 4 has 1 field"},
+  };
+  for (const auto& [text, reason] : cases) {
+    CAPTURE(text.substr(0, 40));
+    CHECK(refusal(text).starts_with(reason));
+  }
+}
+
+TEST_CASE("csv: options that the file does not fit are refused") {
+  const std::string text = "a,b,c\n1,x,2\n3,y,4\n";
+  const auto with = [](auto change) {
+    CsvOptions options;
+    change(options);
+    return options;
+  };
+  const std::pair<CsvOptions, std::string> cases[] = {
+      {with([](auto& o) { o.columns = {"d"}; }), "has no column 'd'; its columns are a,b,c"},
+      {with([](auto& o) { o.target = "d"; }), "has no column 'd'"},
+      {with([](auto& o) {
+         o.types = {{"d", CsvType::number}};
+       }),
+       "has no column 'd'"},
+      {with([](auto& o) {
+         o.columns = {"a", "a"};
+       }),
+       "the columns to read have 'a' twice"},
+      {with([](auto& o) {
+         o.columns = {"a", "b"};
+         o.target = "b";
+       }),
+       "'b' is the target and one of the columns"},
+      {with([](auto& o) {
+         o.types = {{"b", CsvType::number}};
+       }),
+       "line 2, column 'b' is 'x', which is not a number"},
+      {with([](auto& o) {
+         o.separator = ';';
+         o.types = {{"a,b,c", CsvType::number}};
+       }),
+       "line 2, column 'a,b,c' is"},
+      {with([](auto& o) {
+         o.header = false;
+         o.columns = {"a"};
+       }),
+       "has no column 'a'; its columns are 1,2,3"},
+  };
+  for (const auto& [options, reason] : cases) {
+    CAPTURE(refusal(text, options));
+    CHECK(refusal(text, options).starts_with(reason));
+  }
+}
+
+TEST_CASE("csv: missing values are filled, and another file is filled the same way") {
+  CsvOptions options;
+  options.missing = {"", "-999"};
+  options.target = "c";
+  const std::string text = "a,b,c\n1,x,0\n-999,,0\n5,x,0\n";
+  const TemporaryFolder folder;
+  const auto other = folder.write("b.csv", "c,b,a\n0,,\n0,x,7\n");
+  for (const auto& [fill, value] : {std::pair{CsvFill::mean, 3.0F}, {CsvFill::zero, 0.0F}}) {
+    options.fill = fill;
+    const auto table = parsed(text, options);
+    CHECK(torch::equal(table.numbers, floats({1, value, 5}, {3, 1})));
+    CHECK(torch::equal(table.categories, longs({0, 1, 0}, {3, 1})));
+    CHECK(table.schema.columns[1].vocabulary == std::vector<std::string>{"x", ""});
+    const auto filled = read_csv(other, table.schema, options);
+    CHECK(torch::equal(filled.numbers, floats({value, 7}, {2, 1})));
+    CHECK(torch::equal(filled.categories, longs({1, 0}, {2, 1})));
+  }
+  const auto without_target = parsed("a,b,c\n1,x,\n3,x,2\n", options);
+  CHECK(torch::equal(without_target.rows, longs({1}, {1})));
+  CHECK(without_target.found.dropped == 1);
+  options.fill = CsvFill::mean;
+  CHECK(refusal("a,b,c\n-999,x,1\n", options).starts_with("column 'a' has no value, and so no mean to fill in"));
+  options.fill = CsvFill::drop;
+  CHECK(torch::equal(parsed("a,b,c\n-999,x,1\n2,,1\n3,x,1\n", options).rows, longs({2}, {1})));
+  options.fill = CsvFill::refuse;
+  CHECK(refusal("a,b,c\n1,x,\n", options).starts_with("line 2, column 'c' has no value, and it is the target"));
+  CHECK(refusal("a,b,c\n-999,x,1\n", options).starts_with("line 2, column 'a' is '-999', which stands for no value"));
+  options.unknown = true;
+  const auto schema = parsed("a,b,c\n1,x,0\n", options).schema;
+  const auto missing = folder.write("c.csv", "a,b,c\n1,,0\n");
+  CHECK(says(thrown_by([&] { read_csv(missing, schema, options); }).text, "line 2, column 'b' has no value"));
+  options.fill = CsvFill::mean;
+  CHECK(read_csv(missing, schema, options).categories.item<int>() == 1);  // unknown
+}
+
+TEST_CASE("csv: a schema gives other files the same codes, and refuses what it does not know") {
+  CsvOptions options;
+  options.target = "kind";
+  const auto training = parsed("kind,colour,size\ncat,red,1\ndog,blue,2\n", options);
+  const TemporaryFolder folder;
+  const auto again = read_csv(folder.write("b.csv", "size,colour,more,kind\n3,blue,z,dog\n"), training.schema);
+  CHECK(torch::equal(again.categories, longs({1}, {1, 1})));
+  CHECK(torch::equal(again.target, longs({1}, {1})));
+  const auto refused = [&](const std::string& text, const CsvOptions& with) {
+    const auto path = folder.write("c.csv", text);
+    return thrown_by([&] { read_csv(path, training.schema, with); }).text;
+  };
+  CHECK(says(refused("kind,colour,size\ncat,green,1\n", {}),
+             "line 2, column 'colour' is 'green', which is none of the 2 known categories: red,blue"));
+  options.unknown = true;
+  const auto unknown =
+      read_csv(folder.write("d.csv", "kind,colour,size\ncat,green,1\ncat,red,1\n"), training.schema, options);
+  CHECK(torch::equal(unknown.categories, longs({2, 0}, {2, 1})));
+  CHECK(unknown.found.odd.at(0) == "column 'colour': 1 of 2 values are unknown, such as 'green'");
+  CHECK(says(refused("kind,colour,size\ncat,green,1\ncat,blau,1\n", options),
+             "column 'colour': 2 of 2 values are unknown, such as 'green'; write them as in training"));
+  CHECK(says(refused("kind,colour,size\nbird,red,1\n", options), "column 'kind' is 'bird', which is none of the 2"));
+  CHECK(says(refused("kind,size\ncat,1\n", {}), "has no column 'colour'"));
+  CHECK(says(refused("kind,colour,size\ncat,red,\n", {}), "line 2, column 'size' has no value"));
+  auto without_target = training.schema;
+  without_target.target.reset();
+  const auto prediction = read_csv(folder.write("e.csv", "colour,size\nred,9\n"), without_target);
+  CHECK_FALSE(prediction.target.defined());
+  CHECK(prediction.numbers.item<float>() == 9);
+}
+
+// Enough for several parts, which threads read at the same time.
+TEST_CASE("csv: a large random table is read the same by any number of threads") {
+  const TemporaryFolder folder;
+  std::mt19937 random(5);
+  const std::string words[] = {"plain", "a\nb", "two\r\n\r\nlines", "\"", ",", "", "long " + std::string(300, 'x')};
+  constexpr int rows = 140'000;
+  std::vector<std::string> texts;
+  std::vector<float> numbers;
+  std::vector<std::int64_t> lines;
+  std::string text = "number,\"te\nxt\",copy\n";
+  std::int64_t line = 3;
+  for (int i = 0; i < rows; ++i) {
+    texts.push_back(words[random() % 7] + (random() % 100 == 0 ? "w" + std::to_string(i) : "-"));
+    numbers.push_back(static_cast<float>(random() % 100000) / 16);
+    lines.push_back(line);
+    const auto field = std::to_string(numbers.back());
+    text += field + "," + in_quotes(texts.back()) + "," + in_quotes(field) + (i % 3 == 0 ? "\r\n" : "\n");
+    line += 1 + std::count(texts.back().begin(), texts.back().end(), '\n');
+  }
+  const auto path = folder.write("large.csv", text);
+  REQUIRE(text.size() > 9 << 20);
+  const auto threads = at::get_num_threads();
+  for (const int count : {1, 4}) {
+    at::set_num_threads(count);
+    const auto table = read_csv(path);
+    REQUIRE(table.numbers.sizes() == torch::IntArrayRef{rows, 2});
+    CHECK(torch::equal(table.numbers.select(1, 0), floats(numbers, {rows})));
+    CHECK(torch::equal(table.numbers.select(1, 1), floats(numbers, {rows})));
+    CHECK(words_of(table) == texts);
+    for (int i = 0; i < rows; i += 997) CHECK(table.where(i) == "'" + path + "' line " + std::to_string(lines[i]));
+  }
+  at::set_num_threads(threads);
+  const auto place = text.rfind("plain");
+  const auto wrong = folder.write("wrong.csv", text.substr(0, place) + "\"" + text.substr(place));
+  const auto wrong_line = std::to_string(1 + std::count(text.begin(), text.begin() + static_cast<long>(place), '\n'));
+  CHECK(says(thrown_by([&] { read_csv(wrong); }).text, "line " + wrong_line + " has"));
+}
+
+TEST_CASE("csv: a file that changes while it is read is refused") {
+  const TemporaryFolder folder;
+  std::string text = "a,b\n";
+  for (int i = 0; i < 1'000'000; ++i) text += "1.25,2\n";
+  const auto path = folder.write("a.csv", text);
+  std::atomic<bool> is_over = false;
+  std::thread writer([&] {
+    auto* file = std::fopen(path.c_str(), "ab");
+    while (!is_over) {
+      std::fputs("3,4\n", file);
+      std::fflush(file);
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+    std::fclose(file);
+  });
+  const auto thrown = thrown_by([&] { read_csv(path); });
+  is_over = true;
+  writer.join();
+  CHECK(says(thrown.text, "'" + path + "' has changed while it was read"));
+}
+
+}  // namespace csv_test
