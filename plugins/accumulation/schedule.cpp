@@ -1,4 +1,4 @@
-// schedule: grows or shrinks the batch of an update in the course of a run. Each update takes several of the task's
+// schedule: grows or shrinks the batch of an update during a run. Each update takes several of the task's
 // batches. Small updates make the quickest progress in the beginning, large ones the steadiest later.
 //   effective_batch_size   required: samples of an update, a list, multiples of the task's batch_size: [32, 64, 128]
 //   from = [0]             the steps or epochs from which on each holds: [0, 1000, 4000]

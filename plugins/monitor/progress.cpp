@@ -435,7 +435,7 @@ class Progress final : public vernier::Monitor {
     screen_.end();
   }
 
-  struct Told {
+  struct NoticeCount {
     std::int64_t count = 0, left_out = 0;
     Clock::time_point last;
   };
@@ -457,7 +457,7 @@ class Progress final : public vernier::Monitor {
   bool validated_ = false;              // since the last step
   std::optional<double> underflow_;     // the last measurement
   double saving_ = -1;                  // share of the current checkpoint that is written, or -1
-  std::map<std::string, Told> kinds_;
+  std::map<std::string, NoticeCount> kinds_;
 };
 
 }  // namespace

@@ -46,8 +46,7 @@ class AdamPlugin final : public FusedPlugin<Settings> {
     settings.eps = options.get("eps", settings.eps, "added to the root of the mean of squares", vernier::at_least(0));
     settings.amsgrad = options.get("amsgrad", settings.amsgrad, "use the largest mean of squares so far");
     const auto state = options.choose("state", "float32", {"float32", "bf16", "8bit"}, "in what the averages are kept");
-    options.saves_memory("state", "8bit",
-                         "a quarter of the optimizer's memory; the loss takes another course, close to the old one");
+    options.saves_memory("state", "8bit", "a quarter of the optimizer's memory; the loss differs a little");
     if (state == "bf16") settings.state = vernier::AdamState::bfloat16;
     if (state == "8bit") settings.state = vernier::AdamState::eight_bit;
     if (settings.amsgrad && state != "float32") {

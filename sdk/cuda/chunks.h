@@ -1,4 +1,4 @@
-// The tensors of one launch, and which part of which tensor a block works on. They travel as arguments of the kernel,
+// The tensors of one launch, and which part of which tensor a block works on. They are arguments of the kernel,
 // so nothing is copied to the device beforehand, and a CUDA graph captures them.
 #pragma once
 

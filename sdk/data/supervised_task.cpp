@@ -13,7 +13,7 @@
 
 namespace vernier {
 
-struct SupervisedTask::Parts {
+struct SupervisedTask::Impl {
   std::shared_ptr<torch::nn::Module> model;
   Forward forward;
   Loss loss;
@@ -65,8 +65,8 @@ struct SupervisedTask::Parts {
   }
 };
 
-SupervisedTask::SupervisedTask(Options& options, std::int64_t batch_size) : parts_(std::make_unique<Parts>()) {
-  auto& loader = parts_->options;
+SupervisedTask::SupervisedTask(Options& options, std::int64_t batch_size) : impl_(std::make_unique<Impl>()) {
+  auto& loader = impl_->options;
   loader.batch_size = options.get("batch_size", batch_size, "samples of an update", between(1, 1e9));
   const auto order = options.choose("order", "shuffled", {"shuffled", "sequential", "by_shard"},
                                     "of the samples in an epoch; by_shard: file by file, shuffled within each");
@@ -77,19 +77,19 @@ SupervisedTask::SupervisedTask(Options& options, std::int64_t batch_size) : part
   loader.prefetch = options.get("prefetch", 2, "batches that each worker prepares ahead", between(1, 65536));
   options.resumable("workers");
   options.resumable("prefetch");
-  parts_->recompute = read_recompute(options);
+  impl_->recompute = read_recompute(options);
 }
 
 SupervisedTask::~SupervisedTask() = default;
 
 std::string SupervisedTask::memory_remedy() const {
-  return !parts_->recompute ? "compute activations again ([task] recompute)" : "";
+  return !impl_->recompute ? "compute activations again ([task] recompute)" : "";
 }
 
 void SupervisedTask::set_model(std::shared_ptr<torch::nn::Module> model, Forward forward) {
-  parts_->forward = std::move(forward);
-  if (const auto list = std::dynamic_pointer_cast<torch::nn::SequentialImpl>(model); list && parts_->recompute) {
-    parts_->forward = [this, list = list.get()](const Batch& batch) {
+  impl_->forward = std::move(forward);
+  if (const auto list = std::dynamic_pointer_cast<torch::nn::SequentialImpl>(model); list && impl_->recompute) {
+    impl_->forward = [this, list = list.get()](const Batch& batch) {
       auto x = batch.tensors.at(0);
       for (auto& module : *list) {
         x = recomputed([&module](const torch::Tensor& input) { return module.forward(input); }, x);
@@ -97,69 +97,69 @@ void SupervisedTask::set_model(std::shared_ptr<torch::nn::Module> model, Forward
       return x;
     };
   }
-  parts_->model = std::move(model);
+  impl_->model = std::move(model);
 }
 
 void SupervisedTask::keep_float_inputs() {
-  parts_->keeps_inputs = true;
+  impl_->keeps_inputs = true;
 }
 
 torch::Tensor SupervisedTask::recomputed(const std::function<torch::Tensor(const torch::Tensor&)>& part,
                                          const torch::Tensor& x) const {
-  if (!parts_->recompute || !at::GradMode::is_enabled()) return part(x);
-  parts_->has_recomputed = true;
-  return checkpoint(*parts_->recompute, part, x);
+  if (!impl_->recompute || !at::GradMode::is_enabled()) return part(x);
+  impl_->has_recomputed = true;
+  return checkpoint(*impl_->recompute, part, x);
 }
 
 void SupervisedTask::use_learned(State learned, bool reads_data) {
-  parts_->learned = std::move(learned);
-  parts_->is_trained = true;
-  parts_->reads_data = reads_data;
+  impl_->learned = std::move(learned);
+  impl_->is_trained = true;
+  impl_->reads_data = reads_data;
 }
 
 void SupervisedTask::set_learned(State learned) {
-  parts_->learned = std::move(learned);
+  impl_->learned = std::move(learned);
 }
 
 const State& SupervisedTask::learned() const {
-  return parts_->learned;
+  return impl_->learned;
 }
 
 bool SupervisedTask::is_trained() const {
-  return parts_->is_trained;
+  return impl_->is_trained;
 }
 
 bool SupervisedTask::reads_data() const {
-  return parts_->reads_data;
+  return impl_->reads_data;
 }
 
 void SupervisedTask::set_training(DatasetPtr dataset, torch::Tensor weights) {
-  parts_->training = std::move(dataset);
-  parts_->options.weights = std::move(weights);
+  impl_->training = std::move(dataset);
+  impl_->options.weights = std::move(weights);
 }
 
 void SupervisedTask::add_validation(DatasetPtr dataset, const std::string& name) {
-  if (!parts_->held_out.empty() && name.empty()) {
+  if (!impl_->held_out.empty() && name.empty()) {
     throw Error(id() + ": a second validation set needs a name, as in add_validation(dataset, \"unseen_years\")");
   }
-  if (dataset->size() > 0) parts_->held_out.emplace_back(name, std::move(dataset));
+  if (dataset->size() > 0) impl_->held_out.emplace_back(name, std::move(dataset));
 }
 
 void SupervisedTask::set_loss(Loss loss, std::optional<std::size_t> target) {
-  parts_->loss = std::move(loss);
-  parts_->target = target;
+  impl_->loss = std::move(loss);
+  impl_->target = target;
 }
 
 void SupervisedTask::add_metric(MetricPtr metric) {
-  parts_->metrics.push_back(std::move(metric));
+  impl_->metrics.push_back(std::move(metric));
 }
 
 void SupervisedTask::learn_targets(State facts) {
-  parts_->target_facts = std::move(facts);
+  impl_->target_facts = std::move(facts);
 }
 
 std::vector<Baseline> SupervisedTask::baselines() const {
-  return baselines_of(parts_->learned.part("targets"));
+  return baselines_of(impl_->learned.part("targets"));
 }
 
 void SupervisedTask::prepare(Run& run) {
@@ -167,34 +167,34 @@ void SupervisedTask::prepare(Run& run) {
   const auto require = [this](bool is_there, const char* function) {
     if (!is_there) throw Error(id() + ": build() must call " + function, Error::Kind::training);
   };
-  require(parts_->model != nullptr, "set_model()");
-  require(parts_->training != nullptr || !parts_->reads_data, "set_training()");
-  require(parts_->loss != nullptr, "set_loss()");
-  run.set_model(parts_->model);
-  if (!parts_->training) return;
-  parts_->note_example();
-  if (!parts_->is_trained) parts_->learned.put("targets", parts_->target_facts);
-  parts_->options.seed = run.seed;
-  parts_->options.pin_memory = run.device.is_cuda();
+  require(impl_->model != nullptr, "set_model()");
+  require(impl_->training != nullptr || !impl_->reads_data, "set_training()");
+  require(impl_->loss != nullptr, "set_loss()");
+  run.set_model(impl_->model);
+  if (!impl_->training) return;
+  impl_->note_example();
+  if (!impl_->is_trained) impl_->learned.put("targets", impl_->target_facts);
+  impl_->options.seed = run.seed;
+  impl_->options.pin_memory = run.device.is_cuda();
   if (run.control != nullptr) {
-    parts_->options.rank = run.control->rank();
-    parts_->options.ranks = run.control->ranks();
+    impl_->options.rank = run.control->rank();
+    impl_->options.ranks = run.control->ranks();
   }
-  parts_->loader.emplace(parts_->training, parts_->options);
-  std::string sizes = c10::str(parts_->training->size(), " samples");
-  for (const auto& [name, dataset] : parts_->held_out) {
+  impl_->loader.emplace(impl_->training, impl_->options);
+  std::string sizes = c10::str(impl_->training->size(), " samples");
+  for (const auto& [name, dataset] : impl_->held_out) {
     sizes += c10::str(", ", dataset->size(), " held out", name.empty() ? "" : " as ", name);
-    parts_->held_out_data += (parts_->held_out_data.empty() ? "" : ", ") + dataset->fingerprint();
+    impl_->held_out_data += (impl_->held_out_data.empty() ? "" : ", ") + dataset->fingerprint();
   }
   info(sizes);
-  if (parts_->is_trained) return;
-  parts_->warn_of_lost_digits(*this);
-  parts_->refuse_lone_sample(*this);
-  parts_->read_held_out(run);
+  if (impl_->is_trained) return;
+  impl_->warn_of_lost_digits(*this);
+  impl_->refuse_lone_sample(*this);
+  impl_->read_held_out(run);
 }
 
 // A sample that cannot be read is found before the first step.
-void SupervisedTask::Parts::read_held_out(const Run& run) const {
+void SupervisedTask::Impl::read_held_out(const Run& run) const {
   for (const auto& [name, dataset] : held_out) {
     DataLoader each(dataset, in_order());
     for (auto left = each.batches_per_epoch(); left > 0 && !run.is_stopping(); --left) each.next();
@@ -207,7 +207,7 @@ constexpr const char *lone_sample = "more than 1 value per channel",
                          "another batch_size, or larger micro-batches";
 
 // Batch normalisation has no variance of one value: the last batch of an epoch would end the run.
-void SupervisedTask::Parts::refuse_lone_sample(SupervisedTask& task) const {
+void SupervisedTask::Impl::refuse_lone_sample(SupervisedTask& task) const {
   const auto samples = training->size(), size = options.batch_size;
   const bool has_one = size == 1 || (samples % size == 1 && !options.drop_last);
   const auto buffers = model->named_buffers();
@@ -235,11 +235,11 @@ void SupervisedTask::Parts::refuse_lone_sample(SupervisedTask& task) const {
 }
 
 Batch SupervisedTask::next() {
-  if (!parts_->loader) refuse(id() + ": a trained model was loaded without its data, and cannot be trained");
-  return parts_->next_of(*parts_->loader);
+  if (!impl_->loader) refuse(id() + ": a trained model was loaded without its data, and cannot be trained");
+  return impl_->next_of(*impl_->loader);
 }
 
-Batch SupervisedTask::Parts::next_of(DataLoader& from) {
+Batch SupervisedTask::Impl::next_of(DataLoader& from) {
   try {
     return from.next();
   } catch (...) {
@@ -249,27 +249,27 @@ Batch SupervisedTask::Parts::next_of(DataLoader& from) {
 }
 
 std::int64_t SupervisedTask::batches_per_epoch() const {
-  return parts_->loader ? parts_->loader->batches_per_epoch() : 1;
+  return impl_->loader ? impl_->loader->batches_per_epoch() : 1;
 }
 
 std::string SupervisedTask::where(std::int64_t index) const {
-  return parts_->training ? parts_->training->where(index) : Task::where(index);
+  return impl_->training ? impl_->training->where(index) : Task::where(index);
 }
 
 std::optional<std::vector<Measure>> SupervisedTask::measures() const {
-  if (!parts_->reads_data) return std::nullopt;  // a trained model is used, and nothing is judged
+  if (!impl_->reads_data) return std::nullopt;  // a trained model is used, and nothing is judged
   std::vector<Measure> all;
-  for (const auto& [name, dataset] : parts_->held_out) {
+  for (const auto& [name, dataset] : impl_->held_out) {
     const auto prefix = name.empty() ? "" : name + "_";
     all.push_back({all.empty() ? "validation_loss" : prefix + "loss", Better::lower});
-    for (const auto& metric : parts_->metrics) all.push_back({prefix + metric->name(), metric->better()});
+    for (const auto& metric : impl_->metrics) all.push_back({prefix + metric->name(), metric->better()});
   }
   return all;
 }
 
 torch::Tensor SupervisedTask::forward(const Batch& batch) {
-  if (parts_->keeps_inputs) return parts_->forward(batch);
-  const auto parameters = parts_->model->parameters();
+  if (impl_->keeps_inputs) return impl_->forward(batch);
+  const auto parameters = impl_->model->parameters();
   const auto first = std::ranges::find_if(parameters, [](const auto& tensor) { return tensor.is_floating_point(); });
   const auto dtype = first == parameters.end() ? torch::kFloat32 : first->scalar_type();
   const auto needs_other = [&](const torch::Tensor& tensor) {
@@ -278,21 +278,21 @@ torch::Tensor SupervisedTask::forward(const Batch& batch) {
   Batch inputs = batch;
   for (std::size_t i = 0; i < inputs.tensors.size(); ++i) {
     auto& tensor = inputs.tensors[i];
-    if (i != parts_->target && needs_other(tensor)) tensor = tensor.to(dtype);
+    if (i != impl_->target && needs_other(tensor)) tensor = tensor.to(dtype);
   }
-  return parts_->forward(inputs);
+  return impl_->forward(inputs);
 }
 
 torch::Tensor SupervisedTask::loss(const Batch& micro_batch) {
   const auto loss = [&] {
     try {
-      return parts_->loss_of(forward(micro_batch), micro_batch);
+      return impl_->loss_of(forward(micro_batch), micro_batch);
     } catch (const std::exception& error) {  // TorchScript has its own
       if (std::string_view(error.what()).find(lone_sample) == std::string_view::npos) throw;
       refuse(id() + ": " + lone_remedy);
     }
   }();
-  if (parts_->recompute && !parts_->has_recomputed) {
+  if (impl_->recompute && !impl_->has_recomputed) {
     refuse(id() +
            ": option recompute has no effect, since the model is not a torch::nn::Sequential and calls no "
            "part of itself through recomputed(); leave the option out");
@@ -302,19 +302,19 @@ torch::Tensor SupervisedTask::loss(const Batch& micro_batch) {
 
 torch::Tensor SupervisedTask::validate(Run& run) {
   const auto loss = validate_with(run, [this](const Batch& batch) { return forward(batch); });
-  if (loss.defined() && run.step == run.steps && parts_->target_facts.has("season")) {
-    parts_->warn_of_better(*this, run, loss);
+  if (loss.defined() && run.step == run.steps && impl_->target_facts.has("season")) {
+    impl_->warn_of_better(*this, run, loss);
   }
   return loss;
 }
 
 torch::Tensor SupervisedTask::validate_with(Run& run, const Forward& model, const Watch& watch) {
   torch::Tensor first;
-  for (const auto& [name, dataset] : parts_->held_out) {
-    const auto loss = parts_->validate_on(run, name, dataset, model, watch);
+  for (const auto& [name, dataset] : impl_->held_out) {
+    const auto loss = impl_->validate_on(run, name, dataset, model, watch);
     if (!loss.defined()) return {};
     const auto prefix = name.empty() ? "" : name + "_";
-    for (const auto& metric : parts_->metrics) run.metrics.set((prefix + metric->name()).c_str(), metric->value());
+    for (const auto& metric : impl_->metrics) run.metrics.set((prefix + metric->name()).c_str(), metric->value());
     if (first.defined()) {
       run.metrics.set((prefix + "loss").c_str(), loss);
     } else {
@@ -325,7 +325,7 @@ torch::Tensor SupervisedTask::validate_with(Run& run, const Forward& model, cons
 }
 
 // After the last validation. Its loss is compared with the losses of the forecasts that need no training.
-void SupervisedTask::Parts::warn_of_better(SupervisedTask& task, Run& run, const torch::Tensor& loss) {
+void SupervisedTask::Impl::warn_of_better(SupervisedTask& task, Run& run, const torch::Tensor& loss) {
   std::string best;
   double least = loss.item<double>();
   for (const auto& baseline : task.baselines()) {
@@ -340,8 +340,8 @@ void SupervisedTask::Parts::warn_of_better(SupervisedTask& task, Run& run, const
 
 // The mean loss; undefined where a signal cut it short. Several ranks share the work if all metrics can be put
 // together.
-torch::Tensor SupervisedTask::Parts::validate_on(Run& run, const std::string& name, const DatasetPtr& dataset,
-                                                 const Forward& model, const Watch& watch) {
+torch::Tensor SupervisedTask::Impl::validate_on(Run& run, const std::string& name, const DatasetPtr& dataset,
+                                                const Forward& model, const Watch& watch) {
   auto options = in_order();
   const bool is_shared = options.ranks > 1 && std::ranges::all_of(metrics, [](const auto& metric) {
                            metric->reset();
@@ -367,7 +367,7 @@ torch::Tensor SupervisedTask::Parts::validate_on(Run& run, const std::string& na
 }
 
 // Gathers the results of all ranks, in their order.
-void SupervisedTask::Parts::put_together(Control& control, torch::Tensor& sum, std::int64_t& samples) {
+void SupervisedTask::Impl::put_together(Control& control, torch::Tensor& sum, std::int64_t& samples) {
   State own;
   own.put("sum", sum);
   own.put("samples", samples);
@@ -384,12 +384,12 @@ void SupervisedTask::Parts::put_together(Control& control, torch::Tensor& sum, s
 
 State SupervisedTask::save() const {
   State state;
-  if (parts_->loader) {
-    state = parts_->loader->state_dict();
-    state.put("held_out", parts_->held_out_data);
-    if (!parts_->unreadable.empty()) state.put("unreadable", parts_->unreadable);
+  if (impl_->loader) {
+    state = impl_->loader->state_dict();
+    state.put("held_out", impl_->held_out_data);
+    if (!impl_->unreadable.empty()) state.put("unreadable", impl_->unreadable);
   }
-  state.put("learned", parts_->learned);
+  state.put("learned", impl_->learned);
   return state;
 }
 
@@ -406,7 +406,7 @@ std::string given_files(const State& learned) {
 // A sample that could not be read has ended the run that was saved, so other bytes of the data are its remedy.
 void SupervisedTask::load(const State& state) {
   auto wanted = state;
-  const auto own = parts_->loader->state_dict();
+  const auto own = impl_->loader->state_dict();
   const bool has_same_size = state.integer("size") == own.integer("size");
   const bool is_mended = state.has("unreadable") && has_same_size, allows = state.has("allow_inexact");
   const auto compare = [&](const std::string& what, const std::string& before, const std::string& now) {
@@ -417,9 +417,9 @@ void SupervisedTask::load(const State& state) {
     refuse(id() + ": " + difference +
            "; give the same files, give --allow-inexact to resume all the same, or start a new run");
   };
-  compare("the files of the model", given_files(state.part("learned")), given_files(parts_->learned));
+  compare("the files of the model", given_files(state.part("learned")), given_files(impl_->learned));
   compare("the data", state.text("data"), own.text("data"));
-  compare("the held-out data", state.text("held_out"), parts_->held_out_data);
+  compare("the held-out data", state.text("held_out"), impl_->held_out_data);
   if (is_mended || allows) wanted.put("data", own.text("data"));
   if (allows) {
     for (const char* entry : {"size", "seed", "order"}) wanted.put(entry, own.integer(entry));
@@ -428,19 +428,19 @@ void SupervisedTask::load(const State& state) {
       wanted.put("epoch", state.integer("epoch") + 1);
     }
   }
-  parts_->loader->load_state_dict(wanted);
+  impl_->loader->load_state_dict(wanted);
 }
 
 std::int64_t SupervisedTask::batch_size() const {
-  return parts_->options.batch_size;
+  return impl_->options.batch_size;
 }
 
 DataLoader SupervisedTask::loader_of(const DatasetPtr& dataset) const {
-  return DataLoader(dataset, parts_->in_order());
+  return DataLoader(dataset, impl_->in_order());
 }
 
 // Keeps dtypes and shapes of a sample's inputs, as tensors of 0 samples.
-void SupervisedTask::Parts::note_example() {
+void SupervisedTask::Impl::note_example() {
   const auto batch = first_samples(1);
   for (std::size_t i = 0; i < batch.tensors.size(); ++i) {
     learned.put(c10::str("example/", i), batch.tensors[i].narrow(0, 0, 0).clone());
@@ -448,7 +448,7 @@ void SupervisedTask::Parts::note_example() {
 }
 
 // float64 inputs become float32, unless the model has another dtype or takes them as they are.
-void SupervisedTask::Parts::warn_of_lost_digits(SupervisedTask& task) const {
+void SupervisedTask::Impl::warn_of_lost_digits(SupervisedTask& task) const {
   constexpr std::int64_t most = 256;
   const auto parameters = model->parameters();
   const auto is_wide = [](const torch::Tensor& tensor) { return tensor.scalar_type() == torch::kFloat64; };
@@ -473,7 +473,7 @@ void SupervisedTask::Parts::warn_of_lost_digits(SupervisedTask& task) const {
   }
 }
 
-Batch SupervisedTask::Parts::first_samples(std::int64_t samples) const {
+Batch SupervisedTask::Impl::first_samples(std::int64_t samples) const {
   std::vector<Sample> some;
   for (std::int64_t i = 0; i < samples; ++i) {
     const auto index = i % training->size();
@@ -488,10 +488,10 @@ Batch SupervisedTask::Parts::first_samples(std::int64_t samples) const {
 }
 
 Batch SupervisedTask::example(std::int64_t samples) const {
-  if (parts_->training) return parts_->first_samples(samples);
+  if (impl_->training) return impl_->first_samples(samples);
   Batch batch;
   batch.samples = samples;
-  const auto shapes = parts_->learned.part("example");
+  const auto shapes = impl_->learned.part("example");
   for (std::size_t i = 0; shapes.has(std::to_string(i)); ++i) {
     const auto shape = shapes.tensor(std::to_string(i));
     auto sizes = shape.sizes().vec();

@@ -32,7 +32,7 @@ TEST_CASE("ddp: several ranks train as one process does") {
        {"precision.use=fp16", "scaler={use=\"dynamic\",init_scale=1e9,growth_interval=3}"},
        2e-3},
       {"bf16 weights with float32 masters", {"precision={use=\"bf16\",level=\"O2\"}"}, 2e-2},
-      {"gradients that travel in bf16", {"distributed.compress=bf16"}, 2e-2},
+      {"gradients that are sent in bf16", {"distributed.compress=bf16"}, 2e-2},
       {"small buckets", {"distributed.bucket=1KB"}, 1e-6},
       {"connections in the place of shared memory", {"distributed.shared_memory=false"}, 1e-6, 4},
   };

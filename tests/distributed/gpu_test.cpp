@@ -1,4 +1,4 @@
-// Ranks that train on GPUs. With one GPU all ranks share it, so their gradients travel without NCCL.
+// Ranks that train on GPUs. With one GPU all ranks share it, so their gradients are summed without NCCL.
 #include <ATen/Context.h>
 #include <doctest/doctest.h>
 #include <torch/types.h>

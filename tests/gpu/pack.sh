@@ -33,5 +33,5 @@ cp "$source"/tests/gpu/run.sh "$source"/tests/gpu/run.py "$source"/tests/gpu/par
 git -C "$source" describe --always --dirty --tags >"$out/VERSION" 2>/dev/null || echo unknown >"$out/VERSION"
 
 size=$(du -sb "$out" | cut -f 1)
-[ "$size" -le "$most" ] || { echo "the pack has $size bytes, and $most at most may travel"; exit 1; }
+[ "$size" -le "$most" ] || { echo "the pack has $size bytes, and $most at most may be sent"; exit 1; }
 echo "$out: $((size / 1048576)) MiB; there: sh run.sh"

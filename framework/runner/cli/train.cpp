@@ -74,8 +74,8 @@ std::string command_of(const po::variables_map& given, const std::vector<std::st
   return command;
 }
 
-// The settings with which the courses of callbacks follow more steps than were planned: those that have an option
-// `replan`, and keep their course else. --set reaches the first of several with one name.
+// The settings with which the schedules of callbacks follow more steps than were planned: those that have an option
+// `replan`, and keep their plan else. --set reaches the first of several with one name.
 std::string replanned(const Wiring& wiring) {
   std::string text;
   for (const auto& callback : wiring.callbacks) {

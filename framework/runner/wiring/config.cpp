@@ -11,7 +11,7 @@
 #include <sstream>
 
 #include "common/toml_depth.h"
-#include "core/own_words.h"
+#include "core/reworded_error.h"
 #include "references.h"
 #include "wiring.h"
 
@@ -41,7 +41,7 @@ toml::table parse(const std::string& text, const std::string& file) {
   } catch (const toml::parse_error& error) {
     const auto line = error.source().begin.line;
     const bool is_other = !file.ends_with(".toml") && !file.empty();
-    refuse(file + (line != 0 ? ":" + std::to_string(line) + ": " : ": ") + own_words(std::string(error.description())) +
+    refuse(file + (line != 0 ? ":" + std::to_string(line) + ": " : ": ") + reworded_error(std::string(error.description())) +
            (is_other ? "; if it is data, `vernier new toml " + file + "` writes a TOML file for it" : ""));
   }
 }

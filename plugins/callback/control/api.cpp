@@ -13,7 +13,7 @@ Json page_parameters(std::int64_t limit) {
           parameter("limit", "query", "entries at most", whole(1, limit))};
 }
 
-HttpRoute run_route(const ApiOf& of) {
+HttpRoute run_route(const ApiContext& api) {
   return {.path = "/v1/run",
           .id = "get_run",
           .summary = "Name, state and step of the run",
@@ -25,30 +25,30 @@ HttpRoute run_route(const ApiOf& of) {
                                {"version", text},
                                {"learning_rate_factor", {{"type", "number"}}},
                                {"time", real}}),
-          .answer = [&view = of.view](const HttpCall&) { return json_response(view.run()); }};
+          .answer = [&view = api.view](const HttpCall&) { return json_response(view.run()); }};
 }
 
-HttpRoute metrics_route(const ApiOf& of) {
+HttpRoute metrics_route(const ApiContext& api) {
   return {.path = "/v1/metrics",
           .id = "list_metrics",
           .summary = "The newest value of each metric",
           .result = list_of(
               "metrics",
               object_of({{"name", text}, {"step", integer}, {"value", real}, {"unit", text}, {"meaning", text}})),
-          .answer = [&view = of.view](const HttpCall&) { return json_response(view.metrics()); }};
+          .answer = [&view = api.view](const HttpCall&) { return json_response(view.metrics()); }};
 }
 
-HttpRoute history_route(const ApiOf& of) {
+HttpRoute history_route(const ApiContext& api) {
   return {.path = "/v1/history",
           .id = "get_history",
           .summary =
-              "The course of a metric since this process began: parts of equally many steps, each as [first step, "
+              "The history of a metric since this process began: parts of equally many steps, each as [first step, "
               "lowest, highest]",
           .parameters = {parameter("metric", "query", "its name, \"loss\"", text, true),
                          parameter("points", "query", "parts at most", whole(2, vernier::History::most))},
           .result = history_of(),
           .other_results = {{"404", "No step has had this metric."}},
-          .answer = [&view = of.view](const HttpCall& call) {
+          .answer = [&view = api.view](const HttpCall& call) {
             const auto metric = call.parameters.find("metric");
             if (metric == call.parameters.end()) throw HttpRefused{422, "metric is needed: ?metric=loss"};
             const auto history = view.history(metric->second, call.integer("points", 512, 2, vernier::History::most));
@@ -57,30 +57,30 @@ HttpRoute history_route(const ApiOf& of) {
           }};
 }
 
-HttpRoute notices_route(const ApiOf& of) {
+HttpRoute notices_route(const ApiContext& api) {
   return {.path = "/v1/notices",
           .id = "list_notices",
           .summary = "What was out of the ordinary, the oldest first",
           .parameters = page_parameters(View::most_notices),
           .result = list_of("notices", object_of({{"id", integer}, {"step", integer}, {"name", text}, {"text", text}}),
                             {{"last", integer}}),
-          .answer = [&view = of.view](const HttpCall& call) {
+          .answer = [&view = api.view](const HttpCall& call) {
             return json_response(
                 view.notices(call.integer("after", 0, 0, most), call.integer("limit", 100, 1, View::most_notices)));
           }};
 }
 
-HttpRoute configuration_route(const ApiOf& of) {
+HttpRoute configuration_route(const ApiContext& api) {
   return {.path = "/v1/configuration",
           .id = "get_configuration",
           .summary = "The merged configuration with which the run was started, as TOML",
           .result = object_of({{"toml", text}}),
-          .answer = [toml = of.configuration](const HttpCall&) {
+          .answer = [toml = api.configuration](const HttpCall&) {
             return json_response({{"toml", toml}});
           }};
 }
 
-HttpRoute memory_route(const ApiOf& of) {
+HttpRoute memory_route(const ApiContext& api) {
   const Json both = object_of({{"now", {{"type", {"integer", "null"}}}}, {"peak", {{"type", {"integer", "null"}}}}});
   return {.path = "/v1/memory",
           .id = "get_memory",
@@ -92,10 +92,10 @@ HttpRoute memory_route(const ApiOf& of) {
                                {"device_total", integer},
                                {"device_free", integer},
                                {"tensors", both}}),
-          .answer = [device = of.device](const HttpCall&) { return json_response(View::memory(device)); }};
+          .answer = [device = api.device](const HttpCall&) { return json_response(View::memory(device)); }};
 }
 
-HttpRoute ask_route(const ApiOf& of) {
+HttpRoute ask_route(const ApiContext& api) {
   return {.method = "POST",
           .path = "/v1/commands",
           .scope = Scope::control,
@@ -107,7 +107,7 @@ HttpRoute ask_route(const ApiOf& of) {
                             {"409", "The run takes no commands, or has ended."},
                             {"503", "Too many commands wait."}},
           .schemas = {{"Option", option_schema()}},
-          .answer = [&board = of.board, why = of.no_commands](const HttpCall& call) {
+          .answer = [&board = api.board, why = api.no_commands](const HttpCall& call) {
             auto command = command_of(call.body);
             if (!why.empty()) throw HttpRefused{409, why};
             const auto id = board.ask(std::move(command), call.who);
@@ -124,26 +124,26 @@ HttpRoute ask_route(const ApiOf& of) {
           }};
 }
 
-HttpRoute commands_route(const ApiOf& of) {
+HttpRoute commands_route(const ApiContext& api) {
   return {.path = "/v1/commands",
           .id = "list_commands",
           .summary = "The commands that this process was given, the oldest first",
           .parameters = page_parameters(Board::most_kept),
           .result = list_of("commands", answered_schema()),
-          .answer = [&board = of.board](const HttpCall& call) {
+          .answer = [&board = api.board](const HttpCall& call) {
             return json_response({{"commands", board.list(call.integer("after", 0, 0, most),
                                                           call.integer("limit", 100, 1, Board::most_kept))}});
           }};
 }
 
-HttpRoute command_route(const ApiOf& of) {
+HttpRoute command_route(const ApiContext& api) {
   return {.path = "/v1/commands/{id}",
           .id = "get_command",
           .summary = "A command, and what became of it",
           .parameters = {parameter("id", "path", "its number", whole(1, most), true)},
           .result = answered_schema(),
           .other_results = {{"404", "There is no such command."}},
-          .answer = [&board = of.board](const HttpCall& call) {
+          .answer = [&board = api.board](const HttpCall& call) {
             const auto found = board.find(call.integer("id", 0, 1, most));
             if (!found) throw HttpRefused{404, "this process has no such command; see commands.jsonl for older ones"};
             return json_response(*found);
@@ -152,18 +152,18 @@ HttpRoute command_route(const ApiOf& of) {
 
 }  // namespace
 
-std::vector<HttpRoute> routes(const ApiOf& of) {
+std::vector<HttpRoute> routes(const ApiContext& api) {
   std::vector<HttpRoute> all = {
-      run_route(of),
-      metrics_route(of),
-      history_route(of),
-      notices_route(of),
-      configuration_route(of),
-      memory_route(of),
-      events_route(of.view.events(), "Server-sent events: step, validation, notice, command, state, gap"),
-      ask_route(of),
-      commands_route(of),
-      command_route(of)};
+      run_route(api),
+      metrics_route(api),
+      history_route(api),
+      notices_route(api),
+      configuration_route(api),
+      memory_route(api),
+      events_route(api.view.events(), "Server-sent events: step, validation, notice, command, state, gap"),
+      ask_route(api),
+      commands_route(api),
+      command_route(api)};
   for (auto& page : page_routes()) all.push_back(std::move(page));
   return all;
 }

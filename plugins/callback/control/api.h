@@ -9,7 +9,7 @@
 
 namespace control {
 
-struct ApiOf {
+struct ApiContext {
   View& view;
   Board& board;
   std::string configuration;  // TOML
@@ -18,7 +18,7 @@ struct ApiOf {
 };
 
 // Called on the server's thread.
-std::vector<vernier::HttpRoute> routes(const ApiOf& of);
+std::vector<vernier::HttpRoute> routes(const ApiContext& api);
 std::vector<vernier::HttpRoute> page_routes();  // the files of page/, which CMake puts into page.cpp.in
 
 }  // namespace control

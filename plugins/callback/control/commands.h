@@ -25,7 +25,7 @@ struct Command {
   vernier::Json body;     // as it was sent
   vernier::Table tables;  // the same, as Control::swap() takes it
 
-  // Commands that change the course of the run are repeated when it is resumed or replayed.
+  // Commands that change the training are repeated when it is resumed or replayed.
   bool steers() const { return name != "pause" && name != "resume" && name != "save"; }
 };
 

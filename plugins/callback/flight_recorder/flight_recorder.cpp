@@ -25,7 +25,7 @@
 #include <cmath>
 #include <optional>
 
-#include "looks.h"
+#include "inspection.h"
 #include "ring.h"
 
 namespace {

@@ -1,7 +1,7 @@
 // flight_recorder: samples of the layers' ranges.
 #include "ring.h"
 
-#include "looks.h"
+#include "inspection.h"
 
 namespace recorder {
 

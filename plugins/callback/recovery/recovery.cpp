@@ -93,7 +93,7 @@ class Recovery final : public vernier::Callback {
  public:
   explicit Recovery(vernier::Options& options)
       : non_finite_(options, "non_finite", {"skip"}, "actions where loss, gradients or weights are not finite", true),
-        spike_(options, "spike", {}, "actions where loss or gradient norm are far over their own course", true),
+        spike_(options, "spike", {}, "actions where loss or gradient norm are far above their recent values", true),
         skips_in_a_row_(options, "skips_in_a_row", {"stop"}, "actions after so many `skips`", false),
         calm_(options.get("calm_steps", 100, "updates applied without trouble until actions are counted anew",
                           at_least(1))),

@@ -5,13 +5,13 @@
 //   warmup_steps = 0     applied updates from 1/(warmup_steps + 1) of the rate to the full rate; all but one_cycle
 //   decay_steps = 0      applied updates, warm-up included, until final_factor is reached; 0: all that are planned
 //   final_factor = 0.0   of the learning rate, where the decay ends
-//   start_factor = 1.0   linear: of the learning rate, where the course begins
+//   start_factor = 1.0   linear: of the learning rate, where the schedule begins
 //   power = 1.0          polynomial
 //   gamma = 0.1          step, multi_step: what each step multiplies by; exponential: each update, must be given there
 //   every = 0            step: applied updates between two steps; must be given
 //   milestones = []      multi_step: applied updates before each step, warm-up included; must be given
 //   timescale = 0        inverse_sqrt: 1 / sqrt(1 + updates / timescale); 0: warmup_steps, or 10000 if there are none
-//   cooldown_steps = 0   warmup_stable_decay: applied updates of the decay, the last ones; 0: a tenth of the course
+//   cooldown_steps = 0   warmup_stable_decay: applied updates of the decay, the last ones; 0: a tenth of the schedule
 //   shape = "cosine"     warmup_stable_decay, one_cycle: linear | cosine | sqrt (only of the decay: 1 - sqrt)
 //   period = 0           cosine_restarts: applied updates of the first period; must be given
 //   multiplier = 1       cosine_restarts: each period is so many times as long as the one before
@@ -25,8 +25,8 @@
 //   cooldown = 0         validations after a reduction that do not count
 //   min_factor = 0.0     of the learning rate, below which it is not lowered
 //   replan = false       a run that is resumed with other steps goes on as if these had been planned from the start; if
-//                        false, it keeps the course that it began with
-//   phase = []           several courses in sequence: [[callback.phase]] tables, each with `updates`, and with a kind
+//                        false, it keeps the schedule that it began with
+//   phase = []           several schedules in sequence: [[callback.phase]] tables, each with `updates`, and with a kind
 //                        and its options instead of those of [[callback]]
 // A phase has these; its options count from its beginning, and what is planned is its length:
 //   phase.updates = 0    applied updates of the phase; 0, only in the last: all that are left
@@ -39,29 +39,29 @@
 // Haegele et al., NeurIPS 2024 (warmup_stable_decay).
 #include <vernier/sdk.h>
 
-#include "courses.h"
 #include "plateau.h"
+#include "schedule_options.h"
 
 namespace {
 
-using vernier::Course;
+using vernier::LearningRateSchedule;
 using vernier::Options;
 using vernier::Run;
 
 struct Phase {
-  Course course;
+  LearningRateSchedule schedule;
   std::int64_t updates = 0;  // 0: all that are left
 };
 
 class Schedule final : public vernier::Callback {
  public:
-  explicit Schedule(Options& options) : course_(read_course(options)), plateau_(options) {
-    options.tables("phase", "several courses in sequence, each with `updates`, a kind and its options",
+  explicit Schedule(Options& options) : schedule_(read_schedule(options)), plateau_(options) {
+    options.tables("phase", "several schedules in sequence, each with `updates`, a kind and its options",
                    [this](Options& one) { read_phase(one); });
     replan_ = options.get("replan", false, "resumed with other steps: as if these had been planned from the start");
     options.resumable("replan");
     options_ = options;
-    options.given("phase") ? refuse_beside_phases(options) : refuse_contradictions(options, course_, false);
+    options.given("phase") ? refuse_beside_phases(options) : refuse_contradictions(options, schedule_, false);
   }
 
   void attach(vernier::Bus& bus) override {
@@ -101,7 +101,7 @@ class Schedule final : public vernier::Callback {
   }
 
  private:
-  bool is_plateau() const { return phases_.empty() && course_.kind == "plateau"; }
+  bool is_plateau() const { return phases_.empty() && schedule_.kind == "plateau"; }
 
   void read_phase(Options& one) {
     if (!phases_.empty() && phases_.back().updates == 0) {
@@ -109,29 +109,29 @@ class Schedule final : public vernier::Callback {
     }
     const auto updates =
         one.get("updates", 0, "applied updates of the phase; 0: all that are left", vernier::at_least(0));
-    phases_.push_back({read_course(one), updates});
-    refuse_contradictions(one, phases_.back().course, true);
+    phases_.push_back({read_schedule(one), updates});
+    refuse_contradictions(one, phases_.back().schedule, true);
   }
 
   // Refuses a warm-up or a phase that the run is too short for.
   void refuse_beyond_end(const Run& run) const {
     if (run.steps == 0) return;
-    const auto refuse_warmup = [&](const Course& course, std::int64_t updates) {
-      if (course.warmup_steps <= updates) return;
+    const auto refuse_warmup = [&](const LearningRateSchedule& schedule, std::int64_t updates) {
+      if (schedule.warmup_steps <= updates) return;
       options_.refuse("warmup_steps",
-                      c10::str("is ", course.warmup_steps, ", and the ", phases_.empty() ? "run" : "phase", " has ",
+                      c10::str("is ", schedule.warmup_steps, ", and the ", phases_.empty() ? "run" : "phase", " has ",
                                updates, " updates; lower it, or train longer"));
     };
-    if (phases_.empty()) refuse_warmup(course_, run.steps);
+    if (phases_.empty()) refuse_warmup(schedule_, run.steps);
     std::int64_t begin = 0;
     for (std::size_t i = 0; i < phases_.size(); ++i) {
-      const auto& [course, updates] = phases_[i];
+      const auto& [schedule, updates] = phases_[i];
       if (begin >= run.steps) {
         options_.refuse("phase",
                         c10::str("has a ", i + 1, ". one that begins after ", begin, " updates, and the run has ",
                                  run.steps, " steps; shorten those before it, or train longer"));
       }
-      refuse_warmup(course, updates != 0 ? updates : run.steps - begin);
+      refuse_warmup(schedule, updates != 0 ? updates : run.steps - begin);
       begin += updates;
     }
   }
@@ -146,8 +146,8 @@ class Schedule final : public vernier::Callback {
       if (replan_) {
         warn(from, ": the learning rate goes from ", before, " to ", other, " times the optimizer's");
       } else {
-        warn(from, ": the course of ", planned_, " is kept, and the learning rate is ", kept, " times the optimizer's",
-             kept == 0 && run.updates >= planned_ ? ", so nothing more is learned" : "",
+        warn(from, ": the schedule of ", planned_, " is kept, and the learning rate is ", kept,
+             " times the optimizer's", kept == 0 && run.updates >= planned_ ? ", so nothing more is learned" : "",
              "; --set callback.schedule.replan=true goes to ", other, " times, as if ", run.steps, " had been planned");
       }
     }
@@ -157,25 +157,25 @@ class Schedule final : public vernier::Callback {
 
   // done: applied updates. planned: the run's steps.
   double factor(std::int64_t done, std::int64_t planned) const {
-    if (phases_.empty()) return learning_rate_factor(course_, done, planned) * plateau_.factor();
+    if (phases_.empty()) return learning_rate_factor(schedule_, done, planned) * plateau_.factor();
     std::int64_t begin = 0;
     for (const auto& phase : phases_) {
       const bool is_last = &phase == &phases_.back();
       if (is_last || done < begin + phase.updates) {
         const auto length = phase.updates != 0 ? phase.updates : std::max<std::int64_t>(1, planned - begin);
-        return learning_rate_factor(phase.course, done - begin, length);
+        return learning_rate_factor(phase.schedule, done - begin, length);
       }
       begin += phase.updates;
     }
     return 1;
   }
 
-  Course course_;
+  LearningRateSchedule schedule_;
   Plateau plateau_;
   std::vector<Phase> phases_;
   Options options_{"", {}, ""};  // for messages
   bool replan_ = false;
-  std::int64_t planned_ = 0;  // the steps that the course is for, from the first step on
+  std::int64_t planned_ = 0;  // the steps that the schedule is for, from the first step on
   std::int64_t noted_ = 0;    // the other steps that a line was logged about
 };
 

@@ -21,23 +21,23 @@ std::int64_t read_bytes(vernier::Options& options, const char* key, const char* 
 }  // namespace
 
 DataParallel::DataParallel(vernier::Options& options) {
-  meeting_.place = vernier::place_in_environment();
+  rendezvous_.place = vernier::place_in_environment();
   const auto seconds =
       options.get("timeout", 120, "seconds in which a rank must come, and answer", vernier::between(1, 86400));
-  meeting_.timeout = std::chrono::seconds(seconds);
-  auto& place = meeting_.place;
+  rendezvous_.timeout = std::chrono::seconds(seconds);
+  auto& place = rendezvous_.place;
   const auto port =
       options.get("port", 0, "where rank 0 listens; 0: as the launcher says, else 29500", vernier::between(0, 65535));
   const auto address = options.get("address", "", "of the machine with rank 0; empty: as the launcher says");
-  meeting_.interface = options.get("interface", "", "of the network; empty: the one that leads to rank 0");
+  rendezvous_.interface = options.get("interface", "", "of the network; empty: the one that leads to rank 0");
   const auto compress = options.choose("compress", "none", {"none", "bf16", "fp16"},
-                                       "the dtype in which float32 gradients travel and are summed");
+                                       "the dtype in which float32 gradients are sent and summed");
   std::optional<torch::ScalarType> sent_as;
   if (compress != "none") sent_as = compress == "bf16" ? torch::kBFloat16 : torch::kHalf;
   bucket_ =
       read_bytes(options, "bucket", "8MB", "gradients that are smaller are summed together in pieces of this size");
   overlap_ = options.get("overlap", false, "sum gradients while backward computes others; for slow networks");
-  meeting_.shares_memory =
+  rendezvous_.shares_memory =
       options.get("shared_memory", true, "ranks of one machine sum through memory that they share");
   sums_.emplace(bucket_, sent_as);
   if (port != 0) place.port = port;
@@ -81,13 +81,13 @@ vernier::Contradiction DataParallel::contradicts(const vernier::Plugin& other, c
 }
 
 void DataParallel::prepare(Run& run) {
-  const auto& place = meeting_.place;
+  const auto& place = rendezvous_.place;
   if (place.ranks == 1) {
     if (place.launcher.empty()) info("this process trains alone; `vernier launch -n 2 …` starts several");
     return;
   }
-  meeting_.device = run.device;
-  group_ = Group::meet(meeting_, [&run] { return run.is_stopping(); });
+  rendezvous_.device = run.device;
+  group_ = Group::join(rendezvous_, [&run] { return run.is_stopping(); });
   if (group_ == nullptr || place.rank != 0) return;
   info(place.ranks, " ranks train together");
   if (const auto& why = group_->why_without_nccl(); !why.empty()) {

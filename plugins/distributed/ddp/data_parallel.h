@@ -19,8 +19,8 @@ class DataParallel : public vernier::Distributed {
  public:
   explicit DataParallel(vernier::Options& options);
 
-  std::int64_t rank() const override { return meeting_.place.rank; }
-  std::int64_t ranks() const override { return meeting_.place.ranks; }
+  std::int64_t rank() const override { return rendezvous_.place.rank; }
+  std::int64_t ranks() const override { return rendezvous_.place.ranks; }
 
   void attach(vernier::Bus& bus) override;
   vernier::Contradiction contradicts(const vernier::Plugin& other, const vernier::Bus& bus) const override;
@@ -35,7 +35,7 @@ class DataParallel : public vernier::Distributed {
   }
 
  private:
-  Meeting meeting_;
+  Rendezvous rendezvous_;
   std::int64_t bucket_ = 0;
   bool overlap_ = false;
   std::int64_t samples_ = 0;  // of the batch's micro-batches so far

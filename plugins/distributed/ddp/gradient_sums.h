@@ -17,7 +17,7 @@ namespace ddp {
 // Main thread only.
 class GradientSums {
  public:
-  // bucket_bytes: gradients with fewer bytes travel together. sent_as: the dtype of float32 ones on the way.
+  // bucket_bytes: gradients with fewer bytes are sent together. sent_as: the dtype of float32 ones on the way.
   GradientSums(std::int64_t bucket_bytes, std::optional<torch::ScalarType> sent_as)
       : bucket_bytes_(bucket_bytes), sent_as_(sent_as) {}
   ~GradientSums();

@@ -11,11 +11,11 @@
 #include <thread>
 #include <utility>
 
-#include "lifeline.h"
+#include "broadcast_buckets.h"
+#include "heartbeat.h"
 #include "nccl_library.h"
-#include "parcels.h"
-#include "patient_store.h"
 #include "shared_sums.h"
+#include "timeout_store.h"
 
 namespace ddp {
 
@@ -27,23 +27,24 @@ using Milliseconds = std::chrono::milliseconds;
 using Backend = c10::intrusive_ptr<c10d::Backend>;
 
 constexpr Milliseconds rank_0_leaves_last{5000};            // or after the timeout, if that is shorter
-constexpr std::chrono::microseconds between_questions{50};  // to a GPU
+constexpr std::chrono::microseconds gpu_poll_interval{50};  // between two queries of a GPU
 
-Backend open_gloo(const Store& store, const Meeting& meeting) {
+Backend open_gloo(const Store& store, const Rendezvous& rendezvous) {
   using c10d::ProcessGroupGloo;
-  const auto& place = meeting.place;
-  const auto options = ProcessGroupGloo::Options::create_default(meeting.timeout);
+  const auto& place = rendezvous.place;
+  const auto options = ProcessGroupGloo::Options::create_default(rendezvous.timeout);
   try {
     const auto own_address = [address = place.address, port = place.port] {
       return own_address_towards(address, port);  // which may ask a server of names
     };
-    options->devices = {meeting.interface.empty()
-                            ? ProcessGroupGloo::createDeviceForHostname(within(meeting.timeout, own_address))
-                            : ProcessGroupGloo::createDeviceForInterface(meeting.interface)};
+    options->devices = {rendezvous.interface.empty()
+                            ? ProcessGroupGloo::createDeviceForHostname(within(rendezvous.timeout, own_address))
+                            : ProcessGroupGloo::createDeviceForInterface(rendezvous.interface)};
   } catch (...) {
-    vernier::refuse("the network of this machine cannot be used" +
-                    (meeting.interface.empty() ? "" : " by [distributed] interface = \"" + meeting.interface + "\"") +
-                    ": " + reason());
+    vernier::refuse(
+        "the network of this machine cannot be used" +
+        (rendezvous.interface.empty() ? "" : " by [distributed] interface = \"" + rendezvous.interface + "\"") + ": " +
+        reason());
   }
   return c10::make_intrusive<ProcessGroupGloo>(store, static_cast<int>(place.rank), static_cast<int>(place.ranks),
                                                options);
@@ -53,19 +54,19 @@ bool is_completed(c10d::Work& collective, Milliseconds most) {
   const auto end = Clock::now() + most;
   while (!collective.isCompleted()) {
     if (Clock::now() > end) return false;
-    std::this_thread::sleep_for(between_questions);
+    std::this_thread::sleep_for(gpu_poll_interval);
   }
   return true;
 }
 
 // Empty unless all ranks can share memory.
-std::unique_ptr<SharedSums> open_shared_sums(c10d::Store& store, const Meeting& meeting) {
-  const auto& place = meeting.place;
+std::unique_ptr<SharedSums> open_shared_sums(c10d::Store& store, const Rendezvous& rendezvous) {
+  const auto& place = rendezvous.place;
   const std::string name = "shared memory", can = "can share memory";
   std::unique_ptr<SharedSums> sums;
   try {
-    if (!meeting.shares_memory) throw Error("not wanted");
-    sums = std::make_unique<SharedSums>(place, place.rank == 0 ? "" : store.get_to_str(name), meeting.timeout);
+    if (!rendezvous.shares_memory) throw Error("not wanted");
+    sums = std::make_unique<SharedSums>(place, place.rank == 0 ? "" : store.get_to_str(name), rendezvous.timeout);
   } catch (const Error&) {  // another machine
   }
   if (place.rank == 0) store.set(name, sums ? sums->name() : "");
@@ -74,15 +75,15 @@ std::unique_ptr<SharedSums> open_shared_sums(c10d::Store& store, const Meeting& 
 }
 
 // Empty unless each rank has a GPU of its own and can open NCCL; `why` says what is missing then, if any has a GPU.
-Backend open_nccl(const Store& store, const Meeting& meeting, std::string& why) {
-  const auto& place = meeting.place;
+Backend open_nccl(const Store& store, const Rendezvous& rendezvous, std::string& why) {
+  const auto& place = rendezvous.place;
   const std::string refusal = "no: ", no_gpu = refusal + "a rank trains on the CPU";
   const NcclLibrary* library = nullptr;
   std::string own = no_gpu;
   try {
-    if (!meeting.device.is_cpu()) {
+    if (!rendezvous.device.is_cpu()) {
       library = &open_nccl_library(nccl_file());
-      own = machine() + " " + library->bus_id(meeting.device.index());
+      own = machine() + " " + library->bus_id(rendezvous.device.index());
     }
   } catch (...) {
     own = refusal + reason();
@@ -99,28 +100,29 @@ Backend open_nccl(const Store& store, const Meeting& meeting, std::string& why) 
     }
   }
   if (!why.empty()) return {};
-  if (!meeting.interface.empty()) ::setenv("NCCL_SOCKET_IFNAME", ("=" + meeting.interface).c_str(), /*overwrite=*/0);
+  if (!rendezvous.interface.empty())
+    ::setenv("NCCL_SOCKET_IFNAME", ("=" + rendezvous.interface).c_str(), /*overwrite=*/0);
   // Who waits gives up first, and then looks for the lost rank.
-  return library->open(store, static_cast<int>(place.rank), static_cast<int>(place.ranks), 2 * meeting.timeout);
+  return library->open(store, static_cast<int>(place.rank), static_cast<int>(place.ranks), 2 * rendezvous.timeout);
 }
 
-std::unique_ptr<Lifeline> open_lifeline(c10d::Store& store, const Meeting& meeting) {
-  const std::string name = "lifeline";
-  const auto& place = meeting.place;
+std::unique_ptr<Heartbeat> open_heartbeat(c10d::Store& store, const Rendezvous& rendezvous) {
+  const std::string name = "heartbeat";
+  const auto& place = rendezvous.place;
   const auto port = place.rank == 0 ? 0 : std::stoll(store.get_to_str(name));
-  auto lifeline = std::make_unique<Lifeline>(place, port, meeting.timeout);
-  if (place.rank != 0) return lifeline;
-  store.set(name, std::to_string(lifeline->port()));
-  return lifeline;
+  auto heartbeat = std::make_unique<Heartbeat>(place, port, rendezvous.timeout);
+  if (place.rank != 0) return heartbeat;
+  store.set(name, std::to_string(heartbeat->port()));
+  return heartbeat;
 }
 
 }  // namespace
 
-struct Group::Parts {
+struct Group::Impl {
   vernier::LaunchPlace place;
   Milliseconds timeout{};
   Store store;
-  std::unique_ptr<Lifeline> lifeline;
+  std::unique_ptr<Heartbeat> heartbeat;
   Backend gloo;  // for tensors on the CPU
   Backend nccl;  // for those on a GPU; may be empty
   std::string why_without_nccl;
@@ -144,11 +146,11 @@ struct Group::Parts {
   std::function<void()> wait_later(const char* operation, std::future<void> all);
 };
 
-void Group::Parts::lost(const char* operation, const std::string& why) {
+void Group::Impl::lost(const char* operation, const std::string& why) {
   is_broken = true;
   abort_nccl();  // or the GPU would wait for ever, and this process for the GPU
-  auto ranks = lifeline ? lifeline->lost_ranks() : std::vector<std::int64_t>{};
-  if (!lifeline && !place.launcher_has_store && place.rank != 0) ranks = {0};  // which has the store
+  auto ranks = heartbeat ? heartbeat->lost_ranks() : std::vector<std::int64_t>{};
+  if (!heartbeat && !place.launcher_has_store && place.rank != 0) ranks = {0};  // which has the store
   const auto names = c10::Join(", ", ranks);
   throw Error((ranks.empty()       ? "the connection between the ranks broke"
                : ranks.size() == 1 ? "rank " + names + " is lost"
@@ -157,7 +159,7 @@ void Group::Parts::lost(const char* operation, const std::string& why) {
                        "); start all ranks again with --resume, or run.resume = \"auto\""));
 }
 
-void Group::Parts::abort_nccl() const {
+void Group::Impl::abort_nccl() const {
   try {
     if (nccl) nccl->abort();
   } catch (...) {  // what is wrong with it is known, or the process ends
@@ -165,16 +167,16 @@ void Group::Parts::abort_nccl() const {
 }
 
 // Gloo's own error says more, and what a rank sent before it left may still be on its way: so they have a second.
-void Group::Parts::wait(const std::function<bool(Milliseconds most)>& is_done) const {
-  int broken_looks = 0;
+void Group::Impl::wait(const std::function<bool(Milliseconds most)>& is_done) const {
+  int broken_polls = 0;
   while (!is_done(Milliseconds(200))) {
-    if (lifeline->is_broken() && ++broken_looks > 5) throw Error("it does not answer any more");
+    if (heartbeat->is_broken() && ++broken_polls > 5) throw Error("it does not answer any more");
   }
 }
 
 // NCCL's wait() makes only the current stream wait, and its wait(timeout) aborts the communicator when the time is
 // over. So what runs on a GPU is asked whether it is complete.
-void Group::Parts::wait(c10d::Work& collective, bool is_on_gpu) const {
+void Group::Impl::wait(c10d::Work& collective, bool is_on_gpu) const {
   const auto end = Clock::now() + timeout;
   wait([&collective, is_on_gpu, end](Milliseconds most) {
     if (is_on_gpu && Clock::now() > end) throw Error("it does not answer in time");
@@ -188,7 +190,7 @@ void Group::Parts::wait(c10d::Work& collective, bool is_on_gpu) const {
   collective.wait();  // throws what went wrong
 }
 
-std::function<void()> Group::Parts::wait_later(const char* operation, std::future<void> all) {
+std::function<void()> Group::Impl::wait_later(const char* operation, std::future<void> all) {
   return [this, operation, all = all.share()] {
     watched(operation, [&] {
       wait([&all](Milliseconds most) { return all.wait_for(most) == std::future_status::ready; });
@@ -197,63 +199,63 @@ std::function<void()> Group::Parts::wait_later(const char* operation, std::futur
   };
 }
 
-Group::Group(std::unique_ptr<Parts> parts) : parts_(std::move(parts)) {}
+Group::Group(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 
 Group::~Group() {
-  const auto& place = parts_->place;
-  if (!parts_->is_broken)
-    parts_->abort_nccl();  // its shutdown() would wait for sums that other ranks may not take part in any more
-  if (!parts_->is_broken && place.rank == 0) {
-    parts_->lifeline->wait_until_alone(std::min(rank_0_leaves_last, parts_->timeout));
+  const auto& place = impl_->place;
+  if (!impl_->is_broken)
+    impl_->abort_nccl();  // its shutdown() would wait for sums that other ranks may not take part in any more
+  if (!impl_->is_broken && place.rank == 0) {
+    impl_->heartbeat->wait_until_alone(std::min(rank_0_leaves_last, impl_->timeout));
   }
   // A thread of Gloo's may still wait for a lost rank, until the timeout. It is left behind, as the process ends.
-  if (parts_->is_broken) {
-    (void)parts_->gloo.release();
-    (void)parts_->nccl.release();
+  if (impl_->is_broken) {
+    (void)impl_->gloo.release();
+    (void)impl_->nccl.release();
   }
 }
 
-std::unique_ptr<Group> Group::meet(const Meeting& meeting, const std::function<bool()>& is_stopping) {
+std::unique_ptr<Group> Group::join(const Rendezvous& rendezvous, const std::function<bool()>& is_stopping) {
   quieten_c10d();
-  auto parts = std::make_unique<Parts>();
-  parts->place = meeting.place;
-  parts->timeout = meeting.timeout;
-  parts->store = open_store(meeting);
+  auto impl = std::make_unique<Impl>();
+  impl->place = rendezvous.place;
+  impl->timeout = rendezvous.timeout;
+  impl->store = open_store(rendezvous);
   try {
-    if (!wait_for_all(*parts->store, meeting, is_stopping)) return nullptr;
-  } catch (const StoreIsSilent&) {
-    parts->lost("meeting", reason());
+    if (!wait_for_all(*impl->store, rendezvous, is_stopping)) return nullptr;
+  } catch (const StoreTimeout&) {
+    impl->lost("rendezvous", reason());
   } catch (const Error&) {
     throw;
   } catch (...) {  // rank 0 has left, maybe for the same signal
     if (is_stopping()) return nullptr;
-    parts->lost("meeting", reason());
+    impl->lost("rendezvous", reason());
   }
-  parts->watched("meeting", [&] {
-    parts->lifeline = open_lifeline(*parts->store, meeting);
-    parts->gloo = open_gloo(parts->store, meeting);
-    parts->shared = open_shared_sums(*parts->store, meeting);
-    parts->nccl = open_nccl(parts->store, meeting, parts->why_without_nccl);
+  impl->watched("rendezvous", [&] {
+    impl->heartbeat = open_heartbeat(*impl->store, rendezvous);
+    impl->gloo = open_gloo(impl->store, rendezvous);
+    impl->shared = open_shared_sums(*impl->store, rendezvous);
+    impl->nccl = open_nccl(impl->store, rendezvous, impl->why_without_nccl);
   });
-  return std::unique_ptr<Group>(new Group(std::move(parts)));
+  return std::unique_ptr<Group>(new Group(std::move(impl)));
 }
 
 // One tensor a call: Gloo would add two of a list to each other.
 std::function<void()> Group::sum(const std::vector<torch::Tensor>& tensors) {
   const bool is_on_gpu = !tensors.empty() && !tensors[0].is_cpu();
-  if (is_on_gpu && !parts_->nccl) return sum_copies(tensors);
-  if (!is_on_gpu && parts_->shared) return parts_->wait_later("sum", parts_->shared->sum(tensors));
-  const auto& backend = is_on_gpu ? parts_->nccl : parts_->gloo;
+  if (is_on_gpu && !impl_->nccl) return sum_copies(tensors);
+  if (!is_on_gpu && impl_->shared) return impl_->wait_later("sum", impl_->shared->sum(tensors));
+  const auto& backend = is_on_gpu ? impl_->nccl : impl_->gloo;
   std::vector<c10::intrusive_ptr<c10d::Work>> works;
-  parts_->watched("sum", [&] {
+  impl_->watched("sum", [&] {
     for (const auto& tensor : tensors) {
       std::vector<at::Tensor> one{tensor};
       works.push_back(backend->allreduce(one, c10d::AllreduceOptions()));
     }
   });
-  return [parts = parts_.get(), works = std::move(works), is_on_gpu] {
-    parts->watched("sum", [&] {
-      for (const auto& work : works) parts->wait(*work, is_on_gpu);
+  return [impl = impl_.get(), works = std::move(works), is_on_gpu] {
+    impl->watched("sum", [&] {
+      for (const auto& work : works) impl->wait(*work, is_on_gpu);
     });
   };
 }
@@ -269,51 +271,51 @@ std::function<void()> Group::sum_copies(const std::vector<torch::Tensor>& tensor
 }
 
 const std::string& Group::why_without_nccl() const {
-  return parts_->why_without_nccl;
+  return impl_->why_without_nccl;
 }
 
-// Few parcels are under way at a time, since each has memory of its own. Gloo has two threads.
-void Group::broadcast(const std::vector<std::vector<torch::Tensor>>& of_ranks, std::int64_t bucket) {
+// Few buckets are under way at a time, since each has memory of its own. Gloo has two threads.
+void Group::broadcast(const std::vector<std::vector<torch::Tensor>>& of_ranks, std::int64_t bucket_bytes) {
   constexpr std::size_t under_way = 4;
   const torch::NoGradGuard no_grad;
-  auto parcels = parcels_of(of_ranks, bucket);
-  const auto own = parts_->place.rank;
+  auto buckets = broadcast_buckets_of(of_ranks, bucket_bytes);
+  const auto own = impl_->place.rank;
   std::vector<c10::intrusive_ptr<c10d::Work>> works;
   const auto finish = [&](std::size_t i) {
-    parts_->wait(*works[i], !parcels[i].bytes.is_cpu());
-    if (parcels[i].from != own) parcels[i].unpack();
-    parcels[i].bytes.reset();
+    impl_->wait(*works[i], !buckets[i].bytes.is_cpu());
+    if (buckets[i].from != own) buckets[i].unpack();
+    buckets[i].bytes.reset();
     works[i].reset();
   };
-  parts_->watched("broadcast", [&] {
-    for (std::size_t i = 0; i < parcels.size(); ++i) {
+  impl_->watched("broadcast", [&] {
+    for (std::size_t i = 0; i < buckets.size(); ++i) {
       if (i >= under_way) finish(i - under_way);
-      auto& parcel = parcels[i];
-      const auto over = parts_->nccl ? parcel.tensors[0].device() : torch::Device(torch::kCPU);
-      parcel.pack(parcel.from == own, over);
+      auto& bucket = buckets[i];
+      const auto over = impl_->nccl ? bucket.tensors[0].device() : torch::Device(torch::kCPU);
+      bucket.pack(bucket.from == own, over);
       c10d::BroadcastOptions options;
-      options.rootRank = parcel.from;
-      std::vector<at::Tensor> one{parcel.bytes};
-      works.push_back((over.is_cpu() ? parts_->gloo : parts_->nccl)->broadcast(one, options));
+      options.rootRank = bucket.from;
+      std::vector<at::Tensor> one{bucket.bytes};
+      works.push_back((over.is_cpu() ? impl_->gloo : impl_->nccl)->broadcast(one, options));
     }
-    const auto first = parcels.size() - std::min(parcels.size(), under_way);
-    for (auto i = first; i < parcels.size(); ++i) finish(i);
+    const auto first = buckets.size() - std::min(buckets.size(), under_way);
+    for (auto i = first; i < buckets.size(); ++i) finish(i);
   });
 }
 
 // Through the store: small texts, of any length on each rank. The store would wait for the text of a lost rank until
 // the timeout; the barrier sees that its connection broke.
 std::vector<std::string> Group::gather(const std::string& bytes) {
-  auto& store = *parts_->store;
-  const auto name = "gather/" + std::to_string(parts_->gathered++);
-  return parts_->watched("gather", [&] {
-    store.set(key(name, parts_->place.rank), bytes);
-    parts_->wait(*parts_->gloo->barrier(), false);
+  auto& store = *impl_->store;
+  const auto name = "gather/" + std::to_string(impl_->gathered++);
+  return impl_->watched("gather", [&] {
+    store.set(key(name, impl_->place.rank), bytes);
+    impl_->wait(*impl_->gloo->barrier(), false);
     std::vector<std::string> all;
-    for (std::int64_t r = 0; r < parts_->place.ranks; ++r) all.push_back(store.get_to_str(key(name, r)));
+    for (std::int64_t r = 0; r < impl_->place.ranks; ++r) all.push_back(store.get_to_str(key(name, r)));
     // The last one to read deletes them.
-    if (store.add(name, 1) == parts_->place.ranks) {
-      for (std::int64_t r = 0; r < parts_->place.ranks; ++r) store.deleteKey(key(name, r));
+    if (store.add(name, 1) == impl_->place.ranks) {
+      for (std::int64_t r = 0; r < impl_->place.ranks; ++r) store.deleteKey(key(name, r));
       store.deleteKey(name);
     }
     return all;

@@ -1,4 +1,4 @@
-// Processes that have found each other, and what they compute together: c10d with Gloo, as in torch.distributed.
+// A process group, as in torch.distributed: collectives of c10d with Gloo or NCCL.
 #pragma once
 
 #include <vernier/tensor.h>
@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "meeting.h"
+#include "rendezvous.h"
 
 namespace ddp {
 
@@ -19,25 +19,25 @@ class Group {
  public:
   // Waits until all ranks are there. Throws vernier::Error::Kind::configuration if ranks disagree about their number,
   // or if a rank is there twice. is_stopping: asked while it waits; returns an empty pointer if it says yes.
-  static std::unique_ptr<Group> meet(const Meeting& meeting, const std::function<bool()>& is_stopping);
+  static std::unique_ptr<Group> join(const Rendezvous& rendezvous, const std::function<bool()>& is_stopping);
   ~Group();
 
   // Begins to sum each tensor over all ranks, in place; contiguous, all on the CPU or all on the rank's GPU, of equal
   // shapes and dtypes on all ranks. The function that it returns waits until they are summed.
   std::function<void()> sum(const std::vector<torch::Tensor>& tensors);
-  // of_ranks[r]: values of rank r, which replace those of the others. Tensors that have fewer bytes than `bucket`
-  // travel together.
-  void broadcast(const std::vector<std::vector<torch::Tensor>>& of_ranks, std::int64_t bucket);
+  // of_ranks[r]: values of rank r, which replace those of the others. Tensors that have fewer bytes than
+  // `bucket_bytes` are sent together.
+  void broadcast(const std::vector<std::vector<torch::Tensor>>& of_ranks, std::int64_t bucket_bytes);
   std::vector<std::string> gather(const std::string& bytes);
-  // Empty if tensors on GPUs travel by NCCL, or if the ranks train on the CPU. Else why not: they are copied to the
-  // CPU.
+  // Empty if tensors on GPUs are sent by NCCL, or if the ranks train on the CPU. Else the reason why they are copied to
+  // the CPU instead.
   const std::string& why_without_nccl() const;
 
  private:
-  struct Parts;
-  explicit Group(std::unique_ptr<Parts> parts);
+  struct Impl;
+  explicit Group(std::unique_ptr<Impl> impl);
   std::function<void()> sum_copies(const std::vector<torch::Tensor>& tensors);
-  std::unique_ptr<Parts> parts_;
+  std::unique_ptr<Impl> impl_;
 };
 
 }  // namespace ddp

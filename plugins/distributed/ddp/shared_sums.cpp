@@ -16,7 +16,7 @@
 #include <random>
 #include <utility>
 
-#include "meeting.h"
+#include "rendezvous.h"
 
 namespace ddp {
 
@@ -25,7 +25,7 @@ using Count = std::atomic<std::uint32_t>;
 
 namespace {
 
-// A tensor travels in chunks that fit in the processor's caches. A chunk has too few elements for LibTorch to share
+// A tensor is summed in chunks that fit in the processor's caches. A chunk has too few elements for LibTorch to share
 // them out to threads. An element has at most 8 bytes.
 constexpr std::int64_t chunk_elements = 24 << 10, chunk_bytes = 8 * chunk_elements;
 constexpr std::uint32_t chunks_under_way = 4;

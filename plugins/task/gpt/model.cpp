@@ -59,11 +59,11 @@ class Attention final : public torch::nn::Module {
         qkv_(register_module("c_attn", std::make_shared<Linear>(shape.width, 3 * shape.width))),
         out_(register_module("c_proj", std::make_shared<Linear>(shape.width, shape.width))) {}
 
-  torch::Tensor forward(const torch::Tensor& x, const language::Sight& sight) const {
+  torch::Tensor forward(const torch::Tensor& x, const language::AttentionMask& mask) const {
     const auto width = x.size(2);
     auto qkv = qkv_->forward(x).split(width, 2);
     for (auto& part : qkv) part = part.unflatten(2, {heads_, width / heads_}).transpose(1, 2);
-    const auto y = language::attend(qkv[0], qkv[1], qkv[2], sight, layer_, is_training() ? dropout_ : 0.0, scale_);
+    const auto y = language::attend(qkv[0], qkv[1], qkv[2], mask, layer_, is_training() ? dropout_ : 0.0, scale_);
     return out_->forward(y.transpose(1, 2).flatten(2));
   }
 
@@ -108,8 +108,8 @@ class Block final : public torch::nn::Module {
         ln_2_(register_module("ln_2", std::make_shared<LayerNorm>(shape))),
         mlp_(register_module("mlp", std::make_shared<Mlp>(shape))) {}
 
-  torch::Tensor forward(torch::Tensor x, const language::Sight& sight) const {
-    x = x + drop(attn_->forward(ln_1_->forward(x), sight), dropout_, is_training());
+  torch::Tensor forward(torch::Tensor x, const language::AttentionMask& mask) const {
+    x = x + drop(attn_->forward(ln_1_->forward(x), mask), dropout_, is_training());
     return x + drop(mlp_->forward(ln_2_->forward(x)), dropout_, is_training());
   }
 
@@ -151,15 +151,13 @@ torch::Tensor Network::positions_of(const language::Texts& texts) const {
 
 torch::Tensor Network::features(const language::Texts& texts) {
   auto x = drop(at::embedding(token_embedding_, texts.tokens) + positions_of(texts), embedding_dropout_, is_training());
-  const language::Sight sight(texts);
-  for (std::size_t i = 0; i < blocks_.size(); ++i) x = block(i, x, sight);
+  const language::AttentionMask mask(texts);
+  for (std::size_t i = 0; i < blocks_.size(); ++i) x = block(i, x, mask);
   return last_norm_->forward(x);
 }
 
-torch::Tensor Network::block(std::size_t index, const torch::Tensor& x, const language::Sight& sight) {
-  const auto forward = [block = blocks_[index].get(), sight](const torch::Tensor& y) {
-    return block->forward(y, sight);
-  };
+torch::Tensor Network::block(std::size_t index, const torch::Tensor& x, const language::AttentionMask& mask) {
+  const auto forward = [block = blocks_[index].get(), mask](const torch::Tensor& y) { return block->forward(y, mask); };
   if (budgeted_ != nullptr) return budgeted_->block(static_cast<std::int64_t>(index), forward, x);
   const bool again = recompute_every_ > 0 && (index + 1) % recompute_every_ == 0;
   return again ? vernier::checkpoint(keep_, forward, x) : run(forward, x);

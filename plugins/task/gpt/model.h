@@ -50,7 +50,7 @@ class Network final : public language::Network {
 
  private:
   torch::Tensor positions_of(const language::Texts& texts) const;
-  torch::Tensor block(std::size_t index, const torch::Tensor& x, const language::Sight& sight);
+  torch::Tensor block(std::size_t index, const torch::Tensor& x, const language::AttentionMask& mask);
   const torch::Tensor& head() const override;
   void release_head() override { head_.reset(); }
 

@@ -27,31 +27,31 @@ GraphNetwork::GraphNetwork(const torch::Tensor& bytes, const std::string& path, 
   tensors_ = archive_.tensors("data/weights");
   const auto constants = archive_.tensors("data/constants");
   for (const auto& [name, tensor] : constants) tensors_.emplace(name, tensor);
-  way_ = way_of(std::move(program), output);
+  training_ = bind(std::move(program), output);
   if (const auto evaluation = archive_.evaluation(); !evaluation.is_null()) {
-    evaluation_ = way_of(program_of(archive_, evaluation), output);
+    evaluation_ = bind(program_of(archive_, evaluation), output);
   }
 }
 
-GraphNetwork::Way GraphNetwork::way_of(Program program, const std::string& output) {
-  Way way{std::move(program)};
-  for (const auto& input : way.program.inputs) {
+GraphNetwork::BoundProgram GraphNetwork::bind(Program program, const std::string& output) {
+  BoundProgram bound{std::move(program)};
+  for (const auto& input : bound.program.inputs) {
     if (input.kind == Input::Kind::user) {
-      ++way.user_inputs;
-      way.given.emplace_back();
+      ++bound.user_inputs;
+      bound.given.emplace_back();
       continue;
     }
     const auto found = tensors_.find(input.name);
     if (found == tensors_.end()) archive_.refuse("it lacks the tensor '" + input.name + "'");
     const auto is_it = [&](const auto& known) { return known.is_same(found->second); };
-    if (std::ranges::none_of(way.given, is_it) && std::ranges::none_of(way_.given, is_it)) {
+    if (std::ranges::none_of(bound.given, is_it) && std::ranges::none_of(training_.given, is_it)) {
       register_tensor(input, found->second);
     }
-    way.given.push_back(found->second);
+    bound.given.push_back(found->second);
   }
-  way.output = place_of(output, way.program.outputs);
-  refuse_static_batch(way.program);
-  return way;
+  bound.output = place_of(output, bound.program.outputs);
+  refuse_static_batch(bound.program);
+  return bound;
 }
 
 // "layers.0.weight" becomes the tensor "weight" of the module "0" of the module "layers".
@@ -101,12 +101,12 @@ void GraphNetwork::refuse_static_batch(const Program& program) const {
   }
 }
 
-void GraphNetwork::check_inputs(const Way& way, const std::vector<torch::Tensor>& inputs) {
-  if (inputs.size() != way.user_inputs) {
-    vernier::refuse(c10::str("the model takes ", way.user_inputs, " tensors, and ", inputs.size(), " are given"));
+void GraphNetwork::check_inputs(const BoundProgram& bound, const std::vector<torch::Tensor>& inputs) {
+  if (inputs.size() != bound.user_inputs) {
+    vernier::refuse(c10::str("the model takes ", bound.user_inputs, " tensors, and ", inputs.size(), " are given"));
   }
   std::size_t next = 0;
-  for (const auto& input : way.program.inputs) {
+  for (const auto& input : bound.program.inputs) {
     if (input.kind != Input::Kind::user) continue;
     const auto& given = inputs[next++];
     bool fits = given.dim() == static_cast<std::int64_t>(input.sizes.size());
@@ -122,10 +122,10 @@ void GraphNetwork::check_inputs(const Way& way, const std::vector<torch::Tensor>
 }
 
 torch::Tensor GraphNetwork::forward(const std::vector<torch::Tensor>& inputs) {
-  const auto& way = evaluation_ && !is_training() ? *evaluation_ : way_;
-  check_inputs(way, inputs);
-  const auto& program = way.program;
-  const auto& given = way.given;
+  const auto& bound = evaluation_ && !is_training() ? *evaluation_ : training_;
+  check_inputs(bound, inputs);
+  const auto& program = bound.program;
+  const auto& given = bound.given;
   std::vector<IValue> slots(static_cast<std::size_t>(program.graph.slots));
   std::size_t next = 0;
   for (std::size_t i = 0; i < given.size(); ++i) {
@@ -133,9 +133,9 @@ torch::Tensor GraphNetwork::forward(const std::vector<torch::Tensor>& inputs) {
   }
   const Mode mode{is_training(), given.empty() || !inputs.empty() ? inputs.at(0).device() : given[0].device()};
   try {
-    auto output = run(program.graph, std::move(slots), mode).at(way.output);
+    auto output = run(program.graph, std::move(slots), mode).at(bound.output);
     if (output.isTensor()) return output.toTensor();
-    vernier::refuse("forward() of the model returns " + output.tagKind() + " as " + program.outputs[way.output] +
+    vernier::refuse("forward() of the model returns " + output.tagKind() + " as " + program.outputs[bound.output] +
                     "; it must return a tensor");
   } catch (const vernier::Error& error) {
     throw vernier::Error(std::string(error.what()) + ", for " + exported::shapes_of(inputs));
@@ -144,7 +144,7 @@ torch::Tensor GraphNetwork::forward(const std::vector<torch::Tensor>& inputs) {
 
 std::map<std::string, torch::Tensor> GraphNetwork::state_dict() const {
   std::map<std::string, torch::Tensor> state;
-  for (const auto& input : way_.program.inputs) {
+  for (const auto& input : training_.program.inputs) {
     const bool is_part = input.kind == Input::Kind::parameter || input.kind == Input::Kind::buffer;
     if (is_part && input.is_persistent) state.emplace(input.name, tensors_.at(input.name));
   }

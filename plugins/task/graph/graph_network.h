@@ -23,27 +23,27 @@ class GraphNetwork final : public exported::Network {
   // The tensors of the module's state_dict() in Python. Tied ones have all their names.
   std::map<std::string, torch::Tensor> state_dict() const;
   // True if all dropout and batch normalisation was exported in evaluation mode.
-  bool trains_as_evaluated() const { return !way_.program.has_training_nodes && way_.program.has_idle_nodes; }
+  bool trains_as_evaluated() const { return !training_.program.has_training_nodes && training_.program.has_idle_nodes; }
 
  private:
   // A program with its tensors.
-  struct Way {
+  struct BoundProgram {
     Program program;
     std::size_t output = 0;                 // the place of the one that counts
     std::vector<torch::Tensor> given = {};  // for each of program.inputs; undefined: the user's
     std::size_t user_inputs = 0;
   };
 
-  Way way_of(Program program, const std::string& output);
+  BoundProgram bind(Program program, const std::string& output);
   void register_tensor(const Input& input, const torch::Tensor& tensor);
   std::size_t place_of(const std::string& output, const std::vector<std::string>& names) const;
-  static void check_inputs(const Way& way, const std::vector<torch::Tensor>& inputs);
+  static void check_inputs(const BoundProgram& bound, const std::vector<torch::Tensor>& inputs);
   void refuse_static_batch(const Program& program) const;
 
   mutable Archive archive_;                       // its reader is not const
   std::map<std::string, torch::Tensor> tensors_;  // by name; tied ones share theirs
-  Way way_;
-  std::optional<Way> evaluation_;  // where evaluation is another program
+  BoundProgram training_;
+  std::optional<BoundProgram> evaluation_;  // where evaluation is another program
 };
 
 }  // namespace graph

@@ -29,7 +29,7 @@ torch::Tensor for_each_query(const torch::Tensor& x, std::int64_t heads) {
   return x.unsqueeze(2).expand({-1, -1, heads / x.size(1), -1, -1}).flatten(1, 2);
 }
 
-// Element [i, past + j] is true if token i sees token past + j: bool [time, past + time]. window: as for Sight.
+// Element [i, past + j] is true if token i sees token past + j: bool [time, past + time]. window: as for AttentionMask.
 torch::Tensor causal_mask(std::int64_t past, std::int64_t time, std::int64_t window, torch::Device device) {
   const auto before = at::ones({time, past + time}, torch::TensorOptions(device).dtype(torch::kBool)).tril(past);
   return window == 0 ? before : before.triu(past - window + 1);
@@ -37,11 +37,12 @@ torch::Tensor causal_mask(std::int64_t past, std::int64_t time, std::int64_t win
 
 // Softmax in float32 of capped scores, which scaled_dot_product_attention does not have.
 torch::Tensor capped_attention(const torch::Tensor& query, const torch::Tensor& key, const torch::Tensor& value,
-                               const Sight& sight, double dropout, double scale, double cap) {
-  const auto mask =
-      sight.mask.defined() ? sight.mask : causal_mask(key.size(2) - query.size(2), query.size(2), 0, query.device());
+                               const AttentionMask& mask, double dropout, double scale, double cap) {
+  const auto allowed = mask.allowed.defined()
+                           ? mask.allowed
+                           : causal_mask(key.size(2) - query.size(2), query.size(2), 0, query.device());
   auto scores = capped(at::matmul(query, key.transpose(2, 3)) * scale, cap);
-  scores = scores.masked_fill(mask.logical_not(), -std::numeric_limits<double>::infinity());
+  scores = scores.masked_fill(allowed.logical_not(), -std::numeric_limits<double>::infinity());
   auto weights = scores.softmax(-1, torch::kFloat32).to(query.scalar_type());
   if (dropout > 0) weights = at::dropout(weights, dropout, /*train=*/true);
   return at::matmul(weights, value);
@@ -49,20 +50,20 @@ torch::Tensor capped_attention(const torch::Tensor& query, const torch::Tensor& 
 
 }  // namespace
 
-Sight::Sight(const Texts& texts, std::int64_t window) : cache(texts.cache) {
+AttentionMask::AttentionMask(const Texts& texts, std::int64_t window) : cache(texts.cache) {
   const auto time = texts.tokens.size(1), past = texts.past();
   if (past + time <= window) window = 0;  // all is within it
   if (texts.segments.defined()) {
     const auto is_same = texts.segments.unsqueeze(2) == texts.segments.unsqueeze(1);
-    mask = is_same.logical_and(causal_mask(0, time, window, is_same.device())).unsqueeze(1);
+    allowed = is_same.logical_and(causal_mask(0, time, window, is_same.device())).unsqueeze(1);
   } else if (const auto begins = texts.begins(); begins.defined()) {
     const auto columns = at::arange(past + time, begins.options());
     const auto is_own = (columns >= begins.unsqueeze(1)).view({-1, 1, 1, past + time});
-    mask = causal_mask(past, time, window, begins.device()).logical_and(is_own);
+    allowed = causal_mask(past, time, window, begins.device()).logical_and(is_own);
   } else if (past == 0 && window == 0) {
     is_causal = true;
   } else if (time > 1 || window > 0) {
-    mask = causal_mask(past, time, window, texts.tokens.device()).unsqueeze(0).unsqueeze(0);
+    allowed = causal_mask(past, time, window, texts.tokens.device()).unsqueeze(0).unsqueeze(0);
   }
 }
 
@@ -70,19 +71,19 @@ torch::Tensor capped(const torch::Tensor& x, double cap) {
   return at::tanh(x / cap) * cap;
 }
 
-torch::Tensor attend(const torch::Tensor& query, torch::Tensor key, torch::Tensor value, const Sight& sight,
+torch::Tensor attend(const torch::Tensor& query, torch::Tensor key, torch::Tensor value, const AttentionMask& mask,
                      std::int64_t layer, double dropout, std::optional<double> scale, double cap) {
-  if (sight.cache != nullptr) std::tie(key, value) = sight.cache->add(layer, key, value);
+  if (mask.cache != nullptr) std::tie(key, value) = mask.cache->add(layer, key, value);
   const auto heads = query.size(1);
   key = for_each_query(key, heads);
   value = for_each_query(value, heads);
   if (cap > 0) {
     const auto own_scale = scale.value_or(1 / std::sqrt(static_cast<double>(query.size(3))));
-    return capped_attention(query, key, value, sight, dropout, own_scale, cap);
+    return capped_attention(query, key, value, mask, dropout, own_scale, cap);
   }
   return at::scaled_dot_product_attention(query, key, value,
-                                          sight.mask.defined() ? std::optional(sight.mask) : std::nullopt, dropout,
-                                          sight.is_causal, scale);
+                                          mask.allowed.defined() ? std::optional(mask.allowed) : std::nullopt, dropout,
+                                          mask.is_causal, scale);
 }
 
 torch::Tensor Network::logits(const torch::Tensor& features) const {

@@ -27,10 +27,10 @@ struct Texts {
 };
 
 // The tokens that attention may look at.
-struct Sight {
+struct AttentionMask {
   // window: a token sees itself and window - 1 before it; 0: all before it.
-  explicit Sight(const Texts& texts, std::int64_t window = 0);
-  torch::Tensor mask;      // bool [batch or 1, 1, time, past + time]; undefined: what is_causal says
+  explicit AttentionMask(const Texts& texts, std::int64_t window = 0);
+  torch::Tensor allowed;   // bool [batch or 1, 1, time, past + time]; undefined: what is_causal says
   bool is_causal = false;  // a token sees itself and those before it; else it sees all
   vernier::KeyValueCache* cache;
 };
@@ -38,7 +38,7 @@ struct Sight {
 // Attention of queries [batch, heads, time, width] to keys and values [batch, key_heads, time, width] of these tokens
 // and of those in the cache. key_heads divides heads. scale: by default the inverse root of the width. cap: scores are
 // cap * tanh(score / cap), as in Gemma 2; 0: they stay as they are.
-torch::Tensor attend(const torch::Tensor& query, torch::Tensor key, torch::Tensor value, const Sight& sight,
+torch::Tensor attend(const torch::Tensor& query, torch::Tensor key, torch::Tensor value, const AttentionMask& mask,
                      std::int64_t layer, double dropout, std::optional<double> scale = std::nullopt, double cap = 0);
 
 // cap * tanh(x / cap).

@@ -30,7 +30,7 @@ class Linear final : public torch::nn::Module {
 
 // The cosines and sines of a layer: [time, turned width / 2], or [batch, 1, time, turned width / 2]. Undefined in a
 // layer without positions.
-struct Turn {
+struct RotaryAngles {
   torch::Tensor cosines, sines;
 };
 
@@ -83,7 +83,7 @@ class Attention final : public torch::nn::Module {
     k_norm_ = register_module("k_norm", std::make_shared<RmsNorm>(shape, is_each ? head_width_ : of_keys));
   }
 
-  torch::Tensor forward(const torch::Tensor& x, const Turn& turn, const language::Sight& sight) const {
+  torch::Tensor forward(const torch::Tensor& x, const RotaryAngles& turn, const language::AttentionMask& mask) const {
     auto [q, k, v] = projected(x);
     q = in_heads(q, heads_, q_norm_.get());
     k = in_heads(k, key_heads_, k_norm_.get());
@@ -93,7 +93,7 @@ class Attention final : public torch::nn::Module {
       q = turned(q, cosines, sines);
       k = turned(k, cosines, sines);
     }
-    const auto y = language::attend(q, k, v, sight, layer_, is_training() ? dropout_ : 0.0, scale_, cap_);
+    const auto y = language::attend(q, k, v, mask, layer_, is_training() ? dropout_ : 0.0, scale_, cap_);
     return o_->forward(y.transpose(1, 2).flatten(2));
   }
 
@@ -165,8 +165,8 @@ class Layer final : public torch::nn::Module {
     if (shape.norms != Norms::before) behind_mlp_ = norm("post_feedforward_layernorm");
   }
 
-  torch::Tensor forward(torch::Tensor x, const Turn& turn, const language::Sight& sight) const {
-    x = sum(x, by(behind_attention_, attention_->forward(by(before_attention_, x), turn, sight)));
+  torch::Tensor forward(torch::Tensor x, const RotaryAngles& turn, const language::AttentionMask& mask) const {
+    x = sum(x, by(behind_attention_, attention_->forward(by(before_attention_, x), turn, mask)));
     return sum(x, by(behind_mlp_, mlp_->forward(by(before_mlp_, x))));
   }
 
@@ -219,19 +219,19 @@ torch::Tensor Network::features(const language::Texts& texts) {
     if (texts.positions.defined()) return at::embedding(table, texts.positions).unsqueeze(1);
     return past == 0 ? table : table.narrow(0, past, time);
   };
-  std::vector<Turn> turns;
+  std::vector<RotaryAngles> turns;
   for (auto& rope : ropes_) {
     const auto [cosines, sines] = rope.tables(past + time, texts.tokens.device());
     turns.push_back({of_texts(cosines), of_texts(sines)});
   }
-  std::map<std::int64_t, language::Sight> sights;
+  std::map<std::int64_t, language::AttentionMask> masks;
   auto x = at::embedding(embedding_, texts.tokens, padding_);
   if (embedding_scale_ != 1) x = x * embedding_scale_;
   for (std::size_t i = 0; i < layers_.size(); ++i) {
     const auto& [window, rope] = kinds_[i];
-    const auto& sight = sights.try_emplace(window, texts, window).first->second;
-    const auto turn = rope ? turns[*rope] : Turn();
-    x = run([layer = layers_[i].get(), turn, sight](const torch::Tensor& y) { return layer->forward(y, turn, sight); },
+    const auto& mask = masks.try_emplace(window, texts, window).first->second;
+    const auto turn = rope ? turns[*rope] : RotaryAngles();
+    x = run([layer = layers_[i].get(), turn, mask](const torch::Tensor& y) { return layer->forward(y, turn, mask); },
             x);
   }
   return norm_->forward(x);

@@ -11,7 +11,7 @@ namespace vernier {
 
 namespace {
 
-namespace courses {
+namespace schedules {
 
 // For `progress` from 0 to 1: from 1 to 0.
 double falling(const std::string& shape, double progress) {
@@ -28,78 +28,79 @@ double share(double part, double whole) {
   return std::clamp(part / std::max(whole, 1.0), 0.0, 1.0);
 }
 
-// In what follows, t counts the applied updates since the warm-up, and length is that of the course without it.
-using Function = double (*)(const Course& course, double t, double length);
+// In what follows, t counts the applied updates since the warm-up, and length is that of the schedule without it.
+using Function = double (*)(const LearningRateSchedule& schedule, double t, double length);
 
-double constant(const Course&, double, double) {
+double constant(const LearningRateSchedule&, double, double) {
   return 1;
 }
 
-double linear(const Course& course, double t, double length) {
-  return between(course.start_factor, course.final_factor, 1 - share(t, length));
+double linear(const LearningRateSchedule& schedule, double t, double length) {
+  return between(schedule.start_factor, schedule.final_factor, 1 - share(t, length));
 }
 
-double cosine(const Course& course, double t, double length) {
-  return between(1, course.final_factor, falling("cosine", share(t, length)));
+double cosine(const LearningRateSchedule& schedule, double t, double length) {
+  return between(1, schedule.final_factor, falling("cosine", share(t, length)));
 }
 
-double polynomial(const Course& course, double t, double length) {
-  return between(1, course.final_factor, std::pow(1 - share(t, length), course.power));
+double polynomial(const LearningRateSchedule& schedule, double t, double length) {
+  return between(1, schedule.final_factor, std::pow(1 - share(t, length), schedule.power));
 }
 
-double exponential(const Course& course, double t, double) {
-  return std::pow(course.gamma, t);
+double exponential(const LearningRateSchedule& schedule, double t, double) {
+  return std::pow(schedule.gamma, t);
 }
 
-void require(const Course& course, std::int64_t number, const char* name) {
+void require(const LearningRateSchedule& schedule, std::int64_t number, const char* name) {
   if (number > 0) return;
-  refuse(c10::str("a course of the kind \"", course.kind, "\" needs `", name, "`, the applied updates of each part"));
+  refuse(
+      c10::str("a schedule of the kind \"", schedule.kind, "\" needs `", name, "`, the applied updates of each part"));
 }
 
-double step(const Course& course, double t, double) {
-  require(course, course.every, "every");
-  return std::pow(course.gamma, std::floor(t / static_cast<double>(course.every)));
+double step(const LearningRateSchedule& schedule, double t, double) {
+  require(schedule, schedule.every, "every");
+  return std::pow(schedule.gamma, std::floor(t / static_cast<double>(schedule.every)));
 }
 
-double multi_step(const Course& course, double t, double) {
-  const double done = t + static_cast<double>(course.warmup_steps);
+double multi_step(const LearningRateSchedule& schedule, double t, double) {
+  const double done = t + static_cast<double>(schedule.warmup_steps);
   const auto is_passed = [&](std::int64_t milestone) { return static_cast<double>(milestone) <= done; };
-  return std::pow(course.gamma, std::ranges::count_if(course.milestones, is_passed));
+  return std::pow(schedule.gamma, std::ranges::count_if(schedule.milestones, is_passed));
 }
 
-double inverse_sqrt(const Course& course, double t, double) {
+double inverse_sqrt(const LearningRateSchedule& schedule, double t, double) {
   constexpr double without_warmup = 10'000;
-  const auto given = static_cast<double>(course.timescale != 0 ? course.timescale : course.warmup_steps);
+  const auto given = static_cast<double>(schedule.timescale != 0 ? schedule.timescale : schedule.warmup_steps);
   const double timescale = given > 0 ? given : without_warmup;
   return std::sqrt(timescale / (timescale + t));
 }
 
-double warmup_stable_decay(const Course& course, double t, double length) {
-  const auto given = static_cast<double>(course.cooldown_steps);
+double warmup_stable_decay(const LearningRateSchedule& schedule, double t, double length) {
+  const auto given = static_cast<double>(schedule.cooldown_steps);
   const double cooldown = given > 0 ? std::min(given, length) : std::ceil(length / 10);
   const double stable = length - cooldown;
-  return t < stable ? 1 : between(1, course.final_factor, falling(course.shape, share(t - stable, cooldown)));
+  return t < stable ? 1 : between(1, schedule.final_factor, falling(schedule.shape, share(t - stable, cooldown)));
 }
 
-double cosine_restarts(const Course& course, double t, double) {
-  require(course, course.period, "period");
-  auto period = static_cast<double>(course.period);
-  if (course.multiplier == 1) {
+double cosine_restarts(const LearningRateSchedule& schedule, double t, double) {
+  require(schedule, schedule.period, "period");
+  auto period = static_cast<double>(schedule.period);
+  if (schedule.multiplier == 1) {
     t = std::fmod(t, period);
   } else {
-    for (; t >= period; period *= static_cast<double>(course.multiplier)) t -= period;
+    for (; t >= period; period *= static_cast<double>(schedule.multiplier)) t -= period;
   }
-  return between(1, course.final_factor, falling("cosine", t / period));
+  return between(1, schedule.final_factor, falling("cosine", t / period));
 }
 
 // The highest and the last point are one update earlier than the shares of the length say, as in PyTorch.
-double one_cycle(const Course& course, double t, double length) {
-  const double top = course.rise * length - 1, end = length - 1;
+double one_cycle(const LearningRateSchedule& schedule, double t, double length) {
+  const double top = schedule.rise * length - 1, end = length - 1;
   if (t <= top) {
-    return between(course.initial_factor, 1, falling(course.shape, top > 0 ? t / top : 1));
+    return between(schedule.initial_factor, 1, falling(schedule.shape, top > 0 ? t / top : 1));
   }
   const double progress = end > top ? std::clamp((t - top) / (end - top), 0.0, 1.0) : 1;
-  return between(1, course.final_factor, falling(course.shape, progress));
+  return between(1, schedule.final_factor, falling(schedule.shape, progress));
 }
 
 struct Kind {
@@ -119,18 +120,18 @@ constexpr Kind kinds[] = {{"constant", constant},
                           {"one_cycle", one_cycle},
                           {"plateau", constant}};
 
-}  // namespace courses
+}  // namespace schedules
 
 }  // namespace
 
-double learning_rate_factor(const Course& course, std::int64_t done, std::int64_t length) {
-  const auto* kind = std::ranges::find(courses::kinds, course.kind,
-                                       [](const courses::Kind& each) { return std::string_view(each.name); });
-  if (kind == std::end(courses::kinds)) refuse("there is no course of the kind \"" + course.kind + "\"");
-  const auto warmup = static_cast<double>(course.warmup_steps), updates = static_cast<double>(done);
+double learning_rate_factor(const LearningRateSchedule& schedule, std::int64_t done, std::int64_t length) {
+  const auto* kind = std::ranges::find(schedules::kinds, schedule.kind,
+                                       [](const schedules::Kind& each) { return std::string_view(each.name); });
+  if (kind == std::end(schedules::kinds)) refuse("there is no schedule of the kind \"" + schedule.kind + "\"");
+  const auto warmup = static_cast<double>(schedule.warmup_steps), updates = static_cast<double>(done);
   if (updates < warmup) return (updates + 1) / (warmup + 1);
-  const auto end = static_cast<double>(course.decay_steps != 0 ? course.decay_steps : length);
-  return kind->factor(course, updates - warmup, std::max(end - warmup, 1.0));
+  const auto end = static_cast<double>(schedule.decay_steps != 0 ? schedule.decay_steps : length);
+  return kind->factor(schedule, updates - warmup, std::max(end - warmup, 1.0));
 }
 
 }  // namespace vernier

@@ -105,9 +105,9 @@ struct Sizes {
 };
 
 // Memory for one thread, taken piece by piece.
-class Room {
+class Arena {
  public:
-  explicit Room(std::uintptr_t at) : at_(at) {}
+  explicit Arena(std::uintptr_t at) : at_(at) {}
   template <class T>
   T* take(std::int64_t count) {
     auto* const here = reinterpret_cast<T*>(at_);
@@ -120,16 +120,16 @@ class Room {
   std::uintptr_t at_;  // no pointer: the first time only the size is wanted
 };
 
-// Calls body(task, part) for each task, where part is a Part(sizes, room) of the thread.
+// Calls body(task, part) for each task, where part is a Part(sizes, arena) of the thread.
 template <class Part, class Body>
 void in_parts(const Sizes& sizes, std::int64_t tasks, bool releases, const Body& body) {
-  Room measure(0);
+  Arena measure(0);
   (void)Part(sizes, measure);
   in_tasks(
       tasks, static_cast<std::int64_t>(measure.at()),
       [&](std::int64_t task, std::uintptr_t memory) {
-        Room room(memory);
-        body(task, Part(sizes, room));
+        Arena arena(memory);
+        body(task, Part(sizes, arena));
       },
       [&] { blas::brgemm_release(releases); });
 }
@@ -147,18 +147,18 @@ template <class Product>
 struct ForwardPart {
   Product *keys, *values, *rows, *query, *weights;
   float *scores, *output, *largest, *sum, *mask_rows, *mask;
-  ForwardPart(const Sizes& s, Room& room)
-      : keys(room.take<Product>(s.key_blocks() * block * s.width)),
-        values(room.take<Product>(s.key_blocks() * block * s.width)),
-        rows(room.take<Product>(block * s.width)),
-        query(room.take<Product>(block * s.width)),
-        weights(room.take<Product>(block * block)),
-        scores(room.take<float>(block * block)),
-        output(room.take<float>(block * s.width)),
-        largest(room.take<float>(block)),
-        sum(room.take<float>(block)),
-        mask_rows(room.take<float>(block * block)),
-        mask(room.take<float>(block * block)) {}
+  ForwardPart(const Sizes& s, Arena& arena)
+      : keys(arena.take<Product>(s.key_blocks() * block * s.width)),
+        values(arena.take<Product>(s.key_blocks() * block * s.width)),
+        rows(arena.take<Product>(block * s.width)),
+        query(arena.take<Product>(block * s.width)),
+        weights(arena.take<Product>(block * block)),
+        scores(arena.take<float>(block * block)),
+        output(arena.take<float>(block * s.width)),
+        largest(arena.take<float>(block)),
+        sum(arena.take<float>(block)),
+        mask_rows(arena.take<float>(block * block)),
+        mask(arena.take<float>(block * block)) {}
 };
 
 template <class Element, class Product>
@@ -205,17 +205,17 @@ struct BackwardPart {
   float *query_gradient, *log_sum, *log_rest, *dots, *sum;
   Product *rows, *key, *key_left, *value, *weights, *slope_left, *slope_right;
   float *scores, *slopes, *key_gradient, *value_gradient, *factors, *mask_rows, *mask;
-  BackwardPart(const Sizes& s, Room& room) {
+  BackwardPart(const Sizes& s, Arena& arena) {
     const auto all = s.query_blocks() * block;
     for (auto* each : {&query_columns, &query_rows, &above_columns, &above_rows})
-      *each = room.take<Product>(all * s.width);
-    query_gradient = room.take<float>(all * s.width);
-    for (auto* each : {&log_sum, &log_rest, &dots}) *each = room.take<float>(all);
-    for (auto* each : {&rows, &key, &key_left, &value}) *each = room.take<Product>(block * s.width);
-    for (auto* each : {&weights, &slope_left, &slope_right}) *each = room.take<Product>(block * block);
-    for (auto* each : {&scores, &slopes, &mask_rows, &mask}) *each = room.take<float>(block * block);
-    for (auto* each : {&key_gradient, &value_gradient}) *each = room.take<float>(block * s.width);
-    for (auto* each : {&factors, &sum}) *each = room.take<float>(block);
+      *each = arena.take<Product>(all * s.width);
+    query_gradient = arena.take<float>(all * s.width);
+    for (auto* each : {&log_sum, &log_rest, &dots}) *each = arena.take<float>(all);
+    for (auto* each : {&rows, &key, &key_left, &value}) *each = arena.take<Product>(block * s.width);
+    for (auto* each : {&weights, &slope_left, &slope_right}) *each = arena.take<Product>(block * block);
+    for (auto* each : {&scores, &slopes, &mask_rows, &mask}) *each = arena.take<float>(block * block);
+    for (auto* each : {&key_gradient, &value_gradient}) *each = arena.take<float>(block * s.width);
+    for (auto* each : {&factors, &sum}) *each = arena.take<float>(block);
   }
 };
 

@@ -52,7 +52,7 @@ void swap_in(RandomStates& states) {
 }
 
 // The state of this thread, except the random numbers.
-struct Surroundings {
+struct ThreadState {
   struct Cast {
     torch::DeviceType device;
     torch::ScalarType dtype = at::autocast::get_autocast_dtype(device);
@@ -79,7 +79,7 @@ struct Recompute final : torch::autograd::Node {
   std::optional<KeptResults> kept;
   std::vector<bool> requires_grad;    // of the inputs
   std::vector<std::int64_t> outputs;  // which of the function's this node differentiates
-  Surroundings surroundings;
+  ThreadState thread_state;
   RandomStates random;  // where the function draws
 };
 
@@ -90,7 +90,7 @@ std::vector<torch::Tensor> Recompute::forward(const std::vector<torch::Tensor>& 
   const auto states_back = c10::make_scope_exit([&] { swap_in(states); });
   const at::AutoGradMode recorded(true);
   const PassGuard second(Pass::second);
-  const auto& [cpu, cuda, caches, interceptors] = surroundings;
+  const auto& [cpu, cuda, caches, interceptors] = thread_state;
   const Autocast on_cpu(cpu.device, cpu.dtype, cpu.enabled, caches);
   const Autocast on_cuda(cuda.device, cuda.dtype, cuda.enabled, caches);
   const InterceptAgain same_interceptors(interceptors);
@@ -163,7 +163,7 @@ std::vector<torch::Tensor> checkpoint_all(const TensorFunction& function, const 
     // Copies of weights are without a graph here, and autocast would give them to a forward with one.
     at::autocast::set_autocast_cache_enabled(false);
     const auto cache_back = c10::make_scope_exit(
-        [caches = node->surroundings.caches] { at::autocast::set_autocast_cache_enabled(caches); });
+        [caches = node->thread_state.caches] { at::autocast::set_autocast_cache_enabled(caches); });
     const PassGuard first(Pass::first);
     std::optional<KeptResultsGuard> keeps;
     if (node->kept) keeps.emplace(*node->kept, KeptResultsGuard::Time::first);

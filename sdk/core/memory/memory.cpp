@@ -126,14 +126,14 @@ std::optional<std::int64_t> number_at(const std::string& path) {
   return file >> number ? std::optional(number) : std::nullopt;
 }
 
-struct Room {
+struct MemoryLimit {
   std::int64_t all = unlimited, left = unlimited;
 };
 
 // The narrowest of the control groups that this process is in: those above limit it too. What files take in the cache
 // is given back when memory runs short.
-Room room_of_control_group() {
-  Room room;
+MemoryLimit limit_of_control_group() {
+  MemoryLimit least;
   std::ifstream groups("/proc/self/cgroup");
   for (std::string line; std::getline(groups, line);) {
     const bool is_new = line.starts_with("0::");
@@ -149,16 +149,16 @@ Room room_of_control_group() {
       if (limit && used) {
         const auto files =
             number_in(folder + "/memory.stat", "inactive_file") + number_in(folder + "/memory.stat", "active_file");
-        room.all = std::min(room.all, *limit);
-        room.left = std::min(room.left, std::max<std::int64_t>(0, *limit - std::max<std::int64_t>(0, *used - files)));
+        least.all = std::min(least.all, *limit);
+        least.left = std::min(least.left, std::max<std::int64_t>(0, *limit - std::max<std::int64_t>(0, *used - files)));
       }
       if (group.empty()) break;
     }
   }
-  return room;
+  return least;
 }
 
-Room room_of_machine() {
+MemoryLimit limit_of_machine() {
   constexpr const char* file = "/proc/meminfo";
   const auto all = number_in(file, "MemTotal:") * 1024;
   if (all == 0) return {};  // it cannot be read
@@ -173,7 +173,7 @@ std::int64_t left_of_address_space() {
 }
 
 std::int64_t free_of_system() {
-  return std::min({room_of_machine().left, room_of_control_group().left, left_of_address_space()});
+  return std::min({limit_of_machine().left, limit_of_control_group().left, left_of_address_space()});
 }
 
 // A look reads some files, so it is taken where half of what the last one saw is given out.
@@ -261,7 +261,7 @@ std::int64_t free_memory(torch::Device device) {
 
 std::int64_t device_memory(torch::Device device) {
   if (!device.is_cpu()) return static_cast<std::int64_t>(at::accelerator::getMemoryInfo(device.index()).second);
-  return std::min(room_of_machine().all, room_of_control_group().all);
+  return std::min(limit_of_machine().all, limit_of_control_group().all);
 }
 
 bool is_out_of_memory(const std::exception_ptr& exception) {

@@ -16,7 +16,7 @@ namespace vernier {
 namespace {
 
 // Operations within this scope change nothing of the pass that is looked at, and are not recorded.
-struct Apart {
+struct UnrecordedScope {
   at::DisableRecordFunctionGuard unrecorded;
   at::NoGradGuard no_grad;
   c10::impl::ExcludeDispatchKeyGuard keys{c10::DispatchKeySet(
@@ -96,7 +96,7 @@ torch::Tensor measure_on_device(const torch::Tensor& tensor) {
 }  // namespace
 
 torch::Tensor measure_range(const torch::Tensor& tensor) {
-  const Apart apart;
+  const UnrecordedScope unrecorded_scope;
   if (tensor.is_sparse()) return measure_range(tensor.detach()._values());  // the rest is zeros
   const bool is_empty = tensor.numel() == 0 || !tensor.is_floating_point() || tensor.layout() != torch::kStrided;
   if (is_empty) {
@@ -125,7 +125,7 @@ TensorRange range_from(const double* measured, torch::ScalarType dtype) {
 }
 
 TensorRange range_of(const torch::Tensor& tensor) {
-  const Apart apart;
+  const UnrecordedScope unrecorded_scope;
   const auto measured = measure_range(tensor).to(torch::kCPU);
   return range_from(measured.const_data_ptr<double>(), tensor.scalar_type());
 }

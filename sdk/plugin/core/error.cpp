@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <sstream>
 
-#include "own_words.h"
+#include "reworded_error.h"
 
 namespace vernier {
 
@@ -49,7 +49,7 @@ std::string without_trace(std::string text) {
 std::string message(const std::exception& exception) {
   const auto* torch_error = dynamic_cast<const c10::Error*>(&exception);
   std::string text = torch_error ? torch_error->what_without_backtrace() : exception.what();
-  if (dynamic_cast<const Error*>(&exception) == nullptr) text = own_words(without_trace(std::move(text)));
+  if (dynamic_cast<const Error*>(&exception) == nullptr) text = reworded_error(without_trace(std::move(text)));
   std::string line;
   for (char c : text) {
     if (c == '\n') c = ' ';

@@ -159,16 +159,16 @@ class Translation {
 };
 
 // One for each thread: a match needs memory to be written.
-struct Workplace {
-  Workplace()
+struct MatchBuffers {
+  MatchBuffers()
       : data(pcre2_match_data_create(1, nullptr)),
         context(pcre2_match_context_create(nullptr)),
         stack(pcre2_jit_stack_create(32 << 10, 16 << 20, nullptr)) {
     pcre2_jit_stack_assign(context, nullptr, stack);
   }
-  Workplace(const Workplace&) = delete;
-  Workplace& operator=(const Workplace&) = delete;
-  ~Workplace() {
+  MatchBuffers(const MatchBuffers&) = delete;
+  MatchBuffers& operator=(const MatchBuffers&) = delete;
+  ~MatchBuffers() {
     pcre2_jit_stack_free(stack);
     pcre2_match_context_free(context);
     pcre2_match_data_free(data);
@@ -204,12 +204,12 @@ Regex::Regex(const std::string& expression) {
 }
 
 std::optional<Regex::Match> Regex::find(std::string_view text, std::size_t from) const {
-  thread_local const Workplace workplace;
+  thread_local const MatchBuffers buffers;
   const auto found = pcre2_match(static_cast<const pcre2_code*>(code_.get()), reinterpret_cast<PCRE2_SPTR>(text.data()),
-                                 text.size(), from, PCRE2_NO_UTF_CHECK, workplace.data, workplace.context);
+                                 text.size(), from, PCRE2_NO_UTF_CHECK, buffers.data, buffers.context);
   if (found == PCRE2_ERROR_NOMATCH) return std::nullopt;
   if (found < 0) throw Error("a regular expression of the tokenizer cannot be matched: " + message_of(found));
-  const auto* ends = pcre2_get_ovector_pointer(workplace.data);
+  const auto* ends = pcre2_get_ovector_pointer(buffers.data);
   return Match{ends[0], ends[1]};
 }
 

@@ -20,9 +20,9 @@ constexpr std::uint64_t most_bytes_of_part = 1'000'000'000;
 constexpr std::size_t deepest_part = 16;
 
 // A file of the folder; null without one.
-class Beside {
+class FolderFile {
  public:
-  Beside(const fs::path& folder, const char* name, const char* what) : path_((folder / name).string()) {
+  FolderFile(const fs::path& folder, const char* name, const char* what) : path_((folder / name).string()) {
     std::error_code none;
     if (!fs::exists(path_, none)) return;
     json_.emplace(read_tokenizer_part(path_, what));
@@ -258,7 +258,7 @@ class FilesBeside {
   }
 
   TokenizerFile& file_;
-  Beside config_, map_, added_;
+  FolderFile config_, map_, added_;
   TokenAdder adder_;
   std::map<TokenId, JsonPart> new_;
 };

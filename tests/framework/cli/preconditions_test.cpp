@@ -184,12 +184,12 @@ TEST_CASE("preconditions: ~ in a configuration is the home folder") {
   CHECK(place.train({"--set=task.data=~/data/d.csv"}, [] { setenv("HOME", home.c_str(), 1); }) == 0);
 }
 
-TEST_CASE("preconditions: more steps on resume keep the course of the learning rate unless asked otherwise") {
+TEST_CASE("preconditions: more steps on resume keep the schedule of the learning rate unless asked otherwise") {
   RunFolder place(base_run(20) + "[[callback]]\nuse = \"schedule\"\nkind = \"cosine\"\nfinal_factor = 0.1\n");
   REQUIRE(place.train({"--quiet"}) == 0);
   CHECK(place.train({"--resume", "--set=run.steps=30"}) == 0);
   CHECK(says(place.err,
-             "planned updates were 20 and are 30: the course of 20 is kept, and the learning rate is 0.1 times"));
+             "planned updates were 20 and are 30: the schedule of 20 is kept, and the learning rate is 0.1 times"));
   CHECK(place.train({"--resume", "--set=run.steps=40", "--set=callback.schedule.replan=true"}) == 0);
   CHECK(says(place.err, "planned updates were 20 and are 40: the learning rate goes from 0.1 to "));
   for (const auto& [set, text] : std::vector<std::pair<std::string, std::string>>{

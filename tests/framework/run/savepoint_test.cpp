@@ -328,8 +328,8 @@ struct Policy {
 };
 
 // A run that fails at a place, in the step after so many; or stops before it, where there is no place.
-struct Course : toy::Toy {
-  Course(const Policy& policy, std::int64_t steps, const std::string& place) {
+struct Trajectory : toy::Toy {
+  Trajectory(const Policy& policy, std::int64_t steps, const std::string& place) {
     run.steps = steps + 3;
     wiring.task = std::make_unique<Frail>(place, steps);
     wiring.accumulation = std::make_unique<toy::MicroBatches>(std::vector<std::int64_t>{4, 2});
@@ -372,11 +372,11 @@ Saved saved_by(const Run& run, const toy::Memory& memory) {
 }
 
 Saved saved_by(const Policy& policy, std::int64_t steps, const std::string& place, bool undoes = true) {
-  Course course(policy, steps, place);
-  course.trainer->parts().transaction.undo_failed_steps(undoes);
-  const auto thrown = thrown_by([&] { course.trainer->train(course.run); });
+  Trajectory trajectory(policy, steps, place);
+  trajectory.trainer->parts().transaction.undo_failed_steps(undoes);
+  const auto thrown = thrown_by([&] { trajectory.trainer->train(trajectory.run); });
   CHECK(says(thrown.text, "boom") == !place.empty());
-  return saved_by(course.run, course.memory());
+  return saved_by(trajectory.run, trajectory.memory());
 }
 
 // As the run that stopped after so many steps, with every tensor of the snapshot.

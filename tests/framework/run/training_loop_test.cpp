@@ -625,25 +625,25 @@ TEST_CASE("trainer: who asks to go back keeps its memory, but for what it names"
     void attach(vernier::Bus& bus) override {
       bus.on(Event::StepEnd, [this](Run& run) {
         ++trained;
-        ++in_course;
+        ++in_rewound;
         if (run.step == 4 && !std::exchange(has_asked, true)) run.control->rewind(*this, 2, 0, also);
       });
     }
     vernier::State save() const override {
       vernier::State state;
       state.put("trained", trained);
-      state.put("course/trained", in_course);
+      state.put("rewound/trained", in_rewound);
       return state;
     }
     void load(const vernier::State& state) override {
       trained = state.integer("trained");
-      in_course = state.integer("course/trained");
+      in_rewound = state.integer("rewound/trained");
     }
     std::string also;
     bool has_asked = false;
-    std::int64_t trained = 0, in_course = 0;
+    std::int64_t trained = 0, in_rewound = 0;
   };
-  for (const std::string also : {"", "course"}) {
+  for (const std::string also : {"", "rewound"}) {
     CAPTURE(also);
     Toy toy;
     toy.wiring.callbacks.push_back(std::make_unique<Counts>(also));
@@ -651,7 +651,7 @@ TEST_CASE("trainer: who asks to go back keeps its memory, but for what it names"
     const auto& counts = static_cast<Counts&>(*toy.wiring.callbacks[0]);
     CHECK(toy.run.step == 6);
     CHECK(counts.trained == 8);  // from step 4 back to step 2
-    CHECK(counts.in_course == (also.empty() ? 8 : 6));
+    CHECK(counts.in_rewound == (also.empty() ? 8 : 6));
   }
 }
 
@@ -679,7 +679,7 @@ TEST_CASE("trainer: a run that goes back or goes on with other plugins has not f
   CHECK(toy.run.step == 6);
 }
 
-TEST_CASE("trainer: what was validated in a course that was given up is forgotten") {
+TEST_CASE("trainer: what was validated in steps that were given up is forgotten") {
   Toy toy;
   // From step 4 to 0, over the validation at 3.
   toy.wiring.callbacks.push_back(std::make_unique<GoesBack>(3, 4, 1, 10));

@@ -22,8 +22,8 @@ namespace {
 constexpr std::int64_t steps = 24;
 
 // A run in which some updates overflow, in one gradient or in all, and some are vetoed.
-struct Course : toy::Toy {
-  Course(bool results_are_late, unsigned seed, const std::function<void(Course&)>& more = nullptr) {
+struct Trajectory : toy::Toy {
+  Trajectory(bool results_are_late, unsigned seed, const std::function<void(Trajectory&)>& more = nullptr) {
     run.results_are_late = results_are_late;
     run.steps = steps;
     wiring.scaler = make_plugin<vernier::Scaler>("scaler/dynamic", {{"growth_interval", {std::int64_t{3}, ""}}});
@@ -83,7 +83,7 @@ bool equal(const std::vector<torch::Tensor>& a, const std::vector<torch::Tensor>
 TEST_CASE("update_log: known a step late it is the same, with reason and gradients, and counts a step later") {
   for (unsigned seed = 1; seed <= 6; ++seed) {
     CAPTURE(seed);
-    Course at_once(false, seed), late(true, seed);
+    Trajectory at_once(false, seed), late(true, seed);
     const auto now = at_once.trainer->train(at_once.run), then = late.trainer->train(late.run);
     CHECK(equal(late.weights(), at_once.weights()));
     CHECK(late.skips() == at_once.skips());
@@ -123,18 +123,18 @@ TEST_CASE("update_log: known a step late it is the same, with reason and gradien
 }
 
 TEST_CASE("update_log: known late, a run that is stopped after any step and resumed is the run that was not") {
-  Course whole(true, 3);
+  Trajectory whole(true, 3);
   const auto outcome = whole.trainer->train(whole.run);
   for (std::int64_t stop = 1; stop < steps; ++stop) {
     CAPTURE(stop);
-    Course first(true, 3, [stop](Course& course) {
-      course.on(Event::StepEnd, [&course, stop](Run& now) {
-        if (now.step == stop) course.stop = SIGINT;
+    Trajectory first(true, 3, [stop](Trajectory& trajectory) {
+      trajectory.on(Event::StepEnd, [&trajectory, stop](Run& now) {
+        if (now.step == stop) trajectory.stop = SIGINT;
       });
     });
     first.trainer->train(first.run);
     for (const char* name : {"trainer/last_update", "trainer/not_finite"}) CHECK(first.memory().last->has(name));
-    Course second(true, 3);
+    Trajectory second(true, 3);
     second.trainer->resume(second.run, *first.memory().last);
     const auto end = second.trainer->train(second.run);
     CHECK(equal(second.weights(), whole.weights()));
@@ -155,20 +155,20 @@ TEST_CASE("update_log: known late, a run that is stopped after any step and resu
 }
 
 TEST_CASE("update_log: known late, recovery skips the same steps, and reports it a step later") {
-  const auto with_recovery = [](Course& course) {
+  const auto with_recovery = [](Trajectory& trajectory) {
     vernier::Array skip = {{std::string("skip 1000"), ""}};
-    course.wiring.callbacks.push_back(
+    trajectory.wiring.callbacks.push_back(
         make_plugin<vernier::Callback>("callback/recovery", {{"non_finite", {skip, ""}},
                                                              {"spike", {skip, ""}},
                                                              {"z_score", {2.0, ""}},
                                                              {"window", {std::int64_t{8}, ""}},
                                                              {"skips", {std::int64_t{1000}, ""}}}));
   };
-  Course at_once(false, 5, with_recovery), late(true, 5, with_recovery);
-  for (auto* course : {&at_once, &late}) course->trainer->train(course->run);
+  Trajectory at_once(false, 5, with_recovery), late(true, 5, with_recovery);
+  for (auto* trajectory : {&at_once, &late}) trajectory->trainer->train(trajectory->run);
   CHECK(equal(late.weights(), at_once.weights()));
-  const auto recovered = [](const Course& course) {
-    return std::ranges::count_if(course.told, [](const auto& text) { return text.starts_with("recovered"); });
+  const auto recovered = [](const Trajectory& trajectory) {
+    return std::ranges::count_if(trajectory.told, [](const auto& text) { return text.starts_with("recovered"); });
   };
   CHECK(recovered(at_once) > 2);
   CHECK(recovered(late) >= recovered(at_once) - 1);  // the last step's is not reported any more
@@ -176,12 +176,12 @@ TEST_CASE("update_log: known late, recovery skips the same steps, and reports it
 }
 
 TEST_CASE("update_log: known late, the average of the weights moves in the same steps") {
-  const auto with_average = [](Course& course) {
-    course.wiring.callbacks.insert(course.wiring.callbacks.begin(),
-                                   make_plugin<vernier::Callback>("callback/ema", {{"decay", {0.7, ""}}}));
+  const auto with_average = [](Trajectory& trajectory) {
+    trajectory.wiring.callbacks.insert(trajectory.wiring.callbacks.begin(),
+                                       make_plugin<vernier::Callback>("callback/ema", {{"decay", {0.7, ""}}}));
   };
-  Course at_once(false, 4, with_average), late(true, 4, with_average);
-  for (auto* course : {&at_once, &late}) course->trainer->train(course->run);
+  Trajectory at_once(false, 4, with_average), late(true, 4, with_average);
+  for (auto* trajectory : {&at_once, &late}) trajectory->trainer->train(trajectory->run);
   const auto expected = at_once.wiring.callbacks.front()->save(), found = late.wiring.callbacks.front()->save();
   CHECK(found.integer("updates") == expected.integer("updates"));
   CHECK(found.integer("updates") < steps);

@@ -210,7 +210,7 @@ class Given final : public Accumulation {
   std::size_t step_ = 0;
 };
 
-struct Course {
+struct Trajectory {
   std::vector<double> losses;
   std::vector<torch::Tensor> weights;
   std::int64_t notices = 0;
@@ -228,21 +228,21 @@ class Training final {
     toy.wiring.accumulation = std::move(accumulation);
     toy.run.steps = 1010;
   }
-  Course train() {
-    Course course;
+  Trajectory train() {
+    Trajectory trajectory;
     toy.look(Event::StepEnd, [&](const Run& run) {
-      course.losses.push_back(run.loss.item<double>());
+      trajectory.losses.push_back(run.loss.item<double>());
       for (const auto& notice : run.notices) {
-        course.notices += notice.text().starts_with("out_of_memory micro_batch=");
+        trajectory.notices += notice.text().starts_with("out_of_memory micro_batch=");
         CHECK(
             (notice.name != "out_of_memory" || says(notice.sentence, " samples does not fit into memory; the next ")));
       }
     });
     torch::manual_seed(3);
     toy.prepare().train(toy.run);
-    course.weights = toy.weights();
-    course.weights.push_back(failing->model->seen.clone());
-    return course;
+    trajectory.weights = toy.weights();
+    trajectory.weights.push_back(failing->model->seen.clone());
+    return trajectory;
   }
   Toy toy;
   Failing* failing;

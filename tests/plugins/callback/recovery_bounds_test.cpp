@@ -179,13 +179,13 @@ use = "none"
 use = "recovery"
 )";
 
-struct Course {
+struct Trajectory {
   Thrown thrown;
   std::int64_t steps = 0, overflows = 0;
 };
 
 // results_are_late: of the fate of each step; the losses are known at once.
-Course train(const std::string& text, bool results_are_late = false) {
+Trajectory train(const std::string& text, bool results_are_late = false) {
   const TemporaryFolder output;
   vernier::set_log_sink([](vernier::Level, const std::string&, const std::string&) {});
   SmallRun run(from_toml({mlp + text}), output.path().string());

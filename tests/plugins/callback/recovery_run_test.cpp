@@ -171,7 +171,7 @@ TEST_CASE(
   const Texts tasks{"[task]\nuse = 'mlp'\nsamples = 64\n",
                     "[task]\nuse = 'gpt'\ndata = ['" + folder.write("text", lines) +
                         "']\nlayers = 1\nheads = 2\nwidth = 16\ncontext = 16\ndropout = 0.1\n"};
-  constexpr std::int64_t bad = 30;  // the step, from 1: the course of the norm is known by then
+  constexpr std::int64_t bad = 30;  // the step, from 1: the recent norms are known by then
   for (const auto& task : tasks) {
     for (const std::string precision : {"[precision]\nuse = 'fp32'\n", "[precision]\nuse = 'bf16'\nlevel = 'O2'\n",
                                         "[precision]\nuse = 'fp16'\n[scaler]\nuse = 'dynamic'\ninit_scale = 64\n"}) {

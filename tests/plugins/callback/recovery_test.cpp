@@ -150,7 +150,7 @@ TEST_CASE("recovery: z-scores are those of torch.std_mean over the values before
   same.prepare(torch::kCPU);
   const auto one = torch::ones({2}, torch::kFloat64);
   for (int i = 0; i < 30; ++i) same.add(one, torch::tensor(true));
-  CHECK(same.z_scores(one * 2).isnan().all().item<bool>());  // no course, no outlier
+  CHECK(same.z_scores(one * 2).isnan().all().item<bool>());  // no history, no outlier
 }
 
 TEST_CASE("recovery: by default what is not finite is skipped, with no scaler in the run") {
@@ -288,7 +288,7 @@ TEST_CASE("recovery: a fault that comes again however far it goes back ends the 
   CHECK(run.faults->trained == Numbers{0, 1, 2, 3, 4, 4, 3, 4, 2, 3, 4});  // each time a step further
 }
 
-TEST_CASE("recovery: a spike is what is far over the run's own course") {
+TEST_CASE("recovery: a spike is what is far above its recent values") {
   const Table options{{"spike", value(Texts{"skip"})}, {"window", value(std::int64_t{20})}};
   std::map<std::int64_t, double> factors{{30, 1e4}, {31, 1e4}, {50, 1e-4}};
   std::mt19937 random(3);
@@ -303,7 +303,7 @@ TEST_CASE("recovery: a spike is what is far over the run's own course") {
   }
   CHECK(run.told.size() == 2);
   CHECK(run.told[0].starts_with("31: trigger=spike loss="));
-  CHECK(run.told[1].starts_with("32: trigger=spike loss="));  // the first has not widened the course
+  CHECK(run.told[1].starts_with("32: trigger=spike loss="));  // the first has not widened the range
   CHECK(equal(run.weights(), by_hand(expected)));
 }
 
@@ -401,7 +401,7 @@ TEST_CASE("recovery: the norm that a callback before it has computed is taken") 
   CHECK(equal(run.weights(), by_hand(Numbers{0, 1, 3, 4, 5})));
 }
 
-TEST_CASE("recovery: a run that goes on with `spike`, or with another window, starts their course anew") {
+TEST_CASE("recovery: a run that goes on with `spike`, or with another window, starts its history anew") {
   Recovered without({}, {}, 2);
   without.train();
   CHECK(without.thrown == Thrown{});

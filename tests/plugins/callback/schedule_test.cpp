@@ -48,7 +48,7 @@ struct Schedule {
 
 }  // namespace
 
-TEST_CASE("schedule: points of each course") {
+TEST_CASE("schedule: points of each kind") {
   struct Point {
     Shape shape;
     std::int64_t updates;

@@ -313,7 +313,7 @@ TEST_CASE("scaler: each arrival at an end of the range is reported, with all bou
   for (int i = 0; i < 6; ++i) CHECK((fixture.step(1), fixture.run.notices.empty()));
 }
 
-TEST_CASE("scaler: notices of the scale are those of its course, whatever its bounds, and wherever it was saved") {
+TEST_CASE("scaler: notices of the scale are those of its values, whatever its bounds, and wherever it was saved") {
   std::mt19937 random(11);
   const auto up_to = [&random](unsigned n) { return static_cast<int>(random() % n); };
   int low = 0, high = 0;

@@ -3,7 +3,7 @@
 #include <torch/types.h>
 #include <vernier/error.h>
 
-#include "core/own_words.h"
+#include "core/reworded_error.h"
 #include "thrown.h"
 
 namespace error_test {
@@ -104,11 +104,11 @@ TEST_CASE("error: texts of other libraries become words of ours") {
   };
   for (const auto& [theirs, ours] : cases) {
     CHECK(vernier::message(std::runtime_error(theirs)) == ours);
-    CHECK(vernier::own_words(theirs, "something else") == ours);
+    CHECK(vernier::reworded_error(theirs, "something else") == ours);
     CHECK(vernier::message(Error(theirs)) == theirs);
   }
-  CHECK(vernier::own_words("unheard of") == "unheard of");
-  CHECK(vernier::own_words("unheard of", "its data are damaged") == "its data are damaged");
+  CHECK(vernier::reworded_error("unheard of") == "unheard of");
+  CHECK(vernier::reworded_error("unheard of", "its data are damaged") == "its data are damaged");
 }
 
 TEST_CASE("error: an exception is rethrown with its plugin, once, and the cause nested") {

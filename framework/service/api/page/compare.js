@@ -23,11 +23,11 @@ function drawComparison() {
   }
   const range = rangeOf(all);
   chart.replaceChildren(...compared.filter((each) => each.points.length > 0).map((each) =>
-    drawing('path', {class: 'of-' + compared.indexOf(each), d: courseOf(each.points, range).line})));
+    drawing('path', {class: 'of-' + compared.indexOf(each), d: curveOf(each.points, range).line})));
   at('compared-range').textContent = numberText(range.low) + ' to ' + numberText(range.high);
   at('compared-steps').textContent = 'steps ' + range.from + ' to ' + range.to;
   chart.setAttribute('aria-label', at('compared-metric').value + ' of ' + compared.map(({job, points}) => labelOf(job) +
-    (points.length === 0 ? ', no values' : ', now ' + courseOf(points).value)).join('; '));
+    (points.length === 0 ? ', no values' : ', now ' + curveOf(points).value)).join('; '));
 }
 
 const drawComparisonSoon = onceAFrame(drawComparison);

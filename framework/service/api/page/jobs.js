@@ -44,16 +44,16 @@ async function loadJobs() {
 }
 
 function draw() {
-  const course = points.length > 0 ? courseOf(points) : {line: '', value: '', range: '', steps: ''};
-  at('line').setAttribute('d', course.line);
-  for (const part of ['value', 'range', 'steps']) at(part).textContent = course[part];
+  const curve = points.length > 0 ? curveOf(points) : {line: '', value: '', range: '', steps: ''};
+  at('line').setAttribute('d', curve.line);
+  for (const part of ['value', 'range', 'steps']) at(part).textContent = curve[part];
   at('chart').setAttribute('aria-label', metric + (points.length === 0 ? ': no values yet' :
-                           ', now ' + course.value + ', from ' + course.range + ' in ' + course.steps));
+                           ', now ' + curve.value + ', from ' + curve.range + ' in ' + curve.steps));
 }
 
 const drawSoon = onceAFrame(draw);
 
-async function loadCourse(path) {
+async function loadCurve(path) {
   const {metrics} = await ask(path + '/metrics');
   const select = at('metrics'), names = metrics.map((each) => each.name);
   for (const name of names) {
@@ -99,7 +99,7 @@ async function loadJob() {
       action === 'cancel' ? isOver || job.is_ending : job.state !== 'failed' && job.state !== 'cancelled';
   }
   await loadLog(path);
-  await loadCourse(path);
+  await loadCurve(path);
 }
 
 async function load() {

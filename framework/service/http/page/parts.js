@@ -35,7 +35,7 @@ function rangeOf(points) {
 }
 
 // The line of a chart of 1000 x 100, up and down over the range of each part, and its texts.
-function courseOf(points, {low, high, from, to} = rangeOf(points)) {
+function curveOf(points, {low, high, from, to} = rangeOf(points)) {
   const x = (step) => to === from ? 500 : (step - from) / (to - from) * 1000;
   const y = (value) => high === low ? 50 : 95 - (value - low) / (high - low) * 90;
   let line = '';

@@ -32,13 +32,13 @@ function draw(metric) {
   const chart = shown.get(metric);
   const points = chart.points;
   if (points.length === 0) return;
-  const course = courseOf(points);
-  chart.path.setAttribute('d', course.line);
-  chart.value.textContent = course.value + (units.get(metric) ? ' ' + units.get(metric) : '');
-  chart.range.textContent = course.range;
-  chart.steps.textContent = course.steps;
-  chart.svg.setAttribute('aria-label', metric + ', now ' + chart.value.textContent + ', from ' + course.range + ' in ' +
-                         course.steps);
+  const curve = curveOf(points);
+  chart.path.setAttribute('d', curve.line);
+  chart.value.textContent = curve.value + (units.get(metric) ? ' ' + units.get(metric) : '');
+  chart.range.textContent = curve.range;
+  chart.steps.textContent = curve.steps;
+  chart.svg.setAttribute('aria-label', metric + ', now ' + chart.value.textContent + ', from ' + curve.range + ' in ' +
+                         curve.steps);
 }
 
 // One request at a time for each chart.

@@ -7,7 +7,7 @@
 
 #include <cstring>
 
-#include "core/own_words.h"
+#include "core/reworded_error.h"
 #include "decoders.h"
 
 namespace vernier {
@@ -88,7 +88,7 @@ DecodedImage decode_jpeg(const std::string& bytes, std::int64_t channels, std::i
                          const RefuseImage& refuse) {
   JpegReader reader;
   const auto refuse_damaged = [&] {
-    refuse("is a damaged JPEG: " + own_words(reader.trouble.text, "its data are damaged"));
+    refuse("is a damaged JPEG: " + reworded_error(reader.trouble.text, "its data are damaged"));
   };
   if (!start_jpeg(&reader.jpeg, &reader.trouble, bytes.data(), bytes.size())) refuse_damaged();
   const auto colours = reader.jpeg.jpeg_color_space;

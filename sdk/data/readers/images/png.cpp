@@ -4,7 +4,7 @@
 #include <cstdio>
 #include <cstring>
 
-#include "core/own_words.h"
+#include "core/reworded_error.h"
 #include "decoders.h"
 
 namespace vernier {
@@ -90,7 +90,7 @@ DecodedImage decode_png(const std::string& bytes, std::int64_t channels, std::in
   PngBytes rest{bytes.data(), bytes.size()};
   png_set_read_fn(reader.png, &rest, read_png_bytes);
   const auto refuse_damaged = [&] {
-    refuse("is a damaged PNG: " + own_words(reader.trouble.text, "its data are damaged"));
+    refuse("is a damaged PNG: " + reworded_error(reader.trouble.text, "its data are damaged"));
   };
   const int passes = start_png(reader.png, reader.info, channels == 1);
   if (passes == 0) refuse_damaged();

@@ -1,4 +1,4 @@
-// The courses of vernier/schedule.h, as a loop of one's own calls them. schedule_kinds_test.cpp compares all of them
+// The schedules of vernier/schedule.h, as a loop of one's own calls them. schedule_kinds_test.cpp compares all of them
 // with PyTorch.
 #include <doctest/doctest.h>
 #include <vernier/error.h>
@@ -10,15 +10,15 @@
 
 namespace schedule_test {
 
-using vernier::Course;
 using vernier::learning_rate_factor;
+using vernier::LearningRateSchedule;
 
-TEST_CASE("schedule: a warm-up, then the course") {
-  const Course cosine{.kind = "cosine", .warmup_steps = 4, .final_factor = 0.1};
-  const Course linear{.kind = "linear", .start_factor = 0.5, .final_factor = 0};
-  const Course step{.kind = "step", .gamma = 0.5, .every = 10};
+TEST_CASE("schedule: a warm-up, then the schedule") {
+  const LearningRateSchedule cosine{.kind = "cosine", .warmup_steps = 4, .final_factor = 0.1};
+  const LearningRateSchedule linear{.kind = "linear", .start_factor = 0.5, .final_factor = 0};
+  const LearningRateSchedule step{.kind = "step", .gamma = 0.5, .every = 10};
   const struct {
-    Course course;
+    LearningRateSchedule schedule;
     std::int64_t done;
     double factor;
   } cases[] = {{cosine, 0, 0.2},
@@ -31,21 +31,21 @@ TEST_CASE("schedule: a warm-up, then the course") {
                {step, 9, 1},
                {step, 10, 0.5},
                {step, 35, 0.125},
-               {Course{.kind = "constant"}, 7, 1}};
+               {LearningRateSchedule{.kind = "constant"}, 7, 1}};
   for (const auto& each : cases) {
-    CAPTURE(each.course.kind);
+    CAPTURE(each.schedule.kind);
     CAPTURE(each.done);
-    CHECK(std::abs(learning_rate_factor(each.course, each.done, 104) - each.factor) < 1e-12);
+    CHECK(std::abs(learning_rate_factor(each.schedule, each.done, 104) - each.factor) < 1e-12);
   }
 }
 
-TEST_CASE("schedule: what a course lacks is named") {
-  const std::pair<Course, const char*> cases[] = {
-      {{.kind = "cosin"}, "there is no course of the kind \"cosin\""},
-      {{.kind = "step"}, "a course of the kind \"step\" needs `every`"},
-      {{.kind = "cosine_restarts"}, "a course of the kind \"cosine_restarts\" needs `period`"}};
-  for (const auto& [course, text] : cases) {
-    CHECK(says(thrown_by([&, &course = course] { learning_rate_factor(course, 1, 10); }).text, text));
+TEST_CASE("schedule: what a schedule lacks is named") {
+  const std::pair<LearningRateSchedule, const char*> cases[] = {
+      {{.kind = "cosin"}, "there is no schedule of the kind \"cosin\""},
+      {{.kind = "step"}, "a schedule of the kind \"step\" needs `every`"},
+      {{.kind = "cosine_restarts"}, "a schedule of the kind \"cosine_restarts\" needs `period`"}};
+  for (const auto& [schedule, text] : cases) {
+    CHECK(says(thrown_by([&, &schedule = schedule] { learning_rate_factor(schedule, 1, 10); }).text, text));
   }
 }
 

@@ -1,8 +1,8 @@
-// Learning rates as a function of the updates that were applied: a warm-up, then a course. callback/schedule has them
+// Learning-rate schedules: the rate as a function of the applied updates, with a warm-up. callback/schedule has them
 // as options, and docs/schedules.md their formulas and pictures. For loops and plugins of your own:
 //
-//   const vernier::Course course{.kind = "cosine", .warmup_steps = 100, .final_factor = 0.1};
-//   optimizer.set_lr(3e-4 * vernier::learning_rate_factor(course, updates, steps));
+//   const vernier::LearningRateSchedule schedule{.kind = "cosine", .warmup_steps = 100, .final_factor = 0.1};
+//   optimizer.set_lr(3e-4 * vernier::learning_rate_factor(schedule, updates, steps));
 #pragma once
 
 #include <vernier/abi.h>
@@ -14,7 +14,7 @@
 namespace vernier {
 
 // A kind uses only its own of the numbers; steps are applied updates.
-struct Course {
+struct LearningRateSchedule {
   // "constant", "linear", "cosine", "polynomial", "exponential", "step", "multi_step", "inverse_sqrt",
   // "warmup_stable_decay", "cosine_restarts", "one_cycle"; or "plateau", which is constant: a metric lowers the rate.
   std::string kind = "cosine";
@@ -30,9 +30,9 @@ struct Course {
   std::string shape = "cosine";                                      // "linear", "cosine" or "sqrt" of a decay
 };
 
-// Returns the share of the learning rate for the next update, when `done` updates of the course were applied. length:
-// of the whole course, in applied updates, at least 1. Throws Error for an unknown kind, and for "step" and
+// Returns the share of the learning rate for the next update, when `done` updates of the schedule were applied. length:
+// of the whole schedule, in applied updates, at least 1. Throws Error for an unknown kind, and for "step" and
 // "cosine_restarts" without `every` and `period`.
-VERNIER_API double learning_rate_factor(const Course& course, std::int64_t done, std::int64_t length);
+VERNIER_API double learning_rate_factor(const LearningRateSchedule& schedule, std::int64_t done, std::int64_t length);
 
 }  // namespace vernier

@@ -98,8 +98,8 @@ class VERNIER_API SupervisedTask : public Task {
   void learn_targets(State facts);
 
  private:
-  struct Parts;
-  std::unique_ptr<Parts> parts_;
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
 };
 
 }  // namespace vernier

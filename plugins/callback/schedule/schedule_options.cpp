@@ -1,4 +1,4 @@
-#include "courses.h"
+#include "schedule_options.h"
 
 #include <c10/util/StringUtil.h>
 
@@ -7,7 +7,7 @@
 
 namespace {
 
-using vernier::Course;
+using vernier::LearningRateSchedule;
 using vernier::Options;
 
 // A kind, and those of the options that it uses.
@@ -67,30 +67,30 @@ void refuse_of_other_kinds(const Options& options, const Kind& own) {
 }
 
 // Refuses the lack of options that have no sensible default.
-void refuse_missing(const Options& options, const Course& course) {
+void refuse_missing(const Options& options, const LearningRateSchedule& schedule) {
   const auto needs = [&](const char* kind, const char* option, bool is_missing, const char* meaning) {
-    if (course.kind != kind || !is_missing) return;
+    if (schedule.kind != kind || !is_missing) return;
     options.refuse(option, c10::str("must be given with kind = \"", kind, "\": ", meaning));
   };
   needs("exponential", "gamma", !options.given("gamma"), "what each update multiplies by, such as 0.9999");
-  needs("step", "every", course.every == 0, "the applied updates between two steps");
-  needs("multi_step", "milestones", course.milestones.empty(), "the applied updates before each step");
-  needs("cosine_restarts", "period", course.period == 0, "the applied updates of the first period");
+  needs("step", "every", schedule.every == 0, "the applied updates between two steps");
+  needs("multi_step", "milestones", schedule.milestones.empty(), "the applied updates before each step");
+  needs("cosine_restarts", "period", schedule.period == 0, "the applied updates of the first period");
 }
 
 }  // namespace
 
-void refuse_contradictions(const Options& options, const Course& course, bool is_phase) {
-  if (is_phase && course.kind == "plateau") {
+void refuse_contradictions(const Options& options, const LearningRateSchedule& schedule, bool is_phase) {
+  if (is_phase && schedule.kind == "plateau") {
     options.refuse("kind", "is \"plateau\", which has no length; add a second [[callback]] use = \"schedule\" with it");
   }
-  refuse_of_other_kinds(options, kind_named(course.kind));
-  if (course.decay_steps != 0 && course.decay_steps <= course.warmup_steps) {
+  refuse_of_other_kinds(options, kind_named(schedule.kind));
+  if (schedule.decay_steps != 0 && schedule.decay_steps <= schedule.warmup_steps) {
     options.refuse("decay_steps", "must be over `warmup_steps`, or 0");
   }
-  refuse_missing(options, course);
-  if (!std::ranges::is_sorted(course.milestones)) options.refuse("milestones", "must be in ascending order");
-  if (course.kind == "one_cycle" && course.shape == "sqrt") {
+  refuse_missing(options, schedule);
+  if (!std::ranges::is_sorted(schedule.milestones)) options.refuse("milestones", "must be in ascending order");
+  if (schedule.kind == "one_cycle" && schedule.shape == "sqrt") {
     options.refuse("shape", "is \"sqrt\", and must be \"linear\" or \"cosine\" with kind = \"one_cycle\"");
   }
 }
@@ -105,35 +105,35 @@ void refuse_beside_phases(const Options& options) {
   }
 }
 
-Course read_course(Options& options) {
+LearningRateSchedule read_schedule(Options& options) {
   using vernier::above;
   using vernier::at_least;
-  Course course;
-  course.kind = options.choose("kind", "cosine",
-                               {"constant", "linear", "cosine", "polynomial", "exponential", "step", "multi_step",
-                                "inverse_sqrt", "warmup_stable_decay", "cosine_restarts", "one_cycle", "plateau"},
-                               "course after the warm-up");
+  LearningRateSchedule schedule;
+  schedule.kind = options.choose("kind", "cosine",
+                                 {"constant", "linear", "cosine", "polynomial", "exponential", "step", "multi_step",
+                                  "inverse_sqrt", "warmup_stable_decay", "cosine_restarts", "one_cycle", "plateau"},
+                                 "schedule after the warm-up");
   const auto count = [&](const char* key, const char* meaning) { return options.get(key, 0, meaning, at_least(0)); };
   const auto part = [&](const char* key, double fallback, const char* meaning) {
     return options.get(key, fallback, meaning, vernier::between(0, 1));
   };
-  course.warmup_steps = count("warmup_steps", "applied updates until the full learning rate");
-  course.decay_steps = count("decay_steps", "applied updates until final_factor, warm-up included; 0: all planned");
-  course.final_factor = part("final_factor", 0.0, "share of the learning rate at the end");
-  course.start_factor = part("start_factor", 1.0, "linear: share of the learning rate at the start");
-  course.power = options.get("power", 1.0, "polynomial: exponent", above(0));
-  course.gamma = options.get("gamma", 0.1, "exponential, step, multi_step: what a step multiplies by", above(0));
-  course.every = count("every", "step: applied updates between two steps");
-  course.milestones = options.get("milestones", std::vector<std::int64_t>{},
-                                  "multi_step: applied updates before each step, warm-up included", at_least(1));
-  course.timescale = count("timescale", "inverse_sqrt: the rate is halved after three of these; 0: as warmup_steps");
-  course.cooldown_steps = count("cooldown_steps", "warmup_stable_decay: applied updates of the decay; 0: a tenth");
-  course.shape = options.choose("shape", "cosine", {"linear", "cosine", "sqrt"},
-                                "warmup_stable_decay, one_cycle: how the rate falls and rises");
-  course.period = count("period", "cosine_restarts: applied updates of the first period");
-  course.multiplier =
+  schedule.warmup_steps = count("warmup_steps", "applied updates until the full learning rate");
+  schedule.decay_steps = count("decay_steps", "applied updates until final_factor, warm-up included; 0: all planned");
+  schedule.final_factor = part("final_factor", 0.0, "share of the learning rate at the end");
+  schedule.start_factor = part("start_factor", 1.0, "linear: share of the learning rate at the start");
+  schedule.power = options.get("power", 1.0, "polynomial: exponent", above(0));
+  schedule.gamma = options.get("gamma", 0.1, "exponential, step, multi_step: what a step multiplies by", above(0));
+  schedule.every = count("every", "step: applied updates between two steps");
+  schedule.milestones = options.get("milestones", std::vector<std::int64_t>{},
+                                    "multi_step: applied updates before each step, warm-up included", at_least(1));
+  schedule.timescale = count("timescale", "inverse_sqrt: the rate is halved after three of these; 0: as warmup_steps");
+  schedule.cooldown_steps = count("cooldown_steps", "warmup_stable_decay: applied updates of the decay; 0: a tenth");
+  schedule.shape = options.choose("shape", "cosine", {"linear", "cosine", "sqrt"},
+                                  "warmup_stable_decay, one_cycle: how the rate falls and rises");
+  schedule.period = count("period", "cosine_restarts: applied updates of the first period");
+  schedule.multiplier =
       options.get("multiplier", 1, "cosine_restarts: each period is so many times as long", at_least(1));
-  course.initial_factor = part("initial_factor", 0.04, "one_cycle: share of the learning rate at the start");
-  course.rise = part("rise", 0.3, "one_cycle: share of the updates in which the rate rises");
-  return course;
+  schedule.initial_factor = part("initial_factor", 0.04, "one_cycle: share of the learning rate at the start");
+  schedule.rise = part("rise", 0.3, "one_cycle: share of the updates in which the rate rises");
+  return schedule;
 }

@@ -1,4 +1,4 @@
-// Texts of other libraries, in words of ours.
+// Rewords the error messages of other libraries for users of Vernier.
 #pragma once
 
 #include <vernier/abi.h>
@@ -9,6 +9,6 @@ namespace vernier {
 
 // Returns what a text of the standard library, LibTorch, nlohmann-json, toml++, libjpeg or libpng means, as the end of
 // a sentence that begins with file and place. `otherwise` is for texts that are not known; "": those stay as they are.
-VERNIER_API std::string own_words(const std::string& foreign, const std::string& otherwise = "");
+VERNIER_API std::string reworded_error(const std::string& foreign, const std::string& otherwise = "");
 
 }  // namespace vernier

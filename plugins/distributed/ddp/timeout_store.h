@@ -1,4 +1,4 @@
-// A store whose calls end: c10d's own client waits for ever for a server that stands still.
+// A store whose calls have a timeout: c10d's own client waits for ever for a server that hangs.
 #pragma once
 
 #include <c10/util/StringUtil.h>
@@ -34,17 +34,17 @@ auto within(std::chrono::milliseconds most, Call call) {
   return done.get();
 }
 
-// Thrown where the store does not answer in time.
-struct StoreIsSilent final : vernier::Error {
+// Thrown if the store does not answer in time.
+struct StoreTimeout final : vernier::Error {
   using Error::Error;
 };
 
 // After a call that did not end in time, all others throw at once.
-class PatientStore final : public c10d::Store {
+class TimeoutStore final : public c10d::Store {
  public:
   using Bytes = std::vector<std::uint8_t>;
 
-  PatientStore(c10::intrusive_ptr<c10d::Store> store, std::chrono::milliseconds timeout);
+  TimeoutStore(c10::intrusive_ptr<c10d::Store> store, std::chrono::milliseconds timeout);
 
   c10::intrusive_ptr<c10d::Store> clone() override;
   void setTimeout(const std::chrono::milliseconds& timeout) override;
@@ -68,7 +68,7 @@ class PatientStore final : public c10d::Store {
              const Arguments&... arguments);
 
   c10::intrusive_ptr<c10d::Store> store_;
-  std::atomic<bool> is_silent_ = false;
+  std::atomic<bool> has_timed_out_ = false;
 };
 
 }  // namespace ddp

@@ -1,4 +1,4 @@
-// Tensors of one rank that travel together to the others.
+// Tensors of one rank that are sent together.
 #pragma once
 
 #include <ATen/ops/cat.h>
@@ -17,13 +17,13 @@ inline torch::Tensor as_bytes(const torch::Tensor& tensor) {
   return tensor.contiguous().view(-1).view(torch::kUInt8);
 }
 
-struct Parcel {
+struct BroadcastBucket {
   std::int64_t from;  // the rank
   std::vector<torch::Tensor> tensors;
   std::int64_t size = 0;
   torch::Tensor bytes;
 
-  // One tensor alone travels in its own memory. over: the device from which all travel.
+  // A single tensor is sent from its own memory. over: the device from which all are sent.
   void pack(bool is_sender, torch::Device over) {
     if (tensors.size() == 1 && tensors[0].is_contiguous() && tensors[0].device() == over) {
       bytes = as_bytes(tensors[0]);
@@ -52,14 +52,14 @@ struct Parcel {
   }
 };
 
-// of_ranks: tensors of each rank. The same on all ranks. Parcels of different ranks alternate, so that all send at
+// of_ranks: tensors of each rank. The same on all ranks. Buckets of different ranks alternate, so that all send at
 // once.
-inline std::vector<Parcel> parcels_of(const std::vector<std::vector<torch::Tensor>>& of_ranks,
-                                      std::int64_t most_bytes) {
-  std::vector<std::vector<Parcel>> parcels(of_ranks.size());
+inline std::vector<BroadcastBucket> broadcast_buckets_of(const std::vector<std::vector<torch::Tensor>>& of_ranks,
+                                                         std::int64_t most_bytes) {
+  std::vector<std::vector<BroadcastBucket>> buckets(of_ranks.size());
   std::size_t most = 0;
   for (std::size_t r = 0; r < of_ranks.size(); ++r) {
-    auto& own = parcels[r];
+    auto& own = buckets[r];
     for (const auto& tensor : of_ranks[r]) {
       const auto size = static_cast<std::int64_t>(tensor.nbytes());
       if (size == 0) continue;
@@ -69,9 +69,9 @@ inline std::vector<Parcel> parcels_of(const std::vector<std::vector<torch::Tenso
     }
     most = std::max(most, own.size());
   }
-  std::vector<Parcel> all;
+  std::vector<BroadcastBucket> all;
   for (std::size_t i = 0; i < most; ++i) {
-    for (auto& own : parcels) {
+    for (auto& own : buckets) {
       if (i < own.size()) all.push_back(std::move(own[i]));
     }
   }

@@ -1,5 +1,5 @@
 // flight_recorder: what it looks at in a run, and what it keeps of it.
-#include "looks.h"
+#include "inspection.h"
 
 #include <sys/stat.h>
 #include <torch/types.h>

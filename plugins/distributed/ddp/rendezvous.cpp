@@ -1,4 +1,4 @@
-#include "meeting.h"
+#include "rendezvous.h"
 
 #include <c10/util/Logging.h>
 #include <fcntl.h>
@@ -19,7 +19,7 @@
 #include <numeric>
 #include <thread>
 
-#include "patient_store.h"
+#include "timeout_store.h"
 
 namespace ddp {
 
@@ -28,7 +28,7 @@ using Clock = std::chrono::steady_clock;
 
 namespace {
 
-constexpr std::chrono::milliseconds between_looks{50};
+constexpr std::chrono::milliseconds store_poll_interval{50};
 constexpr const char* given_up = "given up";  // the key of the ranks that did not come
 
 // Returns true if the rank is there. Ranks that were started differently cannot even gather.
@@ -114,20 +114,20 @@ bool is_loopback(const std::string& address) {
   return boost::asio::ip::make_address(address, is_name).is_loopback();
 }
 
-Store open_store(const Meeting& meeting) {
-  const auto& place = meeting.place;
+Store open_store(const Rendezvous& rendezvous) {
+  const auto& place = rendezvous.place;
   c10d::TCPStoreOptions options;
   options.port = static_cast<std::uint16_t>(place.port);
   options.isServer = place.rank == 0 && !place.launcher_has_store;
   options.waitWorkers = false;  // whoever is missing is named below
-  options.timeout = meeting.timeout;
+  options.timeout = rendezvous.timeout;
   const auto where = c10::str(place.address, ", port ", place.port);
   try {
     if (options.isServer && is_loopback(place.address)) options.masterListenFd = bind_to(place.address, place.port);
     const auto open = [address = place.address, options] {
       return c10::make_intrusive<c10d::TCPStore>(address, options);
     };
-    const auto store = c10::make_intrusive<PatientStore>(within(meeting.timeout, open), meeting.timeout);
+    const auto store = c10::make_intrusive<TimeoutStore>(within(rendezvous.timeout, open), rendezvous.timeout);
     return c10::make_intrusive<c10d::PrefixStore>("vernier/" + place.attempt, store);
   } catch (...) {
     if (options.isServer) {
@@ -136,19 +136,19 @@ Store open_store(const Meeting& meeting) {
                                reason()));
     }
     throw Error(c10::str("rank ", place.rank, " cannot reach rank 0 at ", where, " within ",
-                         meeting.timeout.count() / 1000, " s: ", reason()));
+                         rendezvous.timeout.count() / 1000, " s: ", reason()));
   }
 }
 
-bool wait_for_all(c10d::Store& store, const Meeting& meeting, const std::function<bool()>& is_stopping) {
-  const auto& place = meeting.place;
+bool wait_for_all(c10d::Store& store, const Rendezvous& rendezvous, const std::function<bool()>& is_stopping) {
+  const auto& place = rendezvous.place;
   if (store.add(key("taken", place.rank), 1) != 1) {
     vernier::refuse(c10::str("rank ", place.rank,
                              " is there already: two processes were started as this rank, or another job is at port ",
                              place.port));
   }
   store.set(key("here", place.rank), std::to_string(place.ranks));
-  const auto end = Clock::now() + meeting.timeout;
+  const auto end = Clock::now() + rendezvous.timeout;
   std::vector<std::int64_t> missing(static_cast<std::size_t>(place.ranks));
   std::iota(missing.begin(), missing.end(), 0);
   for (;;) {
@@ -160,15 +160,15 @@ bool wait_for_all(c10d::Store& store, const Meeting& meeting, const std::functio
     if (Clock::now() > end) {
       names = names_of(missing);
       store.set(given_up, names);
-      if (place.rank == 0) std::this_thread::sleep_for(4 * between_looks);
+      if (place.rank == 0) std::this_thread::sleep_for(4 * store_poll_interval);
     } else if (store.check({given_up})) {
       names = store.get_to_str(given_up);
     }
     if (!names.empty()) {
-      throw Error(c10::str("of ", place.ranks, " ranks these did not come within ", meeting.timeout.count() / 1000,
+      throw Error(c10::str("of ", place.ranks, " ranks these did not come within ", rendezvous.timeout.count() / 1000,
                            " s: ", names));
     }
-    std::this_thread::sleep_for(between_looks);
+    std::this_thread::sleep_for(store_poll_interval);
   }
 }
 

@@ -1,4 +1,4 @@
-// How ranks find each other: c10d's store, which rank 0 or the launcher serves.
+// The rendezvous of the ranks: they find each other in c10d's store, which rank 0 or the launcher serves.
 #pragma once
 
 #include <c10/core/Device.h>
@@ -19,19 +19,19 @@ namespace ddp {
 
 using Store = c10::intrusive_ptr<c10d::Store>;
 
-struct Meeting {
+struct Rendezvous {
   vernier::LaunchPlace place;
   std::chrono::milliseconds timeout{120000};
-  std::string interface;          // of the network; empty: the one that leads to rank 0
+  std::string interface;          // network interface; empty: the one that leads to rank 0
   bool shares_memory = true;      // if all ranks are on one machine
-  c10::Device device{c10::kCPU};  // on which this rank trains
+  c10::Device device{c10::kCPU};  // the device on which this rank trains
 };
 
 // Throws vernier::Error if rank 0 is not there within the timeout; Error::Kind::configuration if it cannot listen.
-Store open_store(const Meeting& meeting);
+Store open_store(const Rendezvous& rendezvous);
 // False if a signal came. Throws Error if a rank does not come, Error::Kind::configuration if ranks disagree about
 // their number or if a rank is there twice.
-bool wait_for_all(c10d::Store& store, const Meeting& meeting, const std::function<bool()>& is_stopping);
+bool wait_for_all(c10d::Store& store, const Rendezvous& rendezvous, const std::function<bool()>& is_stopping);
 
 // The key of a rank in the store.
 std::string key(const std::string& name, std::int64_t rank);

@@ -22,15 +22,15 @@ namespace ddp {
 
 // Main thread only. A thread of its own reads and writes. The system closes the connection of a process that ends in
 // any way, so its loss is known at once. A process that stands still, or that the network does not reach any more, is
-// known by its silence, once somebody asks.
-class Lifeline {
+// known by its silence once a rank probes.
+class Heartbeat {
  public:
   // Rank 0 listens at a port that the system chooses, on this machine alone if its address is. The others connect to
   // `port` of rank 0's machine. Throws boost::system::system_error, and Error where that takes longer than `timeout`.
-  Lifeline(const vernier::LaunchPlace& place, std::int64_t port, std::chrono::milliseconds timeout);
-  ~Lifeline();  // notifies the others that this rank leaves
-  Lifeline(const Lifeline&) = delete;
-  Lifeline& operator=(const Lifeline&) = delete;
+  Heartbeat(const vernier::LaunchPlace& place, std::int64_t port, std::chrono::milliseconds timeout);
+  ~Heartbeat();  // notifies the others that this rank leaves
+  Heartbeat(const Heartbeat&) = delete;
+  Heartbeat& operator=(const Heartbeat&) = delete;
 
   std::int64_t port() const { return port_; }
   // A rank is lost or has left.
@@ -42,39 +42,39 @@ class Lifeline {
 
  private:
   using Clock = std::chrono::steady_clock;
-  enum class Word : std::int32_t { is_here, asks, is_lost, has_left };
+  enum class Kind : std::int32_t { alive, probe, lost, left };
   struct Message {
-    Word word;
+    Kind kind;
     std::int32_t rank;
   };
-  struct Line {
-    explicit Line(boost::asio::ip::tcp::socket connected) : socket(std::move(connected)) {}
+  struct Connection {
+    explicit Connection(boost::asio::ip::tcp::socket connected) : socket(std::move(connected)) {}
     boost::asio::ip::tcp::socket socket;
-    Message message{};       // that is being read
-    std::int32_t rank = -1;  // at the other end; -1 until it has said so
+    Message message{};       // the one that is being read
+    std::int32_t rank = -1;  // the rank at the other end; -1 until its first message
   };
 
   void listen(const std::string& address);
   // These run on the thread of this object:
   void accept();
   void open(boost::asio::ip::tcp::socket socket, std::int32_t rank);
-  void read(Line& line);
-  void hear(Line& line);
+  void read(Connection& connection);
+  void receive(Connection& connection);
   void tick();
-  void say(Message message);
-  void note(Message message);
+  void send(Message message);
+  void record(Message message);
 
   const std::int32_t rank_, ranks_;
   std::int64_t port_ = 0;
   boost::asio::io_context context_;
   boost::asio::ip::tcp::acceptor acceptor_{context_};
   boost::asio::steady_timer timer_{context_};
-  std::list<Line> lines_;
-  std::vector<Clock::time_point> heard_;  // of each rank, when
-  bool is_asked_ = false;
+  std::list<Connection> connections_;
+  std::vector<Clock::time_point> last_heard_;  // by rank
+  bool is_probed_ = false;
 
-  std::atomic<bool> asks_ = false, is_broken_ = false;
-  std::mutex mutex_;  // of what follows
+  std::atomic<bool> probes_ = false, is_broken_ = false;
+  std::mutex mutex_;  // guards what follows
   std::condition_variable changed_;
   std::vector<std::int64_t> lost_, left_;
   std::thread thread_;

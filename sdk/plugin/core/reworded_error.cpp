@@ -1,4 +1,4 @@
-#include "own_words.h"
+#include "reworded_error.h"
 
 #include <regex>
 
@@ -50,7 +50,7 @@ constexpr Phrase phrases[] = {
 
 }  // namespace
 
-std::string own_words(const std::string& foreign, const std::string& otherwise) {
+std::string reworded_error(const std::string& foreign, const std::string& otherwise) {
   for (const auto& [theirs, ours] : phrases) {
     const std::regex whole(theirs);
     if (std::smatch match; std::regex_match(foreign, match, whole)) return match.format(ours);
