@@ -23,7 +23,7 @@ namespace {
 
 using File = std::unique_ptr<std::FILE, int (*)(std::FILE*)>;
 
-// A file in memory: a child prints into it also where no folder may be written, as in a fence.
+// A file in memory: a child prints into it also where no folder may be written, as in a sandbox.
 File file_in_memory() {
   const int opened = ::memfd_create("printed", MFD_CLOEXEC);
   File file(opened < 0 ? nullptr : ::fdopen(opened, "w+"), &std::fclose);

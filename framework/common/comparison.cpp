@@ -83,8 +83,8 @@ ByRun values_of(const Json& candidate, const std::string& key) {
   return values;
 }
 
-Json json_of(const Spread& spread) {
-  return {{"median", spread.median}, {"low", spread.low}, {"high", spread.high}};
+Json json_of(const MedianRange& range) {
+  return {{"median", range.median}, {"low", range.low}, {"high", range.high}};
 }
 
 // In the order of Verdict.
@@ -92,7 +92,7 @@ constexpr const char* verdict_words[] = {"equal", "higher", "lower", "no differe
 
 Json judged(const Measure& measure, const std::vector<double>& before, const std::vector<double>& after) {
   std::vector<double> baseline = before, candidate = after;
-  double least = std::max(measure.least * std::abs(spread_of(before).median), measure.tolerance);
+  double least = std::max(measure.least * std::abs(median_range_of(before).median), measure.tolerance);
   if (measure.is_ratio) {
     for (auto* values : {&baseline, &candidate}) {
       for (auto& value : *values) value = std::log(value);
@@ -119,7 +119,7 @@ Json against(const Measure& measure, const ByRun& baseline, const ByRun& candida
     differences.push_back(measure.is_ratio ? found->second / value : found->second - value);
   }
   if (differences.empty()) return nullptr;
-  Json result = json_of(spread_of(differences));
+  Json result = json_of(median_range_of(differences));
   result["seeds"] = differences.size();
   if (measure.is_judged) result.update(judged(measure, before, after));
   return result;
@@ -211,7 +211,7 @@ Json comparison_of(const std::vector<Row>& rows, const fs::path& root, double to
       const auto values = values_of(candidate, measure.key);
       std::vector<double> numbers;
       for (const auto& [run, value] : values) numbers.push_back(value);
-      medians[measure.key] = numbers.empty() ? Json() : json_of(spread_of(numbers));
+      medians[measure.key] = numbers.empty() ? Json() : json_of(median_range_of(numbers));
       differences[measure.key] = against(measure, values_of(baseline, measure.key), values);
     }
     candidate["measures"] = std::move(medians);
@@ -234,9 +234,9 @@ void judge_by(Json& comparison, const std::string& metric) {
   if (better.empty()) throw Refused("--metric " + metric + ": nothing says which of its values are better");
   std::vector<std::pair<double, std::string>> order;
   for (const auto& candidate : comparison["candidates"]) {
-    const auto spread = candidate["measures"].value(metric, Json());
-    if (!spread.is_object()) continue;
-    const double median = spread["median"];
+    const auto range = candidate["measures"].value(metric, Json());
+    if (!range.is_object()) continue;
+    const double median = range["median"];
     order.emplace_back(better == "higher" ? -median : median, candidate["name"]);
   }
   std::ranges::stable_sort(order, {}, &std::pair<double, std::string>::first);
@@ -262,9 +262,9 @@ std::string csv_of(const Json& comparison) {
     const auto differences = candidate.value("against_baseline", Json::object());
     for (const auto& measure : measures) {
       for (const auto* table : {&candidate["measures"], &differences}) {
-        const auto spread = table->value(measure.key, Json());
+        const auto range = table->value(measure.key, Json());
         for (const char* part : {"median", "low", "high"}) {
-          out << ',' << (spread.is_object() ? json_text(spread[part]) : "");
+          out << ',' << (range.is_object() ? json_text(range[part]) : "");
         }
       }
       const auto compared = differences.value(measure.key, Json());

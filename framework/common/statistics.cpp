@@ -28,7 +28,7 @@ double quantile_of(double freedom) {
 
 }  // namespace
 
-Spread spread_of(std::vector<double> values) {
+MedianRange median_range_of(std::vector<double> values) {
   std::ranges::sort(values);
   const auto middle = values.size() / 2;
   const double median = values.size() % 2 == 1 ? values[middle] : (values[middle - 1] + values[middle]) / 2;
@@ -47,7 +47,7 @@ Judgement judge(const std::vector<double>& baseline, const std::vector<double>& 
   // The noise of two timed runs is not the same because their seeds are: pairs that agree by chance show nothing.
   if (rule.is_timed) variance = std::max(variance, variance_of(baseline) + variance_of(candidate));
   const double half = quantile_of(count - 1) * std::sqrt(variance / count);
-  const double mean = mean_of(differences), median = spread_of(differences).median;
+  const double mean = mean_of(differences), median = median_range_of(differences).median;
   const std::pair interval{mean - half, mean + half};
   const bool is_large = std::abs(median) >= rule.least;
   if (is_large && interval.first > 0) return {Verdict::higher, interval};

@@ -10,10 +10,10 @@ namespace vernier {
 constexpr double confidence = 0.995;
 constexpr std::size_t least_seeds = 3;
 
-struct Spread {
+struct MedianRange {
   double median, low, high;
 };
-Spread spread_of(std::vector<double> values);  // of one value or more
+MedianRange median_range_of(std::vector<double> values);  // of one value or more
 
 enum class Verdict { equal, higher, lower, not_shown, too_few_seeds };
 

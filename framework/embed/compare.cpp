@@ -61,7 +61,7 @@ void train(const CompareOptions& options, const CompareOptions::Candidate& candi
   }
 }
 
-Comparison::Spread spread_in(const Json& json) {
+Comparison::MedianRange median_range_in(const Json& json) {
   return {json["median"], json["low"], json["high"]};
 }
 
@@ -70,13 +70,13 @@ Comparison::Candidate candidate_in(const Json& json) {
   for (const auto& run : json["runs"]) {
     if (candidate.error.empty()) candidate.error = run.value("error", "");
   }
-  for (const auto& [name, spread] : json["measures"].items()) {
-    if (spread.is_object()) candidate.measures[name] = spread_in(spread);
+  for (const auto& [name, range] : json["measures"].items()) {
+    if (range.is_object()) candidate.measures[name] = median_range_in(range);
   }
   const auto differences = json.value("against_baseline", Json::object());
   for (const auto& [name, difference] : differences.items()) {
     if (difference.is_object())
-      candidate.against_baseline[name] = {spread_in(difference), difference.value("verdict", "")};
+      candidate.against_baseline[name] = {median_range_in(difference), difference.value("verdict", "")};
   }
   return candidate;
 }

@@ -49,12 +49,12 @@ void write_to_log_file(Level level, const std::string& who, const std::string& t
 
 }  // namespace
 
-struct Trainer::Parts {
-  explicit Parts(TrainerOptions given_options)
+struct Trainer::Impl {
+  explicit Impl(TrainerOptions given_options)
       : options(std::move(given_options)), config(load_config(options.files, options.sets, options.toml)) {}
-  Parts(const Parts&) = delete;
-  Parts& operator=(const Parts&) = delete;
-  ~Parts() {
+  Impl(const Impl&) = delete;
+  Impl& operator=(const Impl&) = delete;
+  ~Impl() {
     lift_memory_limit();
     prepared.reset();  // waits for what is being written, into the folder that is locked
     if (!is_over) close();
@@ -90,7 +90,7 @@ struct Trainer::Parts {
 };
 
 // Makes plugins, data and model, once.
-void Trainer::Parts::ready() {
+void Trainer::Impl::ready() {
   if (std::this_thread::get_id() != thread) {
     refuse("a vernier::Trainer is used on the thread that made it, and on no other; stop() may be called by any");
   }
@@ -112,7 +112,7 @@ void Trainer::Parts::ready() {
   }
 }
 
-void Trainer::Parts::prepare_run() {
+void Trainer::Impl::prepare_run() {
   refuse_another_libtorch();
   if (!options.writes_folder) save_nothing_without_folder();
   const Host host(plugin_folders(options.plugin_paths, "TrainerOptions::plugin_paths: ", options.files));
@@ -129,7 +129,7 @@ void Trainer::Parts::prepare_run() {
   scaler = wiring().table_of(*wiring().scaler);
 }
 
-void Trainer::Parts::save_nothing_without_folder() {
+void Trainer::Impl::save_nothing_without_folder() {
   const auto is_checkpoint = [](const Given& each) { return each.role == Checkpoint::role; };
   if (std::ranges::any_of(given, is_checkpoint)) return;
   const auto table = config.try_emplace(Checkpoint::role, table_using("none")).first;
@@ -139,7 +139,7 @@ void Trainer::Parts::save_nothing_without_folder() {
 }
 
 // Opens the folder, and resumes the run where that was asked for, once.
-void Trainer::Parts::enter() {
+void Trainer::Impl::enter() {
   ready();
   if (is_entered || is_over) return;
   is_entered = true;
@@ -165,7 +165,7 @@ void Trainer::Parts::enter() {
   }
 }
 
-bool Trainer::Parts::step() {
+bool Trainer::Impl::step() {
   enter();
   if (is_over) return false;
   shown.reset();
@@ -181,7 +181,7 @@ bool Trainer::Parts::step() {
   return is_trained;
 }
 
-void Trainer::Parts::finish() {
+void Trainer::Impl::finish() {
   const auto closed = c10::make_scope_exit([this] { close(); });
   const auto outcome = loop().outcome();
   if (folder) summarize(*prepared, outcome);
@@ -189,7 +189,7 @@ void Trainer::Parts::finish() {
 }
 
 // Gives back what belongs to the process.
-void Trainer::Parts::close() {
+void Trainer::Impl::close() {
   is_over = true;
   stop = 0;  // a validation is to run to its end
   lift_memory_limit();
@@ -200,127 +200,127 @@ void Trainer::Parts::close() {
   in_use = nullptr;
 }
 
-void Trainer::Parts::lift_memory_limit() const {
+void Trainer::Impl::lift_memory_limit() const {
   if (prepared != nullptr && in_use == this && !prepared->options.memory_limit.empty()) {
     limit_memory(prepared->run.device, 0);
   }
 }
 
 Trainer::Trainer(TrainerOptions options)
-    : parts_(as_errors([&] { return std::make_unique<Parts>(std::move(options)); })) {}
+    : impl_(as_errors([&] { return std::make_unique<Impl>(std::move(options)); })) {}
 
 Trainer::~Trainer() = default;
 
 void Trainer::use(const std::string& role, std::unique_ptr<Plugin> plugin, const Options& options) {
-  if (parts_->prepared != nullptr || parts_->refused) {
+  if (impl_->prepared != nullptr || impl_->refused) {
     refuse("the " + role + " comes too late: use() and add() stand before the first use of the trainer");
   }
-  parts_->given.push_back(given(role, std::move(plugin), options));
+  impl_->given.push_back(given(role, std::move(plugin), options));
 }
 
 void Trainer::resume(const std::string& path, bool allow_inexact) {
-  auto& parts = *parts_;
-  if (parts.is_entered) refuse("resume() stands before the first step, and once");
-  parts.resumes = true;
-  parts.resume_from = path;
-  parts.allows_inexact = allow_inexact;
+  auto& impl = *impl_;
+  if (impl.is_entered) refuse("resume() stands before the first step, and once");
+  impl.resumes = true;
+  impl.resume_from = path;
+  impl.allows_inexact = allow_inexact;
   as_errors([&] {
-    parts.ready();
-    parts.prepared->resumes = true;
-    parts.enter();
+    impl.ready();
+    impl.prepared->resumes = true;
+    impl.enter();
   });
 }
 
 bool Trainer::train_step() {
-  return as_errors([&] { return parts_->step(); });
+  return as_errors([&] { return impl_->step(); });
 }
 
 std::int64_t Trainer::train_epoch() {
   return as_errors([&] {
-    parts_->enter();
-    const auto epoch = parts_->prepared->run.epoch;
+    impl_->enter();
+    const auto epoch = impl_->prepared->run.epoch;
     std::int64_t steps = 0;
-    while (parts_->prepared->run.epoch <= epoch && parts_->step()) ++steps;
+    while (impl_->prepared->run.epoch <= epoch && impl_->step()) ++steps;
     return steps;
   });
 }
 
 TrainOutcome Trainer::train() {
   as_errors([&] {
-    while (parts_->step()) {
+    while (impl_->step()) {
     }
   });
   return outcome();
 }
 
 TrainOutcome Trainer::outcome() const {
-  const auto& parts = *parts_;
+  const auto& impl = *impl_;
   TrainOutcome result;
-  if (parts.prepared == nullptr) return result;
-  const auto& run = parts.prepared->run;
-  const auto& outcome = parts.loop().outcome();
+  if (impl.prepared == nullptr) return result;
+  const auto& run = impl.prepared->run;
+  const auto& outcome = impl.loop().outcome();
   result.steps = run.step;
   if (run.loss.defined()) result.loss = run.loss.item<double>();
   result.validation_loss = outcome.validation_loss;
   result.seconds = outcome.seconds;
-  if (!parts.is_over) return result;
-  const bool was_finished = run.step < run.steps && !parts.loop().finished().empty();  // perhaps before it was resumed
-  result.ended_by = parts.is_stopped_before_all ? "stopped" : ended_by(outcome);
+  if (!impl.is_over) return result;
+  const bool was_finished = run.step < run.steps && !impl.loop().finished().empty();  // perhaps before it was resumed
+  result.ended_by = impl.is_stopped_before_all ? "stopped" : ended_by(outcome);
   if (result.ended_by == "done" && was_finished) result.ended_by = "finished";
   result.why = outcome.error.value_or(outcome.diverged);
-  if (result.ended_by == "finished") result.why = parts.loop().finished();
+  if (result.ended_by == "finished") result.why = impl.loop().finished();
   return result;
 }
 
 void Trainer::stop() {
-  parts_->stop = stopped_by_program;
+  impl_->stop = stopped_by_program;
 }
 
 std::optional<double> Trainer::validate() {
   return as_errors([&]() -> std::optional<double> {
-    parts_->ready();
-    auto& run = parts_->prepared->run;
+    impl_->ready();
+    auto& run = impl_->prepared->run;
     if (run.model == nullptr) return std::nullopt;
-    if (parts_->is_over) parts_->stop = 0;  // there is nothing left to stop
+    if (impl_->is_over) impl_->stop = 0;  // there is nothing left to stop
     const Metrics of_step = run.metrics;
     const auto put_back = c10::make_scope_exit([&] { run.metrics = of_step; });
     std::optional<double> loss;
-    parts_->loop().parts().calls.attributed(run, [&] {  // no event, so the run's numbers do not depend on it
+    impl_->loop().parts().calls.attributed(run, [&] {  // no event, so the run's numbers do not depend on it
       HostApi::clear(run.metrics);
-      const auto value = parts_->loop().validation().evaluate(run);
+      const auto value = impl_->loop().validation().evaluate(run);
       if (!run.is_stopping() && value.defined()) loss = value.item<double>();
     });
     if (!loss) return std::nullopt;
     run.metrics.set("validation_loss", *loss);
-    parts_->shown = run.metrics;
+    impl_->shown = run.metrics;
     return loss;
   });
 }
 
 std::map<std::string, double> Trainer::metrics() const {
   std::map<std::string, double> all;
-  if (parts_->prepared == nullptr) return all;
-  const auto& run = parts_->prepared->run;
+  if (impl_->prepared == nullptr) return all;
+  const auto& run = impl_->prepared->run;
   if (run.loss.defined()) all["loss"] = run.loss.item<double>();
-  for (const auto* entry : (parts_->shown ? *parts_->shown : run.metrics).set_now()) all[entry->name] = entry->value();
+  for (const auto* entry : (impl_->shown ? *impl_->shown : run.metrics).set_now()) all[entry->name] = entry->value();
   return all;
 }
 
 void Trainer::save(const std::string& path) {
   as_errors([&] {
-    parts_->enter();
-    auto& run = parts_->prepared->run;
-    auto& saving = parts_->loop().saving();
+    impl_->enter();
+    auto& run = impl_->prepared->run;
+    auto& saving = impl_->loop().saving();
     if (!path.empty()) {
-      if (parts_->wiring().distributed->ranks() > 1) refuse("save(path) is for one process; save() has all ranks save");
+      if (impl_->wiring().distributed->ranks() > 1) refuse("save(path) is for one process; save() has all ranks save");
       auto [manifest, model, state] = split_snapshot(saving.snapshot(run));
       manifest.step = run.step;
       manifest.run = run.name;
       write_checkpoint(path, std::move(manifest), model, state);
-    } else if (!parts_->options.writes_folder &&
-               use_of(parts_->wiring().table_of(*parts_->wiring().checkpoint)) == "none") {
+    } else if (!impl_->options.writes_folder &&
+               use_of(impl_->wiring().table_of(*impl_->wiring().checkpoint)) == "none") {
       refuse("save() has nowhere to write to, since TrainerOptions::writes_folder is false; give it a path");
-    } else if (!parts_->is_over) {
+    } else if (!impl_->is_over) {
       saving.save_now(run);
     }
   });
@@ -328,23 +328,23 @@ void Trainer::save(const std::string& path) {
 
 void Trainer::swap(const std::string& toml) {
   as_errors([&] {
-    parts_->enter();
-    if (parts_->is_over) refuse("the run has ended: nothing is swapped");
-    parts_->loop().requests().swap(parts_->prepared->run, load_config({}, {}, toml));
+    impl_->enter();
+    if (impl_->is_over) refuse("the run has ended: nothing is swapped");
+    impl_->loop().requests().swap(impl_->prepared->run, load_config({}, {}, toml));
   });
 }
 
 void Trainer::use_mixed_precision(bool on) {
-  auto& parts = *parts_;
+  auto& impl = *impl_;
   as_errors([&] {
-    parts.enter();
-    if (parts.is_over) refuse("the run has ended: its precision stays");
-    if (on && use_of(parts.precision) == "fp32") {
+    impl.enter();
+    if (impl.is_over) refuse("the run has ended: its precision stays");
+    if (on && use_of(impl.precision) == "fp32") {
       refuse("the precision of the configuration is fp32, which is not mixed; name another with swap()");
     }
     Table roles;
     const auto choose = [&](const char* role, const Plugin& plugin, const Value& configured, const char* off) {
-      const auto& now = parts.wiring().table_of(plugin);
+      const auto& now = impl.wiring().table_of(plugin);
       if (use_of(configured).empty()) {
         if (on) return;
         refuse(plugin.id() + " is an object of the program, which could not come back; switch it off itself");
@@ -352,15 +352,15 @@ void Trainer::use_mixed_precision(bool on) {
       auto wanted = on ? configured : table_using(off);
       if (!is_same(now, wanted)) roles.emplace(role, std::move(wanted));
     };
-    choose(Precision::role, *parts.wiring().precision, parts.precision, "fp32");
-    choose(Scaler::role, *parts.wiring().scaler, parts.scaler, "none");
-    if (!roles.empty()) parts.loop().requests().swap(parts.prepared->run, roles);
+    choose(Precision::role, *impl.wiring().precision, impl.precision, "fp32");
+    choose(Scaler::role, *impl.wiring().scaler, impl.scaler, "none");
+    if (!roles.empty()) impl.loop().requests().swap(impl.prepared->run, roles);
   });
 }
 
 const Run& Trainer::run() {
-  as_errors([&] { parts_->ready(); });
-  return parts_->prepared->run;
+  as_errors([&] { impl_->ready(); });
+  return impl_->prepared->run;
 }
 
 torch::nn::Module& Trainer::model() {

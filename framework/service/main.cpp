@@ -21,7 +21,7 @@
 #include "service/http/http_server.h"
 #include "service/queue/attempt.h"
 #include "service/queue/attempt_process.h"
-#include "service/queue/fence.h"
+#include "service/queue/sandbox.h"
 
 namespace {
 
@@ -205,7 +205,7 @@ void set_reach(serve::QueueSettings& settings) {
   const auto more = serve::places_of_program(settings.program, settings.folder / "libraries.txt");
   readable.insert(readable.end(), more.begin(), more.end());
   for (std::size_t i = 1; i < settings.more.size(); i += 2) readable.push_back(settings.more[i]);
-  if (serve::Fence::is_possible()) return;
+  if (serve::Sandbox::is_possible()) return;
   say("this kernel has no Landlock: paths are checked, but the code of a TorchScript model reaches all files of this "
       "user");
 }
@@ -232,12 +232,12 @@ int serve_jobs(Settings settings) {
   queue.on_retirement([&audit](const serve::Job& job) {
     audit.add("server", "remove", {{"job", job.id}, {"user", job.request.user}, {"ended", job.ended}});
   });
-  serve::Courses courses;
+  serve::MetricHistories histories;
   serve::Workers workers;
-  serve::Live live(queue, courses);
+  serve::Live live(queue, histories);
   vernier::HttpService service("Vernier: jobs", VERNIER_VERSION,
                                vernier::Tokens(folder / "tokens", vernier::Scope::admin, say), settings.hosts,
-                               serve::routes({queue, audit, workers, courses, live, settings.data, settings.models}));
+                               serve::routes({queue, audit, workers, histories, live, settings.data, settings.models}));
   settings.limits.knows = [&](const vernier::HttpRequest& request) { return service.knows(request); };
   vernier::HttpServer server(
       settings.listen, [&](const vernier::HttpRequest& request) { return service.answer(request); },

@@ -136,7 +136,7 @@ vernier::Result try_law(const std::string& id, const std::string& law, const std
   if (!set.empty()) vernier::change(subject, {set});
   const auto found = std::ranges::find_if(vernier::laws(), [&](const auto& each) { return each.name == law; });
   REQUIRE_MESSAGE(found != vernier::laws().end(), law);
-  return vernier::Apart(
+  return vernier::ForkedCall(
              [&] {
                vernier::name_crashes();
                found->check(subject);

@@ -21,7 +21,7 @@
 #include "run/process/crash.h"
 #include "run/state/snapshot.h"
 #include "thrown.h"
-#include "tools/check_plugin/apart.h"
+#include "tools/check_plugin/forked_call.h"
 #include "toy_run.h"
 
 namespace misuses_test {
@@ -315,7 +315,7 @@ const std::pair<const char*, void (*)(Toy& toy, int seed)> roles[] = {
 
 // All that a run computes, or the error that ended it; in a process of its own, and a run that hangs is ended.
 Result train(std::size_t role, int seed) {
-  return vernier::Apart(
+  return vernier::ForkedCall(
              [&] {
                vernier::name_crashes();
                Toy toy;

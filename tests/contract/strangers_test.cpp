@@ -31,7 +31,7 @@ const std::set<std::string> may_skip = {"does not grow", "does not wait for the 
 
 // Tries all laws in one process. Returns "law: what is wrong" for each that is broken, or skipped without a reason.
 std::string broken_laws(const Subject& subject) {
-  const auto result = vernier::Apart([&] {
+  const auto result = vernier::ForkedCall([&] {
                         std::string all;
                         for (const auto& law : vernier::laws()) {
                           if (!vernier::applies(law, subject)) continue;
@@ -74,7 +74,7 @@ TEST_CASE("strangers: all of them in one run resume, alone and on two ranks") {
                  "[checkpoint]\nuse = 'archive'\n[[callback]]\nuse = 'grokfast'\n[[callback]]\nuse = 'agc'\n"
                  "[[callback]]\nuse = 'lookahead'\n[[callback]]\nuse = 'rewind_rise'\n[[monitor]]\nuse = 'tcp'\n"});
   for (auto* law : {&vernier::check_resumes, &vernier::check_two_ranks}) {
-    const auto result = vernier::Apart([&] {
+    const auto result = vernier::ForkedCall([&] {
                           (*law)(subject);
                           return std::string("resumed");
                         }).wait();

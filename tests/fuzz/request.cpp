@@ -11,7 +11,7 @@
 
 #include "commands.h"
 #include "fuzzer.h"
-#include "service/api/first_jobs.h"
+#include "service/api/finetuning_jobs.h"
 #include "service/api/job_check.h"
 #include "service/http/http_session.h"
 #include "service/http/schema.h"
@@ -81,16 +81,16 @@ const fs::path& models() {
   return folder;
 }
 
-template <serve::FirstKind kind>
+template <serve::FinetuningKind kind>
 HttpResponse first(const Json& body) {
-  const auto made = serve::first_job_of(kind, body, serve::ModelFolders({models()}));
+  const auto made = serve::finetuning_job_of(kind, body, serve::ModelFolders({models()}));
   const auto text = serve::checked_configuration(made.config, {models()});
   serve::settings_of(text);
   return json_response({{"config", text}});
 }
 
 HttpService& service() {
-  using serve::FirstKind;
+  using serve::FinetuningKind;
   static const TokenFile file;
   static HttpService made(
       "fuzz", "1", vernier::Tokens(file.path(), Scope::admin, [](const std::string&) {}), {"x"},
@@ -110,8 +110,8 @@ HttpService& service() {
               serve::check_command(body, data);
               return json_response({{"command", control::command_of(body).name}});
             }),
-       post("/finetuning/mixed-precision", first<FirstKind::finetune>),
-       post("/finetuning/optimized", first<FirstKind::optimized>),
+       post("/finetuning/mixed-precision", first<FinetuningKind::finetune>),
+       post("/finetuning/optimized", first<FinetuningKind::optimized>),
        post("/finetuning/setup-mixed-precision",
             [](const Json& body) { return taken(serve::precision_tables(body)); })});
   return made;

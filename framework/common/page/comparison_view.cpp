@@ -24,40 +24,40 @@ std::string number(double value) {
   return print_number(value < 1000 ? "%.4g" : "%.0f", value);
 }
 
-// A spread, with decimals where it is small.
+// A range, with decimals where it is small.
 std::string rounded(double value, int decimals) {
   return print_number(value >= 10 ? "%.0f" : decimals == 1 ? "%.1f" : "%.2f", value);
 }
 
 struct Cell {
   double median = 0, farthest = 0;  // from the median
-  bool has_spread = false;          // of two seeds or more
+  bool has_range = false;           // of two seeds or more
 };
 
 // Reads {"median", "low", "high"}. Returns false if there is none.
-bool read(const Json& spread, bool has_spread, Cell& cell) {
-  if (!spread.is_object()) return false;
-  cell.median = spread.at("median");
-  cell.farthest = std::max(spread.at("high").get<double>() - cell.median, cell.median - spread.at("low").get<double>());
-  cell.has_spread = has_spread;
+bool read(const Json& range, bool has_range, Cell& cell) {
+  if (!range.is_object()) return false;
+  cell.median = range.at("median");
+  cell.farthest = std::max(range.at("high").get<double>() - cell.median, cell.median - range.at("low").get<double>());
+  cell.has_range = has_range;
   return true;
 }
 
-std::string plus_minus(const Cell& cell, const std::string& spread) {
-  return cell.has_spread ? " ±" + spread : "";
+std::string plus_minus(const Cell& cell, const std::string& range) {
+  return cell.has_range ? " ±" + range : "";
 }
-std::string in_percent(const Cell& cell) {  // the spread of a measured number
+std::string in_percent(const Cell& cell) {  // the range of a measured number
   const double part = cell.median == 0 ? 0 : std::abs(cell.farthest / cell.median);
   return plus_minus(cell, rounded(100 * part, 1) + "%");
 }
 
 struct Candidate {
   const Json& json;
-  bool has_spread;
+  bool has_range;
   Cell cell;
-  bool has(const std::string& key) { return read(json.at("measures").value(key, Json()), has_spread, cell); }
+  bool has(const std::string& key) { return read(json.at("measures").value(key, Json()), has_range, cell); }
   bool differs(const std::string& key) {
-    return json.contains("against_baseline") && read(json.at("against_baseline").value(key, Json()), has_spread, cell);
+    return json.contains("against_baseline") && read(json.at("against_baseline").value(key, Json()), has_range, cell);
   }
   std::string speed() { return has("samples_per_second") ? number(cell.median) + in_percent(cell) : ""; }
   std::string speed_up() {

@@ -14,7 +14,7 @@
 #include "common/child.h"
 #include "common/scratch_folder.h"
 #include "common/text/quoting.h"
-#include "service/api/first_jobs.h"
+#include "service/api/finetuning_jobs.h"
 #include "service/http/http_service.h"
 #include "service/queue/attempt.h"
 #include "service/queue/start_process.h"

@@ -20,8 +20,8 @@ constexpr std::int64_t most_log = 256 * 1024;  // bytes in one answer
 
 const Json choice_of_states = {{"enum", state_names}};
 
-Json list_of_parts(const ApiOf& of) {
-  const auto& settings = of.queue.settings();
+Json list_of_parts(const ApiContext& api) {
+  const auto& settings = api.queue.settings();
   const Json toml = {{"type", "string"},
                      {"minLength", 1},
                      {"contentMediaType", "application/toml"},
@@ -65,8 +65,8 @@ std::int64_t integer_in(const Json& body, const Json& parts, const char* name, s
                              std::to_string(largest)};
 }
 
-HttpRoute submit_route(const ApiOf& of) {
-  const Json parts = list_of_parts(of);
+HttpRoute submit_route(const ApiContext& api) {
+  const Json parts = list_of_parts(api);
   return {
       .method = "POST",
       .path = "/v1/jobs",
@@ -78,13 +78,13 @@ HttpRoute submit_route(const ApiOf& of) {
       .other_results = {{"201", "The job is in the queue; Location says where to ask for it."},
                         {"503", "The queue is full, or the audit log cannot be written."}},
       .schemas = {{"Value", value_schema({})}},  // it is public, and names no folders
-      .answer = [of, parts](const HttpCall& call) {
+      .answer = [api, parts](const HttpCall& call) {
         for (const auto& [name, value] : call.body.items()) {
           if (!parts.contains(name)) throw HttpRefused{422, "a job has no " + name + "; see /v1/openapi.json"};
         }
         if (!call.body.contains("config")) throw HttpRefused{422, "config is needed: TOML text or a JSON object"};
         bool is_new = false;
-        const auto job = submit(of, call,
+        const auto job = submit(api, call,
                                 {.user = call.who,
                                  .name = text_in(call.body, "name"),
                                  .key = text_in(call.body, "key"),
@@ -104,7 +104,7 @@ HttpRoute submit_route(const ApiOf& of) {
       }};
 }
 
-HttpRoute list_route(const ApiOf& of) {
+HttpRoute list_route(const ApiContext& api) {
   return {.path = "/v1/jobs",
           .id = "list_jobs",
           .summary = "Jobs, the newest first. next is the value of before for the next page, null on the last one",
@@ -113,7 +113,7 @@ HttpRoute list_route(const ApiOf& of) {
                          parameter("state", "query", "only jobs in it", choice_of_states),
                          parameter("user", "query", "only jobs of this user", text)},
           .result = list_of("jobs", job_schema(), {{"next", {{"type", {"integer", "null"}}}}}),
-          .answer = [of](const HttpCall& call) {
+          .answer = [api](const HttpCall& call) {
             const auto given = [&](const char* name) {
               const auto found = call.parameters.find(name);
               return found == call.parameters.end() ? "" : found->second;
@@ -125,7 +125,7 @@ HttpRoute list_route(const ApiOf& of) {
             if (call.parameters.contains("state") && std::ranges::find(state_names, page.state) == state_names.end()) {
               throw HttpRefused{422, "state must be one of " + vernier::json_text(Json(state_names))};
             }
-            auto jobs = of.queue.list(page);
+            auto jobs = api.queue.list(page);
             const bool has_more = std::ssize(jobs) == page.limit;
             if (has_more) jobs.pop_back();
             Json all = Json::array();
@@ -134,7 +134,7 @@ HttpRoute list_route(const ApiOf& of) {
           }};
 }
 
-HttpRoute show_route(const ApiOf& of) {
+HttpRoute show_route(const ApiContext& api) {
   auto schema = job_schema();
   schema["properties"]["config"] = text;
   return {.path = "/v1/jobs/{id}",
@@ -143,15 +143,15 @@ HttpRoute show_route(const ApiOf& of) {
           .parameters = {job_parameter()},
           .result = schema,
           .other_results = {{"404", "There is no such job."}},
-          .answer = [of](const HttpCall& call) {
-            const auto job = job_of(of, call);
+          .answer = [api](const HttpCall& call) {
+            const auto job = job_of(api, call);
             auto shown = json_of(job);
             shown["config"] = job.request.config;
             return json_response(shown);
           }};
 }
 
-HttpRoute remove_route(const ApiOf& of) {
+HttpRoute remove_route(const ApiContext& api) {
   return {.method = "DELETE",
           .path = "/v1/jobs/{id}",
           .scope = Scope::control,
@@ -162,16 +162,16 @@ HttpRoute remove_route(const ApiOf& of) {
           .other_results = {{"404", "There is no such job."},
                             {"409", "The job is not over."},
                             {"503", "The audit log cannot be written."}},
-          .answer = [of](const HttpCall& call) {
-            const auto job = job_of(of, call);
+          .answer = [api](const HttpCall& call) {
+            const auto job = job_of(api, call);
             refuse_others(job, call);
-            note(of, call, "remove", {{"job", job.id}});
-            of.queue.remove(job.id);
+            note(api, call, "remove", {{"job", job.id}});
+            api.queue.remove(job.id);
             return json_response({{"id", job.id}});
           }};
 }
 
-HttpRoute act_route(const ApiOf& of, const char* action, const char* summary, Job (Queue::*act)(std::int64_t)) {
+HttpRoute act_route(const ApiContext& api, const char* action, const char* summary, Job (Queue::*act)(std::int64_t)) {
   return {.method = "POST",
           .path = std::string("/v1/jobs/{id}/") + action,
           .scope = Scope::control,
@@ -182,11 +182,11 @@ HttpRoute act_route(const ApiOf& of, const char* action, const char* summary, Jo
           .other_results = {{"404", "There is no such job."},
                             {"409", "The job is in another state."},
                             {"503", "The audit log cannot be written."}},
-          .answer = [of, action, act](const HttpCall& call) {
-            const auto job = job_of(of, call);
+          .answer = [api, action, act](const HttpCall& call) {
+            const auto job = job_of(api, call);
             refuse_others(job, call);
-            note(of, call, action, {{"job", job.id}});
-            return json_response(json_of((of.queue.*act)(job.id)));
+            note(api, call, action, {{"job", job.id}});
+            return json_response(json_of((api.queue.*act)(job.id)));
           }};
 }
 
@@ -202,7 +202,7 @@ std::string slice(const std::filesystem::path& file, std::int64_t offset, std::i
   return text;
 }
 
-HttpRoute log_route(const ApiOf& of) {
+HttpRoute log_route(const ApiContext& api) {
   return {.path = "/v1/jobs/{id}/log",
           .id = "get_log",
           .summary =
@@ -212,16 +212,16 @@ HttpRoute log_route(const ApiOf& of) {
                          parameter("limit", "query", "bytes at most", whole(1, most_log))},
           .result = object_of({{"text", text}, {"next", integer}, {"state", choice_of_states}}),
           .other_results = {{"404", "There is no such job."}},
-          .answer = [of](const HttpCall& call) {
-            const auto job = job_of(of, call);  // its state before its log: none of an ended one is missed
+          .answer = [api](const HttpCall& call) {
+            const auto job = job_of(api, call);  // its state before its log: none of an ended one is missed
             const auto offset = call.integer("offset", 0, 0, most);
             const auto log =
-                slice(of.queue.folder_of(job.id) / "log", offset, call.integer("limit", most_log, 1, most_log));
+                slice(api.queue.folder_of(job.id) / "log", offset, call.integer("limit", most_log, 1, most_log));
             return json_response({{"text", log}, {"next", offset + std::ssize(log)}, {"state", name_of(job.state)}});
           }};
 }
 
-HttpRoute server_route(const ApiOf& of) {
+HttpRoute server_route(const ApiContext& api) {
   return {.path = "/v1/server",
           .id = "get_server",
           .summary = "What the server has, how much of it is in use, and the folders from which jobs may read",
@@ -234,18 +234,18 @@ HttpRoute server_route(const ApiOf& of) {
                                {"running", integer},
                                {"memory_limits_by", {{"enum", {"server", "slurm"}}}},
                                {"data", {{"type", "array"}, {"items", text}}}}),
-          .answer = [of](const HttpCall&) {
-            const auto counts = of.queue.counts();
+          .answer = [api](const HttpCall&) {
+            const auto counts = api.queue.counts();
             Json data = Json::array();
-            for (const auto& folder : of.data) data.push_back(folder.string());
+            for (const auto& folder : api.data) data.push_back(folder.string());
             return json_response({{"version", VERNIER_VERSION},
-                                  {"cores", of.queue.settings().cores},
+                                  {"cores", api.queue.settings().cores},
                                   {"cores_in_use", counts.cores_in_use},
-                                  {"gpus", of.queue.settings().gpus},
+                                  {"gpus", api.queue.settings().gpus},
                                   {"gpus_in_use", counts.gpus_in_use},
                                   {"queued", counts.queued},
                                   {"running", counts.running},
-                                  {"memory_limits_by", of.queue.settings().uses_slurm ? "slurm" : "server"},
+                                  {"memory_limits_by", api.queue.settings().uses_slurm ? "slurm" : "server"},
                                   {"data", data}});
           }};
 }
@@ -277,8 +277,8 @@ Json job_schema() {
                     {"error", text}});
 }
 
-Job job_of(const ApiOf& of, const HttpCall& call) {
-  return of.queue.find(call.integer("id", 0, 1, most));
+Job job_of(const ApiContext& api, const HttpCall& call) {
+  return api.queue.find(call.integer("id", 0, 1, most));
 }
 
 void refuse_others(const Job& job, const HttpCall& call) {
@@ -286,55 +286,56 @@ void refuse_others(const Job& job, const HttpCall& call) {
   throw HttpRefused{403, "the job is another user's; that needs a token of the scope admin"};
 }
 
-void note(const ApiOf& of, const HttpCall& call, const char* action, const Json& details) {
+void note(const ApiContext& api, const HttpCall& call, const char* action, const Json& details) {
   try {
-    of.audit.add(call.who, action, details);
+    api.audit.add(call.who, action, details);
   } catch (const std::exception& error) {
     throw HttpRefused{503, error.what()};
   }
 }
 
-Job submit(const ApiOf& of, const HttpCall& call, JobRequest request, const Json& configuration, bool& is_new) {
-  request.config = checked_configuration(configuration, of.data);
-  const auto& limits = of.queue.settings().limits;
+Job submit(const ApiContext& api, const HttpCall& call, JobRequest request, const Json& configuration, bool& is_new) {
+  request.config = checked_configuration(configuration, api.data);
+  const auto& limits = api.queue.settings().limits;
   if (request.time_limit == 0) request.time_limit = limits.time_limit;
   if (request.memory_limit == 0) request.memory_limit = limits.memory_limit;
-  if (of.queue.counts().queued >= most_queued) throw HttpRefused{503, "the queue is full"};
-  note(of, call, "submit", {{"name", request.name}, {"cores", request.cores}, {"gpus", request.gpus}});
+  if (api.queue.counts().queued >= most_queued) throw HttpRefused{503, "the queue is full"};
+  note(api, call, "submit", {{"name", request.name}, {"cores", request.cores}, {"gpus", request.gpus}});
   const auto job = [&] {
     try {
-      return of.queue.submit(request, is_new);
+      return api.queue.submit(request, is_new);
     } catch (const std::runtime_error& error) {  // a full disk
       throw HttpRefused{503, error.what()};
     }
   }();
-  note(of, call, is_new ? "accepted" : "known", {{"job", job.id}});
+  note(api, call, is_new ? "accepted" : "known", {{"job", job.id}});
   return job;
 }
 
-std::vector<HttpRoute> job_routes(const ApiOf& of) {
-  return {submit_route(of),
-          list_route(of),
-          show_route(of),
-          remove_route(of),
-          log_route(of),
-          server_route(of),
-          act_route(of, "cancel", "Ends a job: at once in the queue, else after its step, with a checkpoint",
+std::vector<HttpRoute> job_routes(const ApiContext& api) {
+  return {submit_route(api),
+          list_route(api),
+          show_route(api),
+          remove_route(api),
+          log_route(api),
+          server_route(api),
+          act_route(api, "cancel", "Ends a job: at once in the queue, else after its step, with a checkpoint",
                     &Queue::cancel),
-          act_route(of, "retry",
+          act_route(api, "retry",
                     "Puts a job that failed or was cancelled back into the queue; it goes on from its last "
                     "checkpoint",
                     &Queue::retry)};
 }
 
-std::vector<HttpRoute> routes(const ApiOf& of) {
-  auto all = job_routes(of);
-  all.push_back(comparison_route(of));
+std::vector<HttpRoute> routes(const ApiContext& api) {
+  auto all = job_routes(api);
+  all.push_back(comparison_route(api));
   all.push_back(vernier::events_route(
-      of.live.events(),
+      api.live.events(),
       "Server-sent events: job (it changed), removed, step (the newest numbers of a job's run), log (how many bytes it "
       "has), gap"));
-  for (auto& more : {run_routes(of), first_routes(of), page_routes()}) all.insert(all.end(), more.begin(), more.end());
+  for (auto& more : {run_routes(api), finetuning_routes(api), page_routes()})
+    all.insert(all.end(), more.begin(), more.end());
   return all;
 }
 

@@ -48,21 +48,21 @@ void refuse_without_run(const Job& job) {
   if (job.state != State::running) throw HttpRefused{409, std::string("the job is ") + name_of(job.state)};
 }
 
-HttpRoute run_route(const ApiOf& of) {
+HttpRoute run_route(const ApiContext& api) {
   return {.path = "/v1/jobs/{id}/run",
           .id = "get_run",
           .summary = "State and step of the job's run, as its callback/control says them",
           .parameters = {job_parameter()},
           .result = {{"type", "object"}, {"properties", {{"state", text}, {"step", integer}, {"steps", integer}}}},
           .other_results = {{"404", "There is no such job."}, {"409", "It has no run now."}, {"503", "It is busy."}},
-          .answer = [of](const HttpCall& call) {
-            const auto job = job_of(of, call);
+          .answer = [api](const HttpCall& call) {
+            const auto job = job_of(api, call);
             refuse_without_run(job);
-            return of.workers.answer([run = of.queue.run_of(job.id)] { return ask_run(run, "GET", "/v1/run", ""); });
+            return api.workers.answer([run = api.queue.run_of(job.id)] { return ask_run(run, "GET", "/v1/run", ""); });
           }};
 }
 
-HttpRoute command_route(const ApiOf& of) {
+HttpRoute command_route(const ApiContext& api) {
   return {.method = "POST",
           .path = "/v1/jobs/{id}/commands",
           .scope = Scope::control,
@@ -81,57 +81,57 @@ HttpRoute command_route(const ApiOf& of) {
                             {"409", "It has no run now, or the run takes no commands."},
                             {"503", "It is busy."}},
           .schemas = {{"Value", value_schema({})}},
-          .answer = [of](const HttpCall& call) {
-            const auto job = job_of(of, call);
+          .answer = [api](const HttpCall& call) {
+            const auto job = job_of(api, call);
             refuse_others(job, call);
             refuse_without_run(job);
-            check_command(call.body, of.data);
-            note(of, call, "command", {{"job", job.id}, {"command", call.body}});
-            return of.workers.answer([run = of.queue.run_of(job.id), body = vernier::json_text(call.body)] {
+            check_command(call.body, api.data);
+            note(api, call, "command", {{"job", job.id}, {"command", call.body}});
+            return api.workers.answer([run = api.queue.run_of(job.id), body = vernier::json_text(call.body)] {
               return ask_run(run, "POST", "/v1/commands", body);
             });
           }};
 }
 
-HttpRoute history_route(const ApiOf& of) {
+HttpRoute history_route(const ApiContext& api) {
   return {.path = "/v1/jobs/{id}/history",
           .id = "get_history",
-          .summary = "The course of a metric: parts of equally many steps, each as [first step, lowest, highest]",
+          .summary = "The history of a metric: parts of equally many steps, each as [first step, lowest, highest]",
           .parameters = {job_parameter(), parameter("metric", "query", "its name, \"loss\"", text, true),
                          parameter("points", "query", "parts at most", whole(2, vernier::History::most))},
           .result = history_of(),
           .other_results = {{"404", "There is no such job, or no step has had this metric."}, {"503", "It is busy."}},
-          .answer = [of](const HttpCall& call) {
-            const auto job = job_of(of, call);
+          .answer = [api](const HttpCall& call) {
+            const auto job = job_of(api, call);
             const auto metric = call.parameters.find("metric");
             if (metric == call.parameters.end()) throw HttpRefused{422, "metric is needed: ?metric=loss"};
             const auto points = call.integer("points", 512, 2, vernier::History::most);
-            return of.workers.answer([of, job, points, name = metric->second] {
-              const auto history = of.courses.history(of.queue.run_of(job.id), job.attempt, name, points);
+            return api.workers.answer([api, job, points, name = metric->second] {
+              const auto history = api.histories.history(api.queue.run_of(job.id), job.attempt, name, points);
               if (history.is_null()) throw HttpRefused{404, "no step has had this metric"};
               return json_response(history);
             });
           }};
 }
 
-HttpRoute metrics_route(const ApiOf& of) {
+HttpRoute metrics_route(const ApiContext& api) {
   return {.path = "/v1/jobs/{id}/metrics",
           .id = "list_metrics",
           .summary = "The newest value of each metric of the job's run",
           .parameters = {job_parameter()},
           .result = list_of("metrics", object_of({{"name", text}, {"step", integer}, {"value", real}})),
           .other_results = {{"404", "There is no such job."}, {"503", "It is busy."}},
-          .answer = [of](const HttpCall& call) {
-            const auto job = job_of(of, call);
-            return of.workers.answer(
-                [of, job] { return json_response(of.courses.metrics(of.queue.run_of(job.id), job.attempt)); });
+          .answer = [api](const HttpCall& call) {
+            const auto job = job_of(api, call);
+            return api.workers.answer(
+                [api, job] { return json_response(api.histories.metrics(api.queue.run_of(job.id), job.attempt)); });
           }};
 }
 
 }  // namespace
 
-std::vector<HttpRoute> run_routes(const ApiOf& of) {
-  return {run_route(of), command_route(of), history_route(of), metrics_route(of)};
+std::vector<HttpRoute> run_routes(const ApiContext& api) {
+  return {run_route(api), command_route(api), history_route(api), metrics_route(api)};
 }
 
 }  // namespace serve

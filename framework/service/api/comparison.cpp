@@ -38,11 +38,11 @@ std::vector<std::int64_t> ids_in(const HttpCall& call) {
 }
 
 // The newest of each metric, and what the summary of a run that is over has beside them.
-Values figures_of(const ApiOf& of, const Job& job) {
-  const auto run = of.queue.run_of(job.id);
+Values figures_of(const ApiContext& api, const Job& job) {
+  const auto run = api.queue.run_of(job.id);
   Values figures;
   if (run.empty()) return figures;
-  const auto metrics = of.courses.metrics(run, job.attempt);
+  const auto metrics = api.histories.metrics(run, job.attempt);
   for (const auto& metric : metrics["metrics"]) {
     figures[metric["name"].get<std::string>()] = metric["value"];
     auto& step = figures["step"];
@@ -87,7 +87,7 @@ Json rows_of(const std::vector<Values>& columns, const char* name_of_name, bool 
 
 }  // namespace
 
-HttpRoute comparison_route(const ApiOf& of) {
+HttpRoute comparison_route(const ApiContext& api) {
   const auto rows = [](const char* name, const Json& value) {
     return Json{{"type", "array"},
                 {"items", object_of({{name, text}, {"values", {{"type", "array"}, {"items", value}}}})}};
@@ -109,15 +109,15 @@ HttpRoute comparison_route(const ApiOf& of) {
                            {"figures", rows("name", real)},
                            {"configuration", rows("key", {{"type", {"string", "null"}}})}}),
       .other_results = {{"404", "There is no such job."}, {"503", "It is busy."}},
-      .answer = [of](const HttpCall& call) {
+      .answer = [api](const HttpCall& call) {
         std::vector<Job> jobs;
-        for (const auto id : ids_in(call)) jobs.push_back(of.queue.find(id));
-        return of.workers.answer([of, jobs] {
+        for (const auto id : ids_in(call)) jobs.push_back(api.queue.find(id));
+        return api.workers.answer([api, jobs] {
           Json shown = Json::array();
           std::vector<Values> figures, configurations;
           for (const auto& job : jobs) {
             shown.push_back(json_of(job));
-            figures.push_back(figures_of(of, job));
+            figures.push_back(figures_of(api, job));
             configurations.push_back(configuration_of(job));
           }
           return json_response({{"jobs", shown},

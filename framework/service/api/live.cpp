@@ -28,7 +28,7 @@ Json json_of(const Job& job) {
           {"error", job.error}};
 }
 
-Live::Live(Queue& queue, Courses& courses) : queue_(queue), courses_(courses) {
+Live::Live(Queue& queue, MetricHistories& histories) : queue_(queue), histories_(histories) {
   queue.on_change([this](const Job& job, bool is_there) {
     is_there ? events_.add("job", json_of(job)) : events_.add("removed", {{"id", job.id}});
     const std::lock_guard lock(mutex_);
@@ -93,7 +93,7 @@ bool Live::look_at(const Job& job, Seen& seen) {
   }
   const auto run = queue_.run_of(job.id);
   if (run.empty()) return is_news;
-  const auto step = courses_.newest_step(run, job.attempt, seen.step);
+  const auto step = histories_.newest_step(run, job.attempt, seen.step);
   if (step.is_null()) return is_news;
   seen.step = step["step"].get<std::int64_t>();
   Json event = {{"job", job.id}};

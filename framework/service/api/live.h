@@ -7,7 +7,7 @@
 #include <mutex>
 #include <thread>
 
-#include "service/api/courses.h"
+#include "service/api/metric_histories.h"
 #include "service/http/event_ring.h"
 #include "service/queue/queue.h"
 
@@ -20,7 +20,7 @@ class Live {
  public:
   static constexpr std::size_t most_followed = 64;  // running jobs, the newest ones
 
-  Live(Queue& queue, Courses& courses);
+  Live(Queue& queue, MetricHistories& histories);
   Live(const Live&) = delete;
   Live& operator=(const Live&) = delete;
   ~Live() { stop(); }
@@ -40,7 +40,7 @@ class Live {
   bool look_at(const Job& job, Seen& seen);
 
   Queue& queue_;
-  Courses& courses_;
+  MetricHistories& histories_;
   vernier::EventRing events_;
   std::mutex mutex_;
   std::condition_variable_any wake_;

@@ -1,4 +1,4 @@
-// The course of a number for a page: as many points as a page can show, of any number of steps.
+// The history of a metric for a page: as many points as a page can show, of any number of steps.
 #pragma once
 
 #include <cstdint>

@@ -15,7 +15,7 @@
 
 #include "common/child.h"
 #include "service/queue/attempt.h"
-#include "service/queue/fence.h"
+#include "service/queue/sandbox.h"
 
 namespace serve {
 
@@ -38,14 +38,14 @@ void limit(__rlimit_resource resource, std::int64_t most) {
 }
 
 // Runs in the child, before its program begins.
-bool limit_child(const Work& work, const fs::path& folder, const Fence& fence) {
+bool limit_child(const Work& work, const fs::path& folder, const Sandbox& sandbox) {
   for (const int signal : {SIGINT, SIGTERM, SIGHUP, SIGUSR1}) std::signal(signal, SIG_DFL);  // a shell may ignore some
   rlimit no_core{};
   ::setrlimit(RLIMIT_CORE, &no_core);
   limit(RLIMIT_NOFILE, work.open_files);
   limit(RLIMIT_FSIZE, work.file_size);
   limit(RLIMIT_NPROC, work.processes);
-  if (::chdir(folder.c_str()) == 0 && fence.enter()) return true;
+  if (::chdir(folder.c_str()) == 0 && sandbox.enter()) return true;
   std::cerr << "vernier: " << folder.string() << " cannot be entered: " << std::strerror(errno) << std::endl;
   return false;
 }
@@ -130,10 +130,10 @@ int run_attempt(const fs::path& folder, std::int64_t number, const Check& check)
     attempt.end({2, "", trouble});
     return 1;
   }
-  const Fence fence({.data = work.data, .readable = work.readable, .writable = work.writable});
+  const Sandbox sandbox({.data = work.data, .readable = work.readable, .writable = work.writable});
   const pid_t child =
       vernier::start_child({.words = work.words, .environment = work.environment, .mask = &mask, .before_program = [&] {
-                              return limit_child(work, folder, fence);
+                              return limit_child(work, folder, sandbox);
                             }});
   if (child < 0) {
     attempt.end({1, "", std::string("no process can be started: ") + std::strerror(errno)});

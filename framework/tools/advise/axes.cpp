@@ -79,7 +79,7 @@ Option low_precision(const std::string& name, const char* plugin, const char* le
            {"scaler.use", toml_quoted(scaler)}}};
 }
 
-Axis precision_axis(const Ground& ground) {
+Axis precision_axis(const AxisInputs& inputs) {
   std::vector<Option> options = {
       {"fp32", {{"precision.use", "\"fp32\""}, {"scaler.use", "\"none\""}}},
       low_precision("bf16", "bf16", "O1", "nearest", "none"),
@@ -88,24 +88,24 @@ Axis precision_axis(const Ground& ground) {
       low_precision("fp16", "fp16", "O1", "nearest", "dynamic"),
       low_precision("fp16-O2", "fp16", "O2", "nearest", "dynamic"),
   };
-  if (ground.saves_memory) options.push_back(low_precision("bf16-O3-kahan", "bf16", "O3", "kahan", "none"));
+  if (inputs.saves_memory) options.push_back(low_precision("bf16-O3-kahan", "bf16", "O3", "kahan", "none"));
   // A CPU only emulates 8-bit products.
-  if (!ground.is_on_cpu) options.push_back(low_precision("fp8", "fp8", "O1", "nearest", "none"));
-  const auto use = ground.written["precision"]["use"].value_or(std::string("fp32"));
-  const auto level = ground.written["precision"]["level"].value_or(std::string());
-  return finished("precision", ground.written, std::move(options), use + (level.empty() ? "" : "-" + level));
+  if (!inputs.is_on_cpu) options.push_back(low_precision("fp8", "fp8", "O1", "nearest", "none"));
+  const auto use = inputs.written["precision"]["use"].value_or(std::string("fp32"));
+  const auto level = inputs.written["precision"]["level"].value_or(std::string());
+  return finished("precision", inputs.written, std::move(options), use + (level.empty() ? "" : "-" + level));
 }
 
 // The axis of an option whose declaration lists its words.
-Axis axis_of_words(const std::string& name, const Ground& ground, const std::string& table, const std::string& key,
+Axis axis_of_words(const std::string& name, const AxisInputs& inputs, const std::string& table, const std::string& key,
                    const DeclaredOptions& declared, const std::vector<std::string>& without = {}) {
   const auto found = declared.find(key);
   if (found == declared.end() || found->second.words.empty()) {
-    const auto plugin = ground.written[table]["use"].value_or(table);
+    const auto plugin = inputs.written[table]["use"].value_or(table);
     return {name, {{"none", {}}}, "[" + table + "] use = \"" + plugin + "\" has no option `" + key + "`"};
   }
   const auto path = table + "." + key;
-  const auto before = written_value(ground.written, path);
+  const auto before = written_value(inputs.written, path);
   const auto now = before.empty() ? found->second.fallback : before;
   std::vector<Option> options = {{key + "=" + now.substr(1, now.size() - 2), {}}};
   for (const auto& word : found->second.words) {
@@ -115,9 +115,9 @@ Axis axis_of_words(const std::string& name, const Ground& ground, const std::str
   return {name, std::move(options), ""};
 }
 
-Axis micro_batch_axis(const Ground& ground) {
-  const auto use = ground.written["accumulation"]["use"].value_or(std::string("fixed"));
-  const auto size = ground.written["accumulation"]["micro_batch_size"].value_or(std::int64_t{0});
+Axis micro_batch_axis(const AxisInputs& inputs) {
+  const auto use = inputs.written["accumulation"]["use"].value_or(std::string("fixed"));
+  const auto size = inputs.written["accumulation"]["micro_batch_size"].value_or(std::int64_t{0});
   if (use != "fixed" || size > 0) {
     const auto own = size > 0 ? "micro_batch_size=" + std::to_string(size) : use;
     return {"micro-batches", {{own, {}}}, "[accumulation] of the configuration decides, and stays"};
@@ -127,8 +127,8 @@ Axis micro_batch_axis(const Ground& ground) {
     options.push_back({std::string("micro_batches=") + count,
                        {{"accumulation.use", "\"fixed\""}, {"accumulation.micro_batches", count}}});
   }
-  return finished("micro-batches", ground.written, std::move(options),
-                  "micro_batches=" + written_value(ground.written, "accumulation.micro_batches"));
+  return finished("micro-batches", inputs.written, std::move(options),
+                  "micro_batches=" + written_value(inputs.written, "accumulation.micro_batches"));
 }
 
 Axis unmeasured(Axis axis) {
@@ -160,22 +160,22 @@ DeclaredOptions declared_in(const std::string& printed) {
   return all;
 }
 
-std::vector<Axis> axes_of(const Ground& ground) {
+std::vector<Axis> axes_of(const AxisInputs& inputs) {
   // LibTorch has no faster float32 products for "high" on a CPU.
   const std::vector<std::string> no_products =
-      ground.is_on_cpu ? std::vector<std::string>{"high"} : std::vector<std::string>{};
+      inputs.is_on_cpu ? std::vector<std::string>{"high"} : std::vector<std::string>{};
   std::vector<Axis> axes = {
-      precision_axis(ground),
-      axis_of_words("matrix kernel", ground, "run", "matmul", ground.run),
-      axis_of_words("float32 products", ground, "run", "matmul_precision", ground.run, no_products),
-      micro_batch_axis(ground),
-      axis_of_words("optimizer state", ground, "optimizer", "state", ground.optimizer),
-      axis_of_words("recomputation", ground, "task", "recompute", ground.task)};
-  if (!ground.is_on_cpu || !ground.is_amd) {
+      precision_axis(inputs),
+      axis_of_words("matrix kernel", inputs, "run", "matmul", inputs.run),
+      axis_of_words("float32 products", inputs, "run", "matmul_precision", inputs.run, no_products),
+      micro_batch_axis(inputs),
+      axis_of_words("optimizer state", inputs, "optimizer", "state", inputs.optimizer),
+      axis_of_words("recomputation", inputs, "task", "recompute", inputs.task)};
+  if (!inputs.is_on_cpu || !inputs.is_amd) {
     axes[1].options.resize(1);
     axes[1].note = "only AMD's processors have more than one";
   }
-  if (!ground.saves_memory) {
+  if (!inputs.saves_memory) {
     axes[4] = unmeasured(axes[4]);
     axes[5] = unmeasured(axes[5]);
   }

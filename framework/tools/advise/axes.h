@@ -36,7 +36,7 @@ using DeclaredOptions = std::map<std::string, Declared>;
 DeclaredOptions declared_in(const std::string& printed);
 
 // The facts from which the axes follow.
-struct Ground {
+struct AxisInputs {
   toml::table written;  // the configuration
   DeclaredOptions run, task, optimizer;
   bool is_on_cpu = true, is_amd = false;
@@ -44,7 +44,7 @@ struct Ground {
 };
 
 // The first axis is that of precision. Its option "fp32" is there in each case: the losses are compared with it.
-std::vector<Axis> axes_of(const Ground& ground);
+std::vector<Axis> axes_of(const AxisInputs& inputs);
 
 std::size_t place_of_float32(const Axis& precision);
 

@@ -59,7 +59,7 @@ double bytes_in(const std::string& text) {
   throw Refused("--memory " + text + ": write an amount, as in --memory 8G or --memory 500MB");
 }
 
-struct Wish {
+struct AdviseOptions {
   Common common;
   Advice advice;  // what the command says of it
   double seconds = 60;
@@ -67,27 +67,27 @@ struct Wish {
   bool is_quiet = false;
 };
 
-Wish read_wish(const po::variables_map& given) {
-  Wish wish;
-  wish.advice.files = words_of(given);
-  if (wish.advice.files.empty())
+AdviseOptions read_options(const po::variables_map& given) {
+  AdviseOptions options;
+  options.advice.files = words_of(given);
+  if (options.advice.files.empty())
     throw Refused("name a TOML file, as in `vernier advise run.toml`; see vernier advise --help");
-  wish.advice.sets = wish.common.sets = words_in(given, "set");
+  options.advice.sets = options.common.sets = words_in(given, "set");
   if (given.count("batch") != 0) {
     const auto batch = static_cast<std::int64_t>(number_in(given, "batch", 1.0, 1e9));
-    wish.advice.always.push_back({"task.batch_size", std::to_string(batch)});
-    wish.common.sets.push_back("task.batch_size=" + std::to_string(batch));
+    options.advice.always.push_back({"task.batch_size", std::to_string(batch)});
+    options.common.sets.push_back("task.batch_size=" + std::to_string(batch));
   }
-  wish.common.plugin_paths = words_in(given, "plugin-path");
-  if (given.count("memory") != 0) wish.advice.limits.memory = bytes_in(given["memory"].as<std::string>());
-  wish.advice.limits.loss_gap = number_in(given, "loss-gap", 0.0, 1.0);
-  wish.seconds = number_in(given, "seconds", 1.0, 1e6);
-  wish.output = given["output"].as<std::string>();
-  wish.is_quiet = given.count("quiet") != 0;
-  if (given.count("force") == 0 && fs::exists(wish.output)) {
-    throw Refused(wish.output + ": is there; choose another --output, or replace it with --force");
+  options.common.plugin_paths = words_in(given, "plugin-path");
+  if (given.count("memory") != 0) options.advice.limits.memory = bytes_in(given["memory"].as<std::string>());
+  options.advice.limits.loss_gap = number_in(given, "loss-gap", 0.0, 1.0);
+  options.seconds = number_in(given, "seconds", 1.0, 1e6);
+  options.output = given["output"].as<std::string>();
+  options.is_quiet = given.count("quiet") != 0;
+  if (given.count("force") == 0 && fs::exists(options.output)) {
+    throw Refused(options.output + ": is there; choose another --output, or replace it with --force");
   }
-  return wish;
+  return options;
 }
 
 bool is_amd() {
@@ -203,30 +203,30 @@ ShortRun train_for(int seconds, const Common& common, const Candidate& candidate
 // Measures, and keeps count of the time.
 class Adviser {
  public:
-  Adviser(const Wish& wish, Children& children) : wish_(wish), children_(children) {}
+  Adviser(const AdviseOptions& options, Children& children) : options_(options), children_(children) {}
 
   Advice advise() {
-    Ground ground;
-    ground.written = toml::parse(merged_configuration(wish_.common, candidate({}), children_));
+    AxisInputs inputs;
+    inputs.written = toml::parse(merged_configuration(options_.common, candidate({}), children_));
     const auto written = measure_written();
     if (children_.stopped_by() != 0) return {};
     if (!written.measured.trouble.empty()) {
       throw Refused("the configuration does not train as it is written: " + written.measured.trouble);
     }
-    ground.is_on_cpu = written.device.starts_with("cpu");
-    ground.is_amd = is_amd();
-    ground.saves_memory = wish_.advice.limits.memory > 0;
-    ground.run = declared_by("run");
-    for (const auto& [role, options] : {std::pair("task", &ground.task), std::pair("optimizer", &ground.optimizer)}) {
-      *options = declared_by(std::string(role) + "/" + ground.written[role]["use"].value_or(std::string()));
+    inputs.is_on_cpu = written.device.starts_with("cpu");
+    inputs.is_amd = is_amd();
+    inputs.saves_memory = options_.advice.limits.memory > 0;
+    inputs.run = declared_by("run");
+    for (const auto& [role, options] : {std::pair("task", &inputs.task), std::pair("optimizer", &inputs.optimizer)}) {
+      *options = declared_by(std::string(role) + "/" + inputs.written[role]["use"].value_or(std::string()));
     }
-    auto advice = wish_.advice;
-    advice.axes = axes_of(ground);
+    auto advice = options_.advice;
+    advice.axes = axes_of(inputs);
     auto first = written.measured;
     first.choice = as_written(advice.axes);
     const auto measure = [&](Measured& measured) { measure_once_more(advice.axes, measured); };
     const auto has_time = [&](std::size_t rounds) { return has_time_for(rounds); };
-    advice.found = search(advice.axes, std::move(first), wish_.advice.limits, measure, has_time);
+    advice.found = search(advice.axes, std::move(first), options_.advice.limits, measure, has_time);
     advice.seconds = seconds_gone();
     advice.device = written.device;
     advice.threads = written.threads;
@@ -236,7 +236,7 @@ class Adviser {
 
  private:
   Candidate candidate(const std::vector<Setting>& settings) const {
-    Candidate candidate{"", wish_.advice.files, {}};
+    Candidate candidate{"", options_.advice.files, {}};
     for (const auto& [key, value] : settings) candidate.sets.push_back(key + "=" + value);
     return candidate;
   }
@@ -245,9 +245,9 @@ class Adviser {
   ShortRun measure_written() {
     constexpr double loading = 0.3;  // seconds of LibTorch, at least; they do not count
     constexpr std::size_t wanted_steps = 8;
-    const double share = wish_.seconds / 60;
+    const double share = options_.seconds / 60;
     const auto train = [&](int seconds) {
-      auto run = train_for(seconds, wish_.common, candidate({}), scratch_.path() + "/run", children_);
+      auto run = train_for(seconds, options_.common, candidate({}), scratch_.path() + "/run", children_);
       print("as written", run.measured);
       return run;
     };
@@ -263,7 +263,7 @@ class Adviser {
 
   void measure_once_more(const std::vector<Axis>& axes, Measured& measured) {
     const bool is_first = measured.speeds.empty();
-    const auto run = train_for(round_, wish_.common, candidate(settings_of(axes, measured.choice)),
+    const auto run = train_for(round_, options_.common, candidate(settings_of(axes, measured.choice)),
                                scratch_.path() + "/run", children_);
     if (children_.stopped_by() != 0) return;
     costs_ = std::max(costs_, std::min(run.seconds, round_ + 2.0));
@@ -283,7 +283,7 @@ class Adviser {
   }
 
   void print(const std::string& name, const Measured& now) const {
-    if (wish_.is_quiet || children_.stopped_by() != 0) return;
+    if (options_.is_quiet || children_.stopped_by() != 0) return;
     std::cerr << duration_of(seconds_gone()) << "  " << name << ": ";
     if (!now.trouble.empty()) {
       std::cerr << now.trouble << '\n';
@@ -294,14 +294,14 @@ class Adviser {
 
   DeclaredOptions declared_by(const std::string& id) {
     Words words = {"plugins", id};
-    for (const auto& path : wish_.common.plugin_paths) words.push_back("--plugin-path=" + path);
+    for (const auto& path : options_.common.plugin_paths) words.push_back("--plugin-path=" + path);
     const auto ended = children_.run(words);
     return ended.status == 0 ? declared_in(ended.out) : DeclaredOptions{};
   }
 
   Words checks_of(const std::vector<Axis>& axes, const Choice& choice) {
     if (children_.stopped_by() != 0) return {};
-    const auto ended = children_.run(command_of("check", wish_.common, candidate(settings_of(axes, choice))));
+    const auto ended = children_.run(command_of("check", options_.common, candidate(settings_of(axes, choice))));
     return ended.status == 0 ? advice_lines(ended.out) : Words{"vernier check: " + reason_of(ended)};
   }
 
@@ -309,10 +309,10 @@ class Adviser {
     return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin_).count();
   }
   bool has_time_for(std::size_t rounds) {
-    return children_.stopped_by() == 0 && seconds_gone() + costs_ * static_cast<double>(rounds) <= wish_.seconds;
+    return children_.stopped_by() == 0 && seconds_gone() + costs_ * static_cast<double>(rounds) <= options_.seconds;
   }
 
-  const Wish& wish_;
+  const AdviseOptions& options_;
   Children& children_;
   const ScratchFolder scratch_;
   const std::chrono::steady_clock::time_point begin_ = std::chrono::steady_clock::now();
@@ -321,9 +321,9 @@ class Adviser {
 };
 
 int advise(const po::variables_map& given) {
-  const auto wish = read_wish(given);
+  const auto options = read_options(given);
   Children children(program_beside_this());
-  const auto advice = Adviser(wish, children).advise();
+  const auto advice = Adviser(options, children).advise();
   if (const int signal = children.stopped_by(); signal != 0) {
     std::cerr << "vernier: stopped before the measurements were complete; nothing is advised\n";
     return 128 + signal;
@@ -331,8 +331,8 @@ int advise(const po::variables_map& given) {
   const bool as_json = given.count("json") != 0;
   std::cout << (as_json ? json_text(json_of(advice), 2) + "\n" : text_of(advice)) << std::flush;
   if (chosen(advice) == nullptr) return nothing_advised;
-  if (!write_or_complain(wish.output, overlay_file(advice, wish.output))) return nothing_advised;
-  if (!as_json) std::cout << "\nwrote " << wish.output << std::endl;
+  if (!write_or_complain(options.output, overlay_file(advice, options.output))) return nothing_advised;
+  if (!as_json) std::cout << "\nwrote " << options.output << std::endl;
   return 0;
 }
 

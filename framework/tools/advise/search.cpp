@@ -12,13 +12,13 @@ namespace vernier {
 namespace {
 
 constexpr double worth = 1.02;           // a smaller gain is noise
-constexpr double slack = 1.05;           // a promise of so much more memory than the limit is tried all the same
+constexpr double slack = 1.05;           // an estimate of so much more memory than the limit is tried all the same
 constexpr std::size_t finalists = 3;     // beside the written one
 constexpr std::size_t most_rounds = 8;   // of a finalist
 constexpr std::size_t least_losses = 4;  // that are compared
 
 // The expected speed and memory of a combination, multiplied from its options alone.
-struct Promise {
+struct Estimate {
   Choice choice;
   double speed, memory;
 };
@@ -83,7 +83,7 @@ class Searcher {
 
   // The expected memory of a combination. `floor` is the part of the memory that no option changes, such as LibTorch's
   // libraries: each option multiplies the rest.
-  double promised_memory(const Choice& choice, double floor) const {
+  double estimated_memory(const Choice& choice, double floor) const {
     const double all = written().peak_memory - floor;
     double memory = all;
     for (std::size_t axis = 0; axis < axes_.size(); ++axis) {
@@ -91,7 +91,7 @@ class Searcher {
     }
     return floor + memory;
   }
-  double promised_speed(const Choice& choice) const {
+  double estimated_speed(const Choice& choice) const {
     double speed = written().speed();
     for (std::size_t axis = 0; axis < axes_.size(); ++axis) {
       if (choice[axis] != 0) speed *= find(with(axis, choice[axis]))->speed() / written().speed();
@@ -100,7 +100,7 @@ class Searcher {
   }
 
   // Every combination of options that may be part of one and that is not measured yet.
-  std::vector<Promise> promises() const {
+  std::vector<Estimate> estimates() const {
     std::vector<Choice> all = {as_written(axes_)};
     for (std::size_t axis = 0; axis < axes_.size(); ++axis) {
       const auto before = all;
@@ -109,15 +109,15 @@ class Searcher {
         for (const auto& choice : before) all.push_back(changed(choice, axis, option));
       }
     }
-    std::vector<Promise> promises;
+    std::vector<Estimate> estimates;
     for (const auto& choice : all) {
       if (find(choice) != nullptr) continue;
-      promises.push_back({choice, promised_speed(choice), promised_memory(choice, floor_)});
+      estimates.push_back({choice, estimated_speed(choice), estimated_memory(choice, floor_)});
     }
-    return promises;
+    return estimates;
   }
 
-  // Raises the floor until the promise of a measured combination is what it needed.
+  // Raises the floor until the estimate of a measured combination is what it needed.
   void learn_from(const Measured& measured) {
     if (!measured.trouble.empty()) return;
     constexpr int halvings = 40;
@@ -126,22 +126,24 @@ class Searcher {
                                        }).peak_memory;
     for (int i = 0; i < halvings && low < high; ++i) {
       const double middle = (low + high) / 2;
-      (promised_memory(measured.choice, middle) < measured.peak_memory ? low : high) = middle;
+      (estimated_memory(measured.choice, middle) < measured.peak_memory ? low : high) = middle;
     }
     floor_ = std::max(floor_, low);
   }
 
   std::optional<Choice> most_promising() const {
-    const auto all = promises();
-    const Promise* best = nullptr;
-    const auto fits = [&](const Promise& each) { return limits_.memory == 0 || each.memory <= slack * limits_.memory; };
+    const auto all = estimates();
+    const Estimate* best = nullptr;
+    const auto fits = [&](const Estimate& each) {
+      return limits_.memory == 0 || each.memory <= slack * limits_.memory;
+    };
     for (const auto& each : all) {
       if (fits(each) && (best == nullptr || each.speed > best->speed)) best = &each;
     }
     const auto now = fastest();
     if (best != nullptr && now && best->speed <= found_.measured[*now].speed() * worth) return std::nullopt;
     if (best != nullptr || now || all.empty()) return best != nullptr ? std::optional(best->choice) : std::nullopt;
-    return std::ranges::min_element(all, {}, &Promise::memory)->choice;  // nothing fits: what needs least
+    return std::ranges::min_element(all, {}, &Estimate::memory)->choice;  // nothing fits: what needs least
   }
 
   void measure_combinations() {
@@ -194,7 +196,7 @@ class Searcher {
   const Measurer& measure_;
   const HasTime& has_time_;
   Found found_;
-  double floor_ = 0;  // see promised_memory()
+  double floor_ = 0;  // see estimated_memory()
 };
 
 }  // namespace

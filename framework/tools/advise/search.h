@@ -54,8 +54,8 @@ struct Found {
 };
 
 // 1. Measures each option of each axis alone. 2. Predicts every combination: each option multiplies speed and memory by
-// what it does alone. Measures the one that promises most, as long as one promises more than the fastest has shown.
-// What a combination needs beyond its promise counts as memory that no option changes.
+// what it does alone. Measures the one with the best estimate, as long as one is estimated above what the fastest has
+// shown. What a combination needs beyond its estimate counts as memory that no option changes.
 // 3. Measures the fastest three and the written one again, in turn, while there is time. The advice is the fastest
 // without an objection; of those within 2 % of it, the one that changes least.
 // written: measured once already.

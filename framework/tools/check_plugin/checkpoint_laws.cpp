@@ -37,7 +37,7 @@ std::int64_t largest_file_in(const std::string& folder) {
 
 // In a process that the system kills as soon as it makes a file larger than this.
 void write_and_die(const Subject& subject, const Trial::Folder& folder, std::int64_t largest) {
-  Apart([&] {
+  ForkedCall([&] {
     (void)std::signal(SIGXFSZ, SIG_DFL);
     Trial trial(subject.host, subject.config(), 1, folder);
     trial.resume();

@@ -136,7 +136,7 @@ void check_two_ranks(const Subject& subject) {
   const auto ports = free_ports<2>();
   const std::array folders = {std::make_shared<const ScratchFolder>(), std::make_shared<const ScratchFolder>()};
   const auto body = [&](int rank) { return train_on_ranks(subject.host, config, rank, ports, folders); };
-  Apart first([&] { return train_as(0, body); }), second([&] { return train_as(1, body); });
+  ForkedCall first([&] { return train_as(0, body); }), second([&] { return train_as(1, body); });
   std::string wrong;
   for (const auto& [rank, result] : {std::pair(0, first.wait()), std::pair(1, second.wait())}) {
     if (result.kind == Result::Kind::skipped) throw LawSkipped(result.text);

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "apart.h"
+#include "forked_call.h"
 #include "subject.h"
 
 namespace vernier {
@@ -23,7 +23,7 @@ struct Law {
 const std::vector<Law>& laws();
 bool applies(const Law& law, const Subject& subject);
 
-// door_laws.cpp
+// option_laws.cpp
 // What the plugin declares when it is made from a table, as `vernier plugins role/name` does: options that must be
 // given need not be.
 std::vector<HostApi::Declared> describe(const Subject& subject, Table table = {});

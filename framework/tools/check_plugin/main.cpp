@@ -13,7 +13,7 @@
 #include <iterator>
 #include <regex>
 
-#include "apart.h"
+#include "forked_call.h"
 #include "common/scratch_folder.h"
 #include "common/verb.h"
 #include "laws.h"
@@ -57,7 +57,7 @@ unsigned time_limit(const po::variables_map& given) {
 // A plugin that crashes, hangs or changes its process is seen in one law only, and memory is counted from the start.
 Result run_apart(const std::function<std::string()>& body, unsigned limit) {
   const ScratchFolder folder;  // what is left there by a child that crashes goes with it
-  return Apart(
+  return ForkedCall(
              [&] {
                ::setenv("TMPDIR", folder.path().c_str(), 1);
                name_crashes();

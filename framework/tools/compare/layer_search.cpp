@@ -44,10 +44,10 @@ LossGap loss_gap(const Row& baseline, const Row& row, double tolerance) {
   const auto comparison = comparison_of({baseline, row}, "", tolerance);
   const auto measure = loss_of(comparison);
   const auto against = comparison["candidates"][1]["against_baseline"].value(measure, Json());
-  if (!against.is_object()) return {Bears::no, HUGE_VAL};
+  if (!against.is_object()) return {Acceptable::no, HUGE_VAL};
   const double gap = against["median"], loss = comparison["candidates"][0]["measures"][measure]["median"];
-  if (against.value("verdict", "") == "higher") return {Bears::no, gap};
-  return {gap > std::max(little * std::abs(loss), tolerance) ? Bears::undecided : Bears::yes, gap};
+  if (against.value("verdict", "") == "higher") return {Acceptable::no, gap};
+  return {gap > std::max(little * std::abs(loss), tolerance) ? Acceptable::undecided : Acceptable::yes, gap};
 }
 
 std::optional<LayersKept> search_layers(const LayerSearch& search, const TrainRow& train) {
@@ -73,7 +73,7 @@ std::optional<LayersKept> search_layers(const LayerSearch& search, const TrainRo
     for (const auto& layer : worst(middle)) rules += (rules.empty() ? "" : ", ") + rule(layer, "fp32");
     const auto row = train(with_rules(search.candidate, "-without-" + std::to_string(middle), rules), search.seeds);
     if (!row) return std::nullopt;
-    const bool is_enough = loss_gap(search.baseline, *row, search.tolerance).bears == Bears::yes;
+    const bool is_enough = loss_gap(search.baseline, *row, search.tolerance).acceptable == Acceptable::yes;
     is_shown = is_shown || is_enough;
     (is_enough ? high : low) = middle;
   }

@@ -33,9 +33,9 @@ std::string loss_of(const nlohmann::ordered_json& comparison);
 
 // The verdict of the seeds on a row's losses beside the baseline's. undecided: the median is worse by more than 1 %,
 // and the seeds are too few to show it. no: they show it, or the row has no losses.
-enum class Bears { yes, undecided, no };
+enum class Acceptable { yes, undecided, no };
 struct LossGap {
-  Bears bears;
+  Acceptable acceptable;
   double gap;  // the median over the seeds, in the unit of the loss
 };
 LossGap loss_gap(const Row& baseline, const Row& row, double tolerance = 0);

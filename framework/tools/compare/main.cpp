@@ -291,12 +291,12 @@ void search_formats(const Plan& plan, const std::vector<Row>& rows, Children& ch
     const auto& candidate = plan.candidates[i];
     const auto& first = rows[i].trials.front();
     if (!first.refusal.empty() || !fs::exists(first.folder / "formats.toml")) continue;
-    const auto [bears, gap] = loss_gap(rows[0], rows[i], plan.tolerance);
-    if (bears == Bears::yes) {
+    const auto [acceptable, gap] = loss_gap(rows[0], rows[i], plan.tolerance);
+    if (acceptable == Acceptable::yes) {
       std::cout << candidate.name << " survives: the seeds show no loss that is worse than float32's\n";
       continue;
     }
-    if (bears == Bears::undecided) {
+    if (acceptable == Acceptable::undecided) {
       std::cout << candidate.name << " is undecided: the median loss is worse by " << gap << ", and " << plan.seeds
                 << " seeds do not show it; with more --seeds the same command goes on\n";
       continue;

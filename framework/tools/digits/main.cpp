@@ -11,9 +11,10 @@
 #include "cli/shorthands.h"
 #include "common/scratch_folder.h"
 #include "output/log.h"
+#include "replayed_run.h"
 #include "run_digits.h"
 #include "step_digits.h"
-#include "tools/replay/travel.h"
+#include "tools/replay/replayed_run.h"
 
 namespace vernier {
 
@@ -102,12 +103,12 @@ StepDigits digits_of_run(const po::variables_map& given, const std::string& path
   if (!changes.empty()) {
     refuse(changes.front() + " changes a TOML file, and " + path + " is a run; name its config.toml");
   }
-  Travel travel(path, make_host(given), stop_signal());
-  travel.refuse_later_than(wanted.step);
-  travel.start_before(wanted.step, [](std::int64_t) { return Look::digests; });
-  refuse_what_cannot_be_sampled(travel.prepared().run, wanted.step);
-  travel.go_to(wanted.step - 1);
-  return digits_of_step(travel.prepared(), wanted.samples, stop_signal());
+  ReplayedRun replayed(path, make_host(given), stop_signal());
+  replayed.refuse_later_than(wanted.step);
+  replayed.start_before(wanted.step, [](std::int64_t) { return Look::digests; });
+  refuse_what_cannot_be_sampled(replayed.prepared().run, wanted.step);
+  replayed.go_to(wanted.step - 1);
+  return digits_of_step(replayed.prepared(), wanted.samples, stop_signal());
 }
 
 // --steps.

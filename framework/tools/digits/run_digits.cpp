@@ -12,7 +12,7 @@
 #include "common/text/numbers.h"
 #include "common/text/text_table.h"
 #include "files/json.h"
-#include "spread.h"
+#include "running_variance.h"
 
 namespace vernier {
 
@@ -98,7 +98,7 @@ std::vector<double> RunDigits::losses_of(std::size_t step) const {
 RunDigits digits_of_runs(const std::function<std::unique_ptr<Prepared>()>& prepare, std::int64_t steps,
                          std::int64_t samples, const std::atomic<int>& stop) {
   RunDigits digits;
-  std::vector<NumberSpread> weights;
+  std::vector<RunningVariance> weights;
   for (std::int64_t sample = 0; sample < samples; ++sample) {
     const auto prepared = prepare();
     auto& run = prepared->run;
@@ -114,7 +114,7 @@ RunDigits digits_of_runs(const std::function<std::unique_ptr<Prepared>()>& prepa
     weights.resize(run.parameters.size());
     for (std::size_t i = 0; i < run.parameters.size(); ++i) weights[i].add(run.parameters[i].best());
   }
-  std::vector<const NumberSpread*> all;
+  std::vector<const RunningVariance*> all;
   for (const auto& each : weights) all.push_back(&each);
   digits.weights = joint_digits(all)->digits;
   return digits;

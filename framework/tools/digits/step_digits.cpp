@@ -38,7 +38,7 @@ class Sampler final : public Plugin {
   }
 
   ForwardDigits forward;
-  std::map<std::string, NumberSpread> gradients, updates;
+  std::map<std::string, RunningVariance> gradients, updates;
   std::vector<double> losses;
   std::int64_t skipped = 0, rounded = 0;
 
@@ -119,7 +119,7 @@ std::vector<LayerDigits> layers_of(const Run& run, const Sampler& sampler) {
   for (const auto& name : layers.names()) {
     LayerDigits digits{name, {}, {}, {}};
     if (const auto found = outputs.find(name); found != outputs.end()) digits.output = found->second;
-    std::vector<const NumberSpread*> gradients, updates;
+    std::vector<const RunningVariance*> gradients, updates;
     for (const auto& parameter : run.parameters) {
       const int index = layers.find(parameter.model);
       if (index < 0 || layers.names()[static_cast<std::size_t>(index)] != name) continue;

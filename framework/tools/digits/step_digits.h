@@ -9,7 +9,7 @@
 
 #include "forward_digits.h"
 #include "run/prepared.h"
-#include "spread.h"
+#include "running_variance.h"
 
 namespace vernier {
 

@@ -16,25 +16,25 @@ namespace fs = std::filesystem;
 
 namespace {
 
-// The folders "train" and "val" of a root, or what they are called there.
-struct Parts {
+// The folders "train" and "val" below a root, under any of their usual names.
+struct SplitFolders {
   std::string training, held_out, unused = {};
 };
 
-Parts parts_of(const std::string& root) {
-  Parts parts;
+SplitFolders split_folders_of(const std::string& root) {
+  SplitFolders splits;
   std::string test;
   for (const auto& entry : fs::directory_iterator(root)) {
     if (!entry.is_directory()) continue;
     auto name = entry.path().filename().string();
     std::ranges::transform(name, name.begin(), [](unsigned char c) { return std::tolower(c); });
-    if (name == "train" || name == "training") parts.training = entry.path();
-    if (name == "val" || name == "valid" || name == "validation" || name == "dev") parts.held_out = entry.path();
+    if (name == "train" || name == "training") splits.training = entry.path();
+    if (name == "val" || name == "valid" || name == "validation" || name == "dev") splits.held_out = entry.path();
     if (name == "test" || name == "testing") test = entry.path();
   }
-  (parts.held_out.empty() ? parts.held_out : parts.unused) = test;
-  if (parts.training.empty() || parts.held_out.empty()) return {root, ""};
-  return parts;
+  (splits.held_out.empty() ? splits.held_out : splits.unused) = test;
+  if (splits.training.empty() || splits.held_out.empty()) return {root, ""};
+  return splits;
 }
 
 struct Sides {
@@ -61,20 +61,20 @@ Sides sides_of(const Dataset& images) {
 
 Findings look_at_images(const std::string& path) {
   const bool is_list = !fs::is_directory(path);
-  const auto parts = is_list ? Parts{path, ""} : parts_of(path);
-  const auto images = is_list ? image_list(path) : image_folder(parts.training);
+  const auto splits = is_list ? SplitFolders{path, ""} : split_folders_of(path);
+  const auto images = is_list ? image_list(path) : image_folder(splits.training);
   const auto classes = std::ssize(images.classes);
   Findings found;
   found.samples = images.dataset->size();
-  found.lines.push_back(c10::str(printable(parts.training), ": ", found.samples, " images in ",
+  found.lines.push_back(c10::str(printable(splits.training), ": ", found.samples, " images in ",
                                  counted({classes, images.classes}, images.labels)));
-  if (classes < 2) refuse("'" + parts.training + "' has a single class; there is nothing to tell apart");
+  if (classes < 2) refuse("'" + splits.training + "' has a single class; there is nothing to tell apart");
   if (!images.left_out.empty()) found.lines.push_back(images.left_out);
-  found.task = {{"use", "\"images\""}, {"images", toml_value(parts.training)}};
-  if (!parts.held_out.empty()) {
-    found.task.emplace_back("validation_images", toml_value(parts.held_out));
-    found.lines.push_back(printable(parts.held_out) + ": held out");
-    if (!parts.unused.empty()) found.lines.push_back(printable(parts.unused) + ": not used");
+  found.task = {{"use", "\"images\""}, {"images", toml_value(splits.training)}};
+  if (!splits.held_out.empty()) {
+    found.task.emplace_back("validation_images", toml_value(splits.held_out));
+    found.lines.push_back(printable(splits.held_out) + ": held out");
+    if (!splits.unused.empty()) found.lines.push_back(printable(splits.unused) + ": not used");
   }
   constexpr std::int64_t large = 64, least = 8;
   const auto sides = sides_of(*images.dataset);

@@ -16,7 +16,7 @@
 
 #include "common/text/numbers.h"
 #include "files/json.h"
-#include "travel.h"
+#include "replayed_run.h"
 #include "wiring/config.h"
 
 namespace vernier {
@@ -49,7 +49,7 @@ std::map<std::string, std::string> checksums_of_model(const std::string& checkpo
 }
 
 // Equal weights in a common checkpoint: the runs were the same until there, as far as anybody can see.
-void bound_by_checkpoints(const Travel& first, const Travel& second, Bounds& bounds) {
+void bound_by_checkpoints(const ReplayedRun& first, const ReplayedRun& second, Bounds& bounds) {
   const auto others = checkpoints_of(second.name());
   for (const auto& [step, path] : checkpoints_of(first.name())) {
     const auto other = others.find(step);
@@ -63,7 +63,7 @@ void bound_by_checkpoints(const Travel& first, const Travel& second, Bounds& bou
   }
 }
 
-void bound_by_losses(const Travel& first, const Travel& second, Bounds& bounds) {
+void bound_by_losses(const ReplayedRun& first, const ReplayedRun& second, Bounds& bounds) {
   const auto last = std::min(first.files().step, second.files().step);
   for (std::int64_t step = 1; step <= last; ++step) {
     const auto a = first.loss_of(step), b = second.loss_of(step);
@@ -76,9 +76,9 @@ void bound_by_losses(const Travel& first, const Travel& second, Bounds& bounds) 
 }
 
 // By step. A run that went back has lines of one step twice: the last one counts.
-std::map<std::int64_t, Json> digests_of(const Travel& travel) {
+std::map<std::int64_t, Json> digests_of(const ReplayedRun& replayed) {
   std::map<std::int64_t, Json> all;
-  std::ifstream file(travel.name() + "/digests.jsonl");
+  std::ifstream file(replayed.name() + "/digests.jsonl");
   for (std::string text; std::getline(file, text) && !file.eof();) {
     auto line = Json::parse(text, nullptr, /*allow_exceptions=*/false);
     if (!line.is_object() || !line.contains("step")) continue;
@@ -97,7 +97,7 @@ std::string difference_of(const Json& a, const Json& b) {
   return fingerprint(a).difference(fingerprint(b));
 }
 
-void bound_by_digests(const Travel& first, const Travel& second, Bounds& bounds) {
+void bound_by_digests(const ReplayedRun& first, const ReplayedRun& second, Bounds& bounds) {
   const auto others = digests_of(second);
   for (const auto& [step, line] : digests_of(first)) {
     const auto other = others.find(step);
@@ -114,7 +114,7 @@ void bound_by_digests(const Travel& first, const Travel& second, Bounds& bounds)
   }
 }
 
-Bounds bounds_of(const Travel& first, const Travel& second) {
+Bounds bounds_of(const ReplayedRun& first, const ReplayedRun& second) {
   Bounds bounds;
   bound_by_losses(first, second, bounds);
   bound_by_digests(first, second, bounds);
@@ -124,25 +124,25 @@ Bounds bounds_of(const Travel& first, const Travel& second) {
 
 // A digest for each step after `begin`, up to `end`, or up to the first that is another than in `expected`. Prints a
 // line where the run itself had other bits.
-std::vector<std::string> digests_between(Travel& travel, std::int64_t begin, std::int64_t end,
+std::vector<std::string> digests_between(ReplayedRun& replayed, std::int64_t begin, std::int64_t end,
                                          const std::vector<std::string>& expected) {
   const auto looks = [](std::int64_t) { return Look::digests; };
-  travel.start_before(begin + 1, looks);
-  if (travel.prepared().run.step < begin) travel.go_to(begin);
+  replayed.start_before(begin + 1, looks);
+  if (replayed.prepared().run.step < begin) replayed.go_to(begin);
   std::vector<std::string> digests;
   bool is_printed = false;
   for (auto step = begin + 1; step <= end; ++step) {
-    const auto& view = travel.advance();
+    const auto& view = replayed.advance();
     digests.push_back(view.digest());
-    const auto agrees = agreement(travel, view);
+    const auto agrees = agreement(replayed, view);
     if (!is_printed && agrees.starts_with("other bits")) {
-      std::cout << travel.name() << ", step " << step << ": " << agrees << std::endl;
+      std::cout << replayed.name() << ", step " << step << ": " << agrees << std::endl;
       is_printed = true;
     }
     const auto index = digests.size() - 1;
     if (index < expected.size() && expected[index] != digests[index]) break;
   }
-  travel.leave();
+  replayed.leave();
   return digests;
 }
 
@@ -233,19 +233,19 @@ std::string where_they_differ(const Side& first, const Side& second) {
   return first.view.bits.difference(second.view.bits) + ", after callbacks";
 }
 
-Side side_of(Travel& travel, std::int64_t step) {
-  travel.start_before(step, [&](std::int64_t now) { return now == step ? Look::capsule : Look::digests; });
-  Side side{travel.go_to(step), travel.prepared().wiring->optimizer->id(), {}};
-  side.replayed = travel.replay_last();
+Side side_of(ReplayedRun& replayed, std::int64_t step) {
+  replayed.start_before(step, [&](std::int64_t now) { return now == step ? Look::capsule : Look::digests; });
+  Side side{replayed.go_to(step), replayed.prepared().wiring->optimizer->id(), {}};
+  side.replayed = replayed.replay_last();
   return side;
 }
 
 // Kernels are chosen once in a process.
-void refuse_other_kernels(const Travel& first, const Travel& second, const Bounds& bounds) {
+void refuse_other_kernels(const ReplayedRun& first, const ReplayedRun& second, const Bounds& bounds) {
   for (const char* key : {"matmul", "matmul_precision", "fused"}) {
-    const auto value = [&](const Travel& travel) {
-      const auto run = travel.configuration().find("run");
-      if (run == travel.configuration().end()) return std::string();
+    const auto value = [&](const ReplayedRun& replayed) {
+      const auto run = replayed.configuration().find("run");
+      if (run == replayed.configuration().end()) return std::string();
       const auto& table = std::get<Table>(run->second.data);
       const auto found = table.find(key);
       return found == table.end() ? std::string() : to_toml({{key, found->second}});
@@ -260,7 +260,7 @@ void refuse_other_kernels(const Travel& first, const Travel& second, const Bound
 
 int replay_against(const std::string& folder, const std::string& other, const Host& host,
                    const std::atomic<int>& stop) {
-  Travel first(folder, host, stop), second(other, host, stop);
+  ReplayedRun first(folder, host, stop), second(other, host, stop);
   const auto bounds = bounds_of(first, second);
   const auto last = std::min(first.files().step, second.files().step);
   if (!bounds.different) {

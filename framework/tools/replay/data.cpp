@@ -5,7 +5,7 @@
 
 #include "cli/command.h"
 #include "cli/program.h"
-#include "travel.h"
+#include "replayed_run.h"
 
 namespace vernier {
 
@@ -51,12 +51,12 @@ int call(const boost::program_options::variables_map& given) {
   if (!is_run(paths.front())) refuse(paths.front() + ": is not the folder of a run");
   const auto steps = steps_of(word_or(given, "step", ""));
   listen_for_signals();
-  Travel travel(paths.front(), make_host(given), stop_signal(), Travel::Needs::batches);
-  travel.refuse_later_than(steps.last);
-  travel.start_before(steps.first,
-                      [&](std::int64_t step) { return step < steps.first ? Look::digests : Look::capsule; });
+  ReplayedRun replayed(paths.front(), make_host(given), stop_signal(), ReplayedRun::Needs::batches);
+  replayed.refuse_later_than(steps.last);
+  replayed.start_before(steps.first,
+                        [&](std::int64_t step) { return step < steps.first ? Look::digests : Look::capsule; });
   for (auto step = steps.first; step <= steps.last; ++step) {
-    print_step(*travel.prepared().wiring->task, travel.go_to(step));
+    print_step(*replayed.prepared().wiring->task, replayed.go_to(step));
   }
   return 0;
 }

@@ -6,7 +6,7 @@
 #include "cli/program.h"
 #include "common/text/quoting.h"
 #include "replay.h"
-#include "travel.h"
+#include "replayed_run.h"
 
 namespace vernier {
 

@@ -32,15 +32,15 @@ constexpr const char* declared_task =
 constexpr const char* declared_optimizer =
     "optimizer/adamw\n  state = \"float32\"   (a string: float32 | bf16 | 8bit)\n      x\n";
 
-vernier::Ground ground_of(const std::string& written, bool on_cpu = true, bool saves_memory = false) {
-  vernier::Ground ground;
-  ground.written = toml::parse(written);
-  ground.run = vernier::declared_in(declared_run);
-  ground.task = vernier::declared_in(declared_task);
-  ground.optimizer = vernier::declared_in(declared_optimizer);
-  ground.is_on_cpu = on_cpu;
-  ground.saves_memory = saves_memory;
-  return ground;
+vernier::AxisInputs inputs_of(const std::string& written, bool on_cpu = true, bool saves_memory = false) {
+  vernier::AxisInputs inputs;
+  inputs.written = toml::parse(written);
+  inputs.run = vernier::declared_in(declared_run);
+  inputs.task = vernier::declared_in(declared_task);
+  inputs.optimizer = vernier::declared_in(declared_optimizer);
+  inputs.is_on_cpu = on_cpu;
+  inputs.saves_memory = saves_memory;
+  return inputs;
 }
 
 Words names_in(const Axis& axis) {
@@ -188,15 +188,15 @@ TEST_CASE("advise: the first option of each axis is what the configuration says"
       {"", 4, {"state=float32"}}};
   for (const auto& each : cases) {
     CAPTURE(each.written);
-    CHECK(names_in(vernier::axes_of(ground_of(each.written))[each.axis]) == each.names);
+    CHECK(names_in(vernier::axes_of(inputs_of(each.written))[each.axis]) == each.names);
   }
-  const auto with_memory = vernier::axes_of(ground_of("", /*on_cpu=*/false, /*saves_memory=*/true));
+  const auto with_memory = vernier::axes_of(inputs_of("", /*on_cpu=*/false, /*saves_memory=*/true));
   CHECK(names_in(with_memory[0]).back() == "fp8");
   CHECK(names_in(with_memory[2]) ==
         Words{"matmul_precision=highest", "matmul_precision=high", "matmul_precision=medium"});
   CHECK(names_in(with_memory[4]) == Words{"state=float32", "state=bf16", "state=8bit"});
   CHECK(names_in(with_memory[5]) == Words{"recompute=none", "recompute=selective", "recompute=full"});
-  auto other_task = ground_of("[task]\nuse = 'mlp'\n", true, true);
+  auto other_task = inputs_of("[task]\nuse = 'mlp'\n", true, true);
   other_task.task.clear();
   CHECK(vernier::axes_of(other_task)[5].note == "[task] use = \"mlp\" has no option `recompute`");
 }
@@ -221,7 +221,7 @@ TEST_CASE("advise: an option sets what differs from the configuration, and no mo
   for (const auto& each : cases) {
     CAPTURE(each.written);
     CAPTURE(each.option);
-    CHECK(changes(vernier::axes_of(ground_of(each.written))[0], each.option) == each.settings);
+    CHECK(changes(vernier::axes_of(inputs_of(each.written))[0], each.option) == each.settings);
   }
   CHECK(vernier::overlay_of({{"precision.use", "\"bf16\""}, {"task.batch_size", "8"}, {"precision.level", "\"O2\""}}) ==
         "\n[precision]\nuse = \"bf16\"\nlevel = \"O2\"\n\n[task]\nbatch_size = 8\n");

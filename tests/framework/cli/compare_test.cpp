@@ -404,16 +404,16 @@ TEST_CASE("compare: a program gets what the verb prints") {
     const auto& theirs = verb["candidates"][i];
     CHECK(ours.candidates[i].state == "done");
     for (const char* measure : {"loss", "overflows", "updates_skipped"}) {
-      const auto& spread = ours.candidates[i].measures.at(measure);
-      CHECK(spread.median == theirs["measures"][measure]["median"]);
-      CHECK(spread.low == theirs["measures"][measure]["low"]);
-      CHECK(spread.high == theirs["measures"][measure]["high"]);
+      const auto& range = ours.candidates[i].measures.at(measure);
+      CHECK(range.median == theirs["measures"][measure]["median"]);
+      CHECK(range.low == theirs["measures"][measure]["low"]);
+      CHECK(range.high == theirs["measures"][measure]["high"]);
     }
     CHECK(ours.candidates[i].measures.at("samples_per_second").median > 0);
   }
   const auto& difference = ours.of("fast").against_baseline.at("loss");
   CHECK(difference.verdict == verb["candidates"][1]["against_baseline"]["loss"]["verdict"]);
-  CHECK(difference.spread.median == verb["candidates"][1]["against_baseline"]["loss"]["median"]);
+  CHECK(difference.value.median == verb["candidates"][1]["against_baseline"]["loss"]["median"]);
   CHECK(ours.of("slow").against_baseline.empty());
   CHECK(ours.of("refused").state == "refused");
   CHECK(ours.of("refused").error.find("learning_rate") != std::string::npos);

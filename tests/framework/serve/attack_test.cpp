@@ -12,8 +12,8 @@
 #include "long_form.h"
 #include "program.h"
 #include "service/audit/audit.h"
-#include "service/queue/fence.h"
 #include "service/queue/queue.h"
+#include "service/queue/sandbox.h"
 
 namespace attack_test {
 

@@ -32,12 +32,12 @@ struct CompareOptions {
 };
 
 struct VERNIER_API Comparison {
-  struct Spread {
+  struct MedianRange {
     double median, low, high;  // over the seeds
   };
   // Against the baseline, over the seeds that both have.
   struct Difference {
-    Spread spread;        // a ratio for speed and memory, else a difference
+    MedianRange value;    // a ratio for speed and memory, else a difference
     std::string verdict;  // "equal", "higher", "lower", "no difference shown", "not enough seeds"; "": is not judged
   };
   struct Candidate {
@@ -46,7 +46,7 @@ struct VERNIER_API Comparison {
     std::string error;  // of the first run that was refused or failed
     // By name: samples_per_second, peak_memory_bytes, loss, validation_loss, overflows, updates_skipped, and the
     // metrics of validations. Those that no run has are left out.
-    std::map<std::string, Spread> measures;
+    std::map<std::string, MedianRange> measures;
     std::map<std::string, Difference> against_baseline;  // of all but the first
   };
   std::vector<Candidate> candidates;

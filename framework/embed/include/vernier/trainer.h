@@ -95,8 +95,8 @@ class VERNIER_API Trainer {
 
  private:
   void use(const std::string& role, std::unique_ptr<Plugin> plugin, const Options& options);
-  struct Parts;
-  std::unique_ptr<Parts> parts_;
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
 };
 
 }  // namespace vernier

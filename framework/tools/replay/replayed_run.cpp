@@ -1,4 +1,4 @@
-#include "travel.h"
+#include "replayed_run.h"
 
 #include <vernier/checkpoint_folder.h>
 #include <vernier/checkpoint_split.h>
@@ -63,7 +63,7 @@ Steps steps_of(const std::string& text) {
   return steps;
 }
 
-Travel::Travel(const fs::path& folder, const Host& host, const std::atomic<int>& stop, Needs needs)
+ReplayedRun::ReplayedRun(const fs::path& folder, const Host& host, const std::atomic<int>& stop, Needs needs)
     : name_(folder.string()), files_(files_of(folder)), host_(host), stop_(stop), config_(configuration_of(folder)) {
   const auto ranks = files_.summary.is_object() ? files_.summary.value("ranks", 1) : 1;
   if (needs == Needs::batches) config_.erase(Distributed::role);
@@ -71,19 +71,19 @@ Travel::Travel(const fs::path& folder, const Host& host, const std::atomic<int>&
   refuse(c10::str(name_, ": ", ranks, " processes trained this run, and one process cannot repeat their bits"));
 }
 
-std::optional<double> Travel::loss_of(std::int64_t step) const {
+std::optional<double> ReplayedRun::loss_of(std::int64_t step) const {
   const auto* losses = files_.find("loss");
   if (losses == nullptr) return std::nullopt;
   const auto found = std::ranges::find(losses->points.rbegin(), losses->points.rend(), step, &Point::step);
   return found == losses->points.rend() ? std::nullopt : std::optional(found->value);
 }
 
-void Travel::refuse_later_than(std::int64_t step) const {
+void ReplayedRun::refuse_later_than(std::int64_t step) const {
   if (files_.step >= step) return;
   refuse(c10::str(name_, ": the run has ", files_.step, " steps, so there is no step ", step));
 }
 
-std::int64_t Travel::start_before(std::int64_t step, StepRecorder::Looks looks) {
+std::int64_t ReplayedRun::start_before(std::int64_t step, StepRecorder::Looks looks) {
   prepared_.reset();
   const auto path = checkpoint_before(name_, step);
   std::optional<State> snapshot;
@@ -105,7 +105,7 @@ std::int64_t Travel::start_before(std::int64_t step, StepRecorder::Looks looks) 
   return prepared_->run.step;
 }
 
-const StepView& Travel::advance() {
+const StepView& ReplayedRun::advance() {
   const auto step = prepared_->run.step + 1;
   const bool is_trained = prepared_->trainer.train_step(prepared_->run);
   if (stop_ != 0) throw Error("stopped by a signal");
@@ -113,16 +113,16 @@ const StepView& Travel::advance() {
   return recorder_->last();
 }
 
-const StepView& Travel::go_to(std::int64_t step) {
+const StepView& ReplayedRun::go_to(std::int64_t step) {
   while (prepared_->run.step < step) advance();
   return recorder_->last();
 }
 
-Table Travel::configuration_of_last() const {
+Table ReplayedRun::configuration_of_last() const {
   return with_swaps(config_, recorder_->last().capsule.state, name_);
 }
 
-Replayed Travel::replay_last() {
+Replayed ReplayedRun::replay_last() {
   leave();
   const auto& capsule = recorder_->last().capsule;
   prepared_ = build_again(configuration_of_last(), name_, true, capsule.state.integer("run/threads"), host_, stop_);
@@ -131,8 +131,8 @@ Replayed Travel::replay_last() {
   return replayed;
 }
 
-std::string agreement(const Travel& travel, const StepView& view) {
-  const auto kept = travel.loss_of(view.step);
+std::string agreement(const ReplayedRun& replayed, const StepView& view) {
+  const auto kept = replayed.loss_of(view.step);
   if (!kept) return "loss " + view.bits.loss + "; losses.jsonl has none of this step";
   const bool is_same = *kept == view.loss || (std::isnan(*kept) && std::isnan(view.loss));
   if (is_same) return "same bits: loss " + view.bits.loss + " is that of losses.jsonl";

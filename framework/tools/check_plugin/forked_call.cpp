@@ -1,4 +1,4 @@
-#include "apart.h"
+#include "forked_call.h"
 
 #include <c10/util/StringUtil.h>
 #include <sys/prctl.h>
@@ -65,7 +65,7 @@ std::string place_in(const std::string& last) {
 
 }  // namespace
 
-Apart::Apart(const std::function<std::string()>& body, unsigned most_seconds)
+ForkedCall::ForkedCall(const std::function<std::string()>& body, unsigned most_seconds)
     : most_seconds_(most_seconds), result_(std::tmpfile()), said_(std::tmpfile()) {
   if (result_ == nullptr || said_ == nullptr) throw Error("no temporary file can be made");
   std::cout.flush();
@@ -80,7 +80,7 @@ Apart::Apart(const std::function<std::string()>& body, unsigned most_seconds)
   ::_exit(0);
 }
 
-Apart::~Apart() {
+ForkedCall::~ForkedCall() {
   if (child_ > 0) {
     ::kill(child_, SIGKILL);
     ::waitpid(child_, nullptr, 0);
@@ -90,7 +90,7 @@ Apart::~Apart() {
 }
 
 // One that holds back the signal of its alarm is killed a little later.
-Result Apart::wait() {
+Result ForkedCall::wait() {
   using Clock = std::chrono::steady_clock;
   const auto end = Clock::now() + std::chrono::seconds(most_seconds_ + 2);
   int status = 0;
@@ -109,7 +109,7 @@ Result Apart::wait() {
   return {kind, text.substr(1)};
 }
 
-std::string Apart::how_it_ended(int status) const {
+std::string ForkedCall::how_it_ended(int status) const {
   const auto said = contents(said_);
   if (const auto finding = finding_in(said); !finding.empty()) return finding;
   const auto last = printable(last_line(said));

@@ -8,7 +8,7 @@
 
 #include "common/text/numbers.h"
 #include "common/text/text_table.h"
-#include "travel.h"
+#include "replayed_run.h"
 
 namespace vernier {
 
@@ -64,11 +64,11 @@ void print_notices(const StepView& view) {
 }
 
 // With many layers, the nearest name helps more than a list.
-void refuse_unknown_layer(const Travel& travel, const Run& run, const std::string& layer) {
+void refuse_unknown_layer(const ReplayedRun& replayed, const Run& run, const std::string& layer) {
   const auto names = Layers(*run.model).names();
   if (std::ranges::find(names, layer) != names.end()) return;
   const auto near = nearest(layer, names);
-  refuse(travel.name() + ": its model has no layer '" + layer + "' with weights" +
+  refuse(replayed.name() + ": its model has no layer '" + layer + "' with weights" +
          (near.empty() ? "; it has " + shortened(joined(names)) : "; did you mean '" + near + "'?"));
 }
 
@@ -76,17 +76,18 @@ void refuse_unknown_layer(const Travel& travel, const Run& run, const std::strin
 
 int replay_step(const std::string& folder, std::int64_t step, const std::vector<std::string>& sets, const Host& host,
                 const std::atomic<int>& stop) {
-  Travel travel(folder, host, stop);
-  travel.refuse_later_than(step);
+  ReplayedRun replayed(folder, host, stop);
+  replayed.refuse_later_than(step);
   const auto wanted = sets.empty() ? Look::layers : Look::capsule;
-  const auto begin = travel.start_before(step, [&](std::int64_t now) { return now == step ? wanted : Look::digests; });
+  const auto begin =
+      replayed.start_before(step, [&](std::int64_t now) { return now == step ? wanted : Look::digests; });
   std::cout << from(folder, begin, step) << std::endl;
-  const auto& view = travel.go_to(step);
-  std::cout << agreement(travel, view) << '\n';
+  const auto& view = replayed.go_to(step);
+  std::cout << agreement(replayed, view) << '\n';
   print_notices(view);
   if (view.is_skipped) std::cout << "the update is skipped\n";
   if (!sets.empty()) {
-    replay_beside(travel.replay_last(), view.capsule, travel.configuration_of_last(), folder, sets, host, stop);
+    replay_beside(replayed.replay_last(), view.capsule, replayed.configuration_of_last(), folder, sets, host, stop);
     return 0;
   }
   if (view.origin) std::cout << view.origin->text() << '\n';
@@ -98,11 +99,11 @@ int replay_step(const std::string& folder, std::int64_t step, const std::vector<
 
 int watch_layer(const std::string& folder, Steps steps, const std::string& layer, const Host& host,
                 const std::atomic<int>& stop) {
-  Travel travel(folder, host, stop);
-  travel.refuse_later_than(steps.last);
-  const auto begin = travel.start_before(
+  ReplayedRun replayed(folder, host, stop);
+  replayed.refuse_later_than(steps.last);
+  const auto begin = replayed.start_before(
       steps.first, [&](std::int64_t now) { return now >= steps.first ? Look::layers : Look::digests; });
-  refuse_unknown_layer(travel, travel.prepared().run, layer);
+  refuse_unknown_layer(replayed, replayed.prepared().run, layer);
   std::cout << from(folder, begin, steps.first) << std::endl;
   constexpr std::size_t widest_number = 9, widest_loss = 11;
   const auto head = row({"step", "loss"}, columns);
@@ -113,13 +114,13 @@ int watch_layer(const std::string& folder, Steps steps, const std::string& layer
   std::cout << aligned_row(head, widths) << '\n';
   std::string differs;
   for (auto step = steps.first; step <= steps.last; ++step) {
-    const auto& view = travel.go_to(step);
+    const auto& view = replayed.go_to(step);
     const auto found = std::ranges::find(view.layers, layer, &LayerView::layer);
     auto line = row({std::to_string(step), print_number("%.6g", view.loss)}, cells(*found));
     if (view.is_skipped) line.back() += line.back().empty() ? "skipped" : ", skipped";
     std::cout << aligned_row(line, widths) << '\n';
     std::cout.flush();  // the next step may take minutes
-    const auto agrees = agreement(travel, view);
+    const auto agrees = agreement(replayed, view);
     if (differs.empty() && agrees.starts_with("other bits")) differs = c10::str("step ", step, ": ", agrees);
   }
   if (!differs.empty()) std::cout << differs << '\n';

@@ -1,4 +1,4 @@
-#include "service/queue/fence.h"
+#include "service/queue/sandbox.h"
 
 #include <fcntl.h>
 #include <linux/landlock.h>
@@ -55,25 +55,25 @@ std::uint64_t known_rights() {
 }
 
 [[noreturn]] void fail(const std::string& what) {
-  throw std::runtime_error("the fence around a job cannot be made: " + what + ": " + std::strerror(errno));
+  throw std::runtime_error("the sandbox of a job cannot be made: " + what + ": " + std::strerror(errno));
 }
 
 }  // namespace
 
-bool Fence::is_possible() {
+bool Sandbox::is_possible() {
   return version() >= 1;
 }
 
-Fence::Fence(const Reach& reach) {
+Sandbox::Sandbox(const SandboxPaths& paths) {
   if (!is_possible()) return;
   const auto kernel = version();
   const Rules rules{.files = known_rights(), .network = 0, .scopes = abstract_sockets | signals};
   const auto size = kernel >= 6 ? sizeof rules : sizeof rules.files;
   rules_ = static_cast<int>(::syscall(SYS_landlock_create_ruleset, &rules, size, 0));
   if (rules_ < 0) fail("rules");
-  for (const auto& place : reach.data) allow(place, reading, /*follows_links=*/false);
-  for (const auto& place : reach.readable) allow(place, reading);
-  for (const auto& place : reach.writable) allow(place, writing);
+  for (const auto& place : paths.data) allow(place, reading, /*follows_links=*/false);
+  for (const auto& place : paths.readable) allow(place, reading);
+  for (const auto& place : paths.writable) allow(place, writing);
   for (const auto* device : {"/dev/null", "/dev/zero", "/dev/random", "/dev/urandom", "/dev/full"}) {
     allow(device, LANDLOCK_ACCESS_FS_READ_FILE | LANDLOCK_ACCESS_FS_WRITE_FILE);
   }
@@ -85,11 +85,11 @@ Fence::Fence(const Reach& reach) {
   }
 }
 
-Fence::~Fence() {
+Sandbox::~Sandbox() {
   if (rules_ >= 0) ::close(rules_);
 }
 
-void Fence::allow(const std::string& place, unsigned long long access, bool follows_links) const {
+void Sandbox::allow(const std::string& place, unsigned long long access, bool follows_links) const {
   open_how how{.flags = O_PATH | O_CLOEXEC, .mode = 0, .resolve = follows_links ? 0ULL : RESOLVE_NO_SYMLINKS};
   const int opened = static_cast<int>(::syscall(SYS_openat2, AT_FDCWD, place.c_str(), &how, sizeof how));
   if (opened < 0 && (errno == ENOENT || errno == EACCES || errno == ELOOP)) return;
@@ -105,7 +105,7 @@ void Fence::allow(const std::string& place, unsigned long long access, bool foll
   if (!is_added) fail(place);
 }
 
-bool Fence::enter() const {
+bool Sandbox::enter() const {
   if (rules_ < 0) return true;
   return ::prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0 && ::syscall(SYS_landlock_restrict_self, rules_, 0) == 0;
 }

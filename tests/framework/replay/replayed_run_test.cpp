@@ -1,5 +1,5 @@
 // `vernier replay RUN`: any step of a run again, a layer over many steps, and where two runs differ first.
-#include "tools/replay/travel.h"
+#include "tools/replay/replayed.h"
 
 #include <vernier/checkpoint_folder.h>
 
@@ -13,7 +13,7 @@
 #include "small_run.h"
 #include "thrown.h"
 
-namespace travel_test {
+namespace replayed_run_test {
 
 namespace fs = std::filesystem;
 using vernier::Look;
@@ -97,7 +97,7 @@ double sum_of_squares(const vernier::TensorRange& range) {
 
 }  // namespace
 
-TEST_CASE("travel: every step that is gone to has the bits of the run, in every precision") {
+TEST_CASE("replay: every step that is gone to has the bits of the run, in every precision") {
   for (const auto& [name, tables] : precisions()) {
     CAPTURE(name);
     RunFolder run(base + tables);
@@ -105,32 +105,32 @@ TEST_CASE("travel: every step that is gone to has the bits of the run, in every 
     const auto before = listing(run.at("out"));
     const auto folder = run.at("out");
     const std::atomic<int> stop = 0;
-    vernier::Travel travel(folder, built_plugins(), stop);
+    vernier::ReplayedRun replayed(folder, built_plugins(), stop);
     for (const std::int64_t step : {1, 4, 5, 12}) {
       CAPTURE(step);
       const auto begin =
-          travel.start_before(step, [&](std::int64_t now) { return now == step ? Look::layers : Look::digests; });
+          replayed.start_before(step, [&](std::int64_t now) { return now == step ? Look::layers : Look::digests; });
       CHECK(begin == (step - 1) / 4 * 4);  // the newest checkpoint before it
-      const auto& view = travel.go_to(step);
+      const auto& view = replayed.go_to(step);
       CHECK(view.step == step);
       CHECK(view.bits.difference(kept(folder, step)) == "");
-      CHECK(says(vernier::agreement(travel, view), "same bits"));
+      CHECK(says(vernier::agreement(replayed, view), "same bits"));
     }
-    travel.leave();
+    replayed.leave();
     CHECK(listing(folder) == before);
   }
 }
 
-TEST_CASE("travel: the ranges of a step are those of its tensors") {
+TEST_CASE("replay: the ranges of a step are those of its tensors") {
   RunFolder run(base);
   REQUIRE(run.train({"--set", "checkpoint.every=1"}) == 0);
   const std::atomic<int> stop = 0;
-  vernier::Travel travel(run.at("out"), built_plugins(), stop);
-  travel.start_before(5, [](std::int64_t) { return Look::layers; });
+  vernier::ReplayedRun replayed(run.at("out"), built_plugins(), stop);
+  replayed.start_before(5, [](std::int64_t) { return Look::layers; });
   const auto checkpoints = run.at("out") / "checkpoints";
   const auto before = vernier::read_checkpoint(checkpoints / "step-00000004").model;
   const auto saved = vernier::read_checkpoint(checkpoints / "step-00000005").model;
-  const auto& view = travel.go_to(5);
+  const auto& view = replayed.go_to(5);
   REQUIRE(view.layers.size() == 2);
   double squares = 0;
   for (const auto& layer : view.layers) {
@@ -148,7 +148,7 @@ TEST_CASE("travel: the ranges of a step are those of its tensors") {
   CHECK(std::sqrt(squares) <= 0.5 * (1 + 1e-6));  // as clip_norm leaves the gradients
 }
 
-TEST_CASE("travel: replay prints a step, another precision beside it, and one layer over many steps") {
+TEST_CASE("replay: replay prints a step, another precision beside it, and one layer over many steps") {
   RunFolder run(base);
   REQUIRE(run.train() == 0);
   REQUIRE(run.call({"replay", "out", "--step", "7"}) == 0);
@@ -168,7 +168,7 @@ TEST_CASE("travel: replay prints a step, another precision beside it, and one la
   }
 }
 
-TEST_CASE("travel: data names the samples of a step, of a run of two ranks too, and through a rewind") {
+TEST_CASE("replay: data names the samples of a step, of a run of two ranks too, and through a rewind") {
   const auto samples_of = [](RunFolder& run, const std::string& steps) {
     REQUIRE_MESSAGE(run.call({"data", "out", "--step", steps}) == 0, run.err);
     std::vector<int> samples;
@@ -228,7 +228,7 @@ TEST_CASE("travel: data names the samples of a step, of a run of two ranks too, 
   }
 }
 
-TEST_CASE("travel: a watched layer is printed step by step, so that a stopped replay has shown what it had") {
+TEST_CASE("replay: a watched layer is printed step by step, so that a stopped replay has shown what it had") {
   RunFolder run(base);
   REQUIRE(run.train({"--set", "run.steps=2000", "--set", "checkpoint.use=none"}) == 0);
   Program program({"replay", "out", "--step", "1..2000", "--watch", "layers.1"}, run.folder.path());
@@ -238,7 +238,7 @@ TEST_CASE("travel: a watched layer is printed step by step, so that a stopped re
   CHECK_FALSE(says(program.out(), "\n2000  "));
 }
 
-TEST_CASE("travel: a step that became NaN names its origin, beside a flight recorder too") {
+TEST_CASE("replay: a step that became NaN names its origin, beside a flight recorder too") {
   for (const std::string recorder : {"", "[[callback]]\nuse = 'flight_recorder'\n"}) {
     CAPTURE(recorder);
     RunFolder run(
@@ -253,7 +253,7 @@ TEST_CASE("travel: a step that became NaN names its origin, beside a flight reco
   }
 }
 
-TEST_CASE("travel: against another run, the first step, layer and operation that differ are named") {
+TEST_CASE("replay: against another run, the first step, layer and operation that differ are named") {
   struct Other {
     std::string change;                     // of the second run
     std::vector<std::string> sets, answer;  // what is said
@@ -290,7 +290,7 @@ TEST_CASE("travel: against another run, the first step, layer and operation that
   CHECK(says(run.out, "no difference in 12 steps"));
 }
 
-TEST_CASE("travel: what cannot be gone to is refused in one line") {
+TEST_CASE("replay: what cannot be gone to is refused in one line") {
   RunFolder run(base);
   REQUIRE(run.train({"--set", "run.steps=4"}) == 0);
   fs::create_directories(run.at("empty"));
@@ -317,4 +317,4 @@ TEST_CASE("travel: what cannot be gone to is refused in one line") {
   CHECK(says(run.err, "unrecognised option '--step'"));
 }
 
-}  // namespace travel_test
+}  // namespace replayed_run_test

@@ -4,7 +4,7 @@
 
 #include "job_server.h"
 
-namespace first_test {
+namespace finetuning_test {
 
 using namespace job_server;
 
@@ -220,4 +220,4 @@ TEST_CASE("serve: what a fine-tuning request does not have is refused") {
   CHECK(server.get("/v1/jobs").body.at("jobs").empty());
 }
 
-}  // namespace first_test
+}  // namespace finetuning_test

@@ -1,9 +1,9 @@
-// The endpoints of the first service: each becomes a job, or says what became of one.
+// The endpoints for fine-tuning by name, /finetuning/…: each request becomes a job, or returns the state of one.
 #include <algorithm>
 
 #include "service/api/advice.h"
 #include "service/api/api.h"
-#include "service/api/first_jobs.h"
+#include "service/api/finetuning_jobs.h"
 #include "service/api/job_check.h"
 #include "service/http/schema.h"
 #include "service/queue/attempt.h"
@@ -88,11 +88,11 @@ Json statistics_of(const Json& summary) {
   return statistics;
 }
 
-Json answer_of(const ApiOf& of, const Job& job, const Json& warnings = Json::array()) {
-  auto run = of.queue.run_of(job.id);
+Json answer_of(const ApiContext& api, const Job& job, const Json& warnings = Json::array()) {
+  auto run = api.queue.run_of(job.id);
   const auto summary =
       run.empty() ? Json() : Json::parse(read_whole(run / "summary.json"), nullptr, /*allow_exceptions=*/false);
-  if (run.empty()) run = of.queue.folder_of(job.id) / "run";
+  if (run.empty()) run = api.queue.folder_of(job.id) / "run";
   const auto settings = settings_of(job.request.config);
   const auto of_amp = [&](const char* key) {
     return summary.is_object() ? summary.value(Json::json_pointer("/amp/" + std::string(key)), Json()) : Json();
@@ -113,8 +113,9 @@ Json answer_of(const ApiOf& of, const Job& job, const Json& warnings = Json::arr
           {"statistics", statistics_of(summary)}};
 }
 
-HttpRoute training_route(const ApiOf& of, const char* path, const char* id, FirstKind kind, const char* summary) {
-  auto properties = first_properties();
+HttpRoute training_route(const ApiContext& api, const char* path, const char* id, FinetuningKind kind,
+                         const char* summary) {
+  auto properties = finetuning_properties();
   properties["user_id"] = user_schema;
   return {.method = "POST",
           .path = path,
@@ -128,10 +129,10 @@ HttpRoute training_route(const ApiOf& of, const char* path, const char* id, Firs
           .result = job_answer_schema(),
           .other_results = {{"202", "The job is in the queue; Location says where to ask for it."},
                             {"503", "The queue is full, or the audit log cannot be written."}},
-          .answer = [of, properties, path, kind](const HttpCall& call) {
+          .answer = [api, properties, path, kind](const HttpCall& call) {
             refuse_unknown(call.body, properties);
-            const auto& limits = of.queue.settings().limits;
-            auto made = first_job_of(kind, call.body, ModelFolders(of.models));
+            const auto& limits = api.queue.settings().limits;
+            auto made = finetuning_job_of(kind, call.body, ModelFolders(api.models));
             const JobRequest request{.user = call.who,
                                      .name = name_of_job(path, user_in(call)),
                                      .key = "",
@@ -141,14 +142,14 @@ HttpRoute training_route(const ApiOf& of, const char* path, const char* id, Firs
                                      .time_limit = limits.time_limit,
                                      .memory_limit = limits.memory_limit};
             bool is_new = false;
-            const auto job = submit(of, call, request, made.config, is_new);
-            auto answer = json_response(answer_of(of, job, made.warnings), 202);
+            const auto job = submit(api, call, request, made.config, is_new);
+            auto answer = json_response(answer_of(api, job, made.warnings), 202);
             answer.fields.emplace_back("Location", "/v1/jobs/" + std::to_string(job.id));
             return answer;
           }};
 }
 
-HttpRoute setup_route(const ApiOf& of) {
+HttpRoute setup_route(const ApiContext& api) {
   auto body = precision_schema();
   body["properties"]["model_name"] = text;
   body["properties"]["user_id"] = user_schema;
@@ -160,13 +161,13 @@ HttpRoute setup_route(const ApiOf& of) {
       .summary = "Checks settings of mixed precision, and answers with the tables of a configuration that they are",
       .body = body,
       .result = object_of({{"enabled", boolean}, {"scaler_scale", number_or_null}, {"config", {{"type", "object"}}}}),
-      .answer = [of](const HttpCall& call) {
+      .answer = [api](const HttpCall& call) {
         auto settings = call.body;
         user_in(call);
         settings.erase("user_id");
         if (settings.contains("model_name")) {
           if (!settings["model_name"].is_string()) throw HttpRefused{422, "model_name must be a text"};
-          ModelFolders(of.models).find(settings["model_name"].get<std::string>());
+          ModelFolders(api.models).find(settings["model_name"].get<std::string>());
           settings.erase("model_name");
         }
         const auto tables = precision_tables(settings);
@@ -196,33 +197,33 @@ Json nothing_yet(const std::string& user) {
           {"statistics", nullptr}};
 }
 
-HttpRoute stats_route(const ApiOf& of) {
-  return {
-      .method = "GET",
-      .path = "/finetuning/mixed-precision-stats",
-      .id = "get_mixed_precision_stats",
-      .summary = "What became of a job of these endpoints: of job_id, or the newest, or that of user_id",
-      .parameters = {parameter("job_id", "query", "its number", whole(1, most)),
-                     parameter("user_id", "query", "of a request; without it, the newest job of the token's user",
-                               text)},
-      .result = job_answer_schema(),
-      .other_results = {{"404", "There is no such job."}, {"503", "It is busy."}},
-      .answer = [of](const HttpCall& call) {
-        const auto wanted = call.integer("job_id", 0, 1, most);
-        const auto given = call.parameters.find("user_id");
-        const bool is_any = given == call.parameters.end();
-        const auto jobs = of.queue.list({.before = wanted > 0 ? wanted + 1 : 0,
-                                         .limit = wanted > 0 ? 1 : 1000,
-                                         .state = "",
-                                         .user = wanted > 0 || !is_any ? "" : call.who});
-        const auto found = std::ranges::find_if(jobs, [&](const Job& job) {
-          const bool is_wanted = wanted > 0 ? job.id == wanted : is_any || user_of(job) == given->second;
-          return is_of_these(job) && is_wanted;
-        });
-        if (found == jobs.end() && wanted > 0) throw HttpRefused{404, "there is no such job of these endpoints"};
-        if (found == jobs.end()) return json_response(nothing_yet(is_any ? call.who : given->second));
-        return of.workers.answer([of, job = of.queue.find(found->id)] { return json_response(answer_of(of, job)); });
-      }};
+HttpRoute stats_route(const ApiContext& api) {
+  return {.method = "GET",
+          .path = "/finetuning/mixed-precision-stats",
+          .id = "get_mixed_precision_stats",
+          .summary = "What became of a job of these endpoints: of job_id, or the newest, or that of user_id",
+          .parameters = {parameter("job_id", "query", "its number", whole(1, most)),
+                         parameter("user_id", "query", "of a request; without it, the newest job of the token's user",
+                                   text)},
+          .result = job_answer_schema(),
+          .other_results = {{"404", "There is no such job."}, {"503", "It is busy."}},
+          .answer = [api](const HttpCall& call) {
+            const auto wanted = call.integer("job_id", 0, 1, most);
+            const auto given = call.parameters.find("user_id");
+            const bool is_any = given == call.parameters.end();
+            const auto jobs = api.queue.list({.before = wanted > 0 ? wanted + 1 : 0,
+                                              .limit = wanted > 0 ? 1 : 1000,
+                                              .state = "",
+                                              .user = wanted > 0 || !is_any ? "" : call.who});
+            const auto found = std::ranges::find_if(jobs, [&](const Job& job) {
+              const bool is_wanted = wanted > 0 ? job.id == wanted : is_any || user_of(job) == given->second;
+              return is_of_these(job) && is_wanted;
+            });
+            if (found == jobs.end() && wanted > 0) throw HttpRefused{404, "there is no such job of these endpoints"};
+            if (found == jobs.end()) return json_response(nothing_yet(is_any ? call.who : given->second));
+            return api.workers.answer(
+                [api, job = api.queue.find(found->id)] { return json_response(answer_of(api, job)); });
+          }};
 }
 
 const Json advice_properties = {{"model_name", text},
@@ -230,7 +231,7 @@ const Json advice_properties = {{"model_name", text},
                                 {"batch_size", whole(1, 1 << 20)},
                                 {"user_id", user_schema}};
 
-HttpRoute advice_route(const ApiOf& of) {
+HttpRoute advice_route(const ApiContext& api) {
   return {.method = "POST",
           .path = "/finetuning/optimize-mixed-precision",
           .scope = Scope::control,
@@ -247,13 +248,13 @@ HttpRoute advice_route(const ApiOf& of) {
                                {"settings", {{"type", "object"}}},
                                {"evidence", {{"type", "array"}, {"items", {{"type", "object"}}}}}}),
           .other_results = {{"503", "The server measures for somebody else, or has too much to do."}},
-          .answer = [of](const HttpCall& call) {
+          .answer = [api](const HttpCall& call) {
             refuse_unknown(call.body, advice_properties);
             user_in(call);
             if (!call.body.contains("model_name") || !call.body["model_name"].is_string()) {
               throw HttpRefused{422, "model_name is needed: the name of a model of this server"};
             }
-            AdviceRequest request{.model = ModelFolders(of.models).find(call.body["model_name"].get<std::string>())};
+            AdviceRequest request{.model = ModelFolders(api.models).find(call.body["model_name"].get<std::string>())};
             if (call.body.contains("gpu_memory_gb")) {
               const auto& given = call.body["gpu_memory_gb"];
               if (!given.is_number() || !(given.get<double>() > 0) || given.get<double>() > 1e6) {
@@ -266,23 +267,23 @@ HttpRoute advice_route(const ApiOf& of) {
               if (!batch) throw HttpRefused{422, "batch_size must be a whole number from 1 to 1048576"};
               request.batch_size = *batch;
             }
-            note(of, call, "advise", {{"model", call.body["model_name"]}});
-            const auto program = of.queue.settings().program;
-            return of.workers.answer([program, request] { return json_response(advice_on(program, request)); });
+            note(api, call, "advise", {{"model", call.body["model_name"]}});
+            const auto program = api.queue.settings().program;
+            return api.workers.answer([program, request] { return json_response(advice_on(program, request)); });
           }};
 }
 
 }  // namespace
 
-std::vector<HttpRoute> first_routes(const ApiOf& of) {
-  return {setup_route(of),
-          stats_route(of),
-          advice_route(of),
-          training_route(of, "/finetuning/mixed-precision", "finetune", FirstKind::finetune,
+std::vector<HttpRoute> finetuning_routes(const ApiContext& api) {
+  return {setup_route(api),
+          stats_route(api),
+          advice_route(api),
+          training_route(api, "/finetuning/mixed-precision", "finetune", FinetuningKind::finetune,
                          "A job that trains a model on texts in mixed precision"),
-          training_route(of, "/finetuning/optimized", "finetune_optimized", FirstKind::optimized,
+          training_route(api, "/finetuning/optimized", "finetune_optimized", FinetuningKind::optimized,
                          "The same with gradient accumulation and less memory"),
-          training_route(of, "/train/mixed-precision", "train", FirstKind::finetune,
+          training_route(api, "/train/mixed-precision", "train", FinetuningKind::finetune,
                          "The same as /finetuning/mixed-precision")};
 }
 

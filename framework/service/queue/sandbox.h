@@ -1,4 +1,4 @@
-// The fence around a job: with Landlock, the kernel refuses every file outside the folders that a job may use,
+// The sandbox of a job: with Landlock, the kernel refuses every file outside the folders that a job may use,
 // whatever its configuration, a link or the code of a model asks for.
 #pragma once
 
@@ -9,18 +9,18 @@
 namespace serve {
 
 // Folders and files; one that does not exist is left out.
-struct Reach {
+struct SandboxPaths {
   std::vector<std::string> data;  // readable; no link is followed to them
   std::vector<std::string> readable, writable;
 };
 
-class Fence {
+class Sandbox {
  public:
   // Prepares it. Where the kernel has no Landlock, there is none. Throws std::runtime_error where it cannot be made.
-  explicit Fence(const Reach& reach);
-  Fence(const Fence&) = delete;
-  Fence& operator=(const Fence&) = delete;
-  ~Fence();
+  explicit Sandbox(const SandboxPaths& paths);
+  Sandbox(const Sandbox&) = delete;
+  Sandbox& operator=(const Sandbox&) = delete;
+  ~Sandbox();
 
   static bool is_possible();  // with this kernel
   // Puts this process and all that it starts inside, for ever. Called in a child before its program begins. Returns

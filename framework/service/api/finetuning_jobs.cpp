@@ -1,4 +1,4 @@
-#include "service/api/first_jobs.h"
+#include "service/api/finetuning_jobs.h"
 
 #include <vernier/json_text.h>
 
@@ -190,26 +190,26 @@ void set_batches(const Json& body, const Json& training, bool accumulates, Json&
   config["accumulation"] = {{"use", "target"}, {"target_effective_batch_size", target}};
 }
 
-void set_training(const Json& body, FirstKind kind, Json& config) {
+void set_training(const Json& body, FinetuningKind kind, Json& config) {
   Json training = object_in(body, "training_config");
   for (const auto& [key, value] : object_in(body, "training_args").items()) training[key] = value;
   put_all(training, "training_config", training_places, config);
   if (training.contains("max_grad_norm")) {
     config["callback"].push_back({{"use", "clip_norm"}, {"max_norm", training["max_grad_norm"]}});
   }
-  if (kind == FirstKind::optimized) save_memory(config);
+  if (kind == FinetuningKind::optimized) save_memory(config);
   if (training.contains("gradient_checkpointing")) {
     config["task"]["recompute"] = training["gradient_checkpointing"] == true ? "full" : "none";
   }
   const bool says_how_often =
       body.contains("target_effective_batch_size") || training.contains("gradient_accumulation_steps");
   set_batches(body, training,
-              is_true(body, "use_gradient_accumulation", says_how_often || kind == FirstKind::optimized), config);
+              is_true(body, "use_gradient_accumulation", says_how_often || kind == FinetuningKind::optimized), config);
   if (!config["run"].contains("steps") && !config["run"].contains("epochs")) config["run"]["epochs"] = 1;
 }
 
 // A line of JSON for each text, as tasks with a published model read them.
-void set_texts(const Json& dataset, const fs::path& model, FirstJob& job) {
+void set_texts(const Json& dataset, const fs::path& model, FinetuningJob& job) {
   for (const auto& [key, value] : dataset.items()) {
     if (key != "texts" && key != "max_length")
       throw NotAllowed("dataset_config has no " + key + "; it has texts, max_length");
@@ -314,8 +314,8 @@ Json precision_tables(const Json& settings) {
   return config;
 }
 
-FirstJob first_job_of(FirstKind kind, const Json& body, const ModelFolders& models) {
-  FirstJob job{.config = Json::object(), .texts_name = "", .texts = ""};
+FinetuningJob finetuning_job_of(FinetuningKind kind, const Json& body, const ModelFolders& models) {
+  FinetuningJob job{.config = Json::object(), .texts_name = "", .texts = ""};
   if (!body.contains("model_name") || !body["model_name"].is_string()) {
     throw NotAllowed("model_name is needed: the name of a model of this server");
   }
@@ -337,9 +337,9 @@ FirstJob first_job_of(FirstKind kind, const Json& body, const ModelFolders& mode
   return job;
 }
 
-FirstSettings settings_of(const std::string& config) {
+FinetuningSettings settings_of(const std::string& config) {
   const auto table = toml::parse(config);
-  FirstSettings settings;
+  FinetuningSettings settings;
   settings.is_mixed = table["precision"]["use"].value_or(std::string("fp32")) != "fp32";
   settings.accumulates = table["accumulation"]["use"].value_or(std::string()) == "target";
   settings.effective_batch_size = settings.accumulates
@@ -352,7 +352,7 @@ Json precision_schema() {
   return schema_of(precision_places);
 }
 
-Json first_properties() {
+Json finetuning_properties() {
   const Json boolean = {{"type", "boolean"}}, text = {{"type", "string"}};
   Json dataset = {
       {"type", "object"},

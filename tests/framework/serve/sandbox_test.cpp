@@ -12,9 +12,9 @@
 #include "job_server.h"
 #include "program.h"
 #include "service/api/job_check.h"
-#include "service/queue/fence.h"
+#include "service/queue/sandbox.h"
 
-namespace fence_test {
+namespace sandbox_test {
 
 using namespace job_server;
 
@@ -22,12 +22,12 @@ namespace {
 
 using Attempts = std::vector<std::pair<std::string, std::function<bool()>>>;
 
-// Runs each attempt in a child inside the fence. Returns the names of those that were not refused.
-std::vector<std::string> not_refused(const serve::Fence& fence, const Attempts& attempts) {
+// Runs each attempt in a child inside the sandbox. Returns the names of those that were not refused.
+std::vector<std::string> not_refused(const serve::Sandbox& sandbox, const Attempts& attempts) {
   std::vector<std::string> through;
   for (const auto& [name, attempt] : attempts) {
     const pid_t child = ::fork();
-    if (child == 0) ::_exit(fence.enter() && !attempt() ? 0 : 1);
+    if (child == 0) ::_exit(sandbox.enter() && !attempt() ? 0 : 1);
     int status = 0;
     ::waitpid(child, &status, 0);
     if (!WIFEXITED(status) || WEXITSTATUS(status) != 0) through.push_back(name);
@@ -39,7 +39,7 @@ bool opens(const std::string& file, int flags) {
   return ::open(file.c_str(), flags, 0600) >= 0;
 }
 
-// A server's folder with two jobs, data, and links out of the data. The fence is that of job 1.
+// A server's folder with two jobs, data, and links out of the data. The sandbox is that of job 1.
 struct Place {
   Place() {
     for (const char* folder : {"data", "server/jobs/1", "server/jobs/2", "out"}) fs::create_directories(here / folder);
@@ -49,16 +49,16 @@ struct Place {
     fs::create_symlink(here / "server/tokens", here / "data/link");
     fs::create_directory_symlink(here / "server", here / "data/folder");
     fs::create_directory_symlink(here / "server", here / "late-data");
-    fence.emplace(serve::Reach{.data = {path("data"), path("late-data")},
-                               .readable = serve::places_of_system(),
-                               .writable = {path("server/jobs/1"), path("out")}});
+    sandbox.emplace(serve::SandboxPaths{.data = {path("data"), path("late-data")},
+                                        .readable = serve::places_of_system(),
+                                        .writable = {path("server/jobs/1"), path("out")}});
     fs::create_symlink(here / "server/tokens", here / "data/late");
   }
   std::string path(const char* name) const { return (here / name).string(); }
 
   TemporaryFolder temporary;
   fs::path here = fs::canonical(temporary.path());
-  std::optional<serve::Fence> fence;
+  std::optional<serve::Sandbox> sandbox;
 };
 
 Attempts attempts_at_the_server(const Place& place) {
@@ -160,23 +160,23 @@ bool is_refused(const std::string& table, const std::string& option, const Json&
 
 }  // namespace
 
-TEST_CASE("fence: the kernel refuses a job all but its own folder and its data") {
-  if (!serve::Fence::is_possible()) {
+TEST_CASE("sandbox: the kernel refuses a job all but its own folder and its data") {
+  if (!serve::Sandbox::is_possible()) {
     MESSAGE("skipped: this kernel has no Landlock");
     return;
   }
   const Place place;
   for (const auto& attempts : {attempts_at_the_server(place), attempts_elsewhere(place)}) {
-    const auto through = not_refused(*place.fence, attempts);
+    const auto through = not_refused(*place.sandbox, attempts);
     CAPTURE(Json(through).dump());
     CHECK(through.empty());
   }
   const auto good = work_of_a_job(place);
-  CHECK(not_refused(*place.fence, good).size() == good.size());
+  CHECK(not_refused(*place.sandbox, good).size() == good.size());
   CHECK(read_text(place.path("server/tokens")) == "admin secret\n");
 }
 
-TEST_CASE("fence: no option of any plugin can name the server's folder, a link to it, or a link made later") {
+TEST_CASE("sandbox: no option of any plugin can name the server's folder, a link to it, or a link made later") {
   const TemporaryFolder temporary;
   const auto here = fs::canonical(temporary.path());
   fs::create_directories(here / "server/jobs/2");
@@ -210,7 +210,7 @@ TEST_CASE("fence: no option of any plugin can name the server's folder, a link t
   CHECK(refused == tried);
 }
 
-TEST_CASE("fence: a folder of data that has the server's folder, or is in it, is refused") {
+TEST_CASE("sandbox: a folder of data that has the server's folder, or is in it, is refused") {
   const TemporaryFolder temporary;
   fs::create_directories(temporary.path() / "home/jobs/data");
   fs::create_directory_symlink(temporary.path() / "home", temporary.path() / "link");
@@ -224,7 +224,7 @@ TEST_CASE("fence: a folder of data that has the server's folder, or is in it, is
   }
 }
 
-TEST_CASE("fence: a link that is put in the place of a job's data while it waits leads nowhere") {
+TEST_CASE("sandbox: a link that is put in the place of a job's data while it waits leads nowhere") {
   const TemporaryFolder data;
   const auto folder = fs::canonical(data.path());
   data.write("b.txt", "text");
@@ -240,8 +240,8 @@ TEST_CASE("fence: a link that is put in the place of a job's data while it waits
   CHECK(server.ledger().find("job-2 begin") == std::string::npos);
 }
 
-TEST_CASE("fence: a training inside it is refused the server's files, and others go on") {
-  if (!serve::Fence::is_possible()) return;
+TEST_CASE("sandbox: a training inside it is refused the server's files, and others go on") {
+  if (!serve::Sandbox::is_possible()) return;
   const TemporaryFolder data;
   const auto folder = fs::canonical(data.path());
   JobServer server({"--cores", "1", "--data", folder}, /*with_script=*/false);
@@ -261,4 +261,4 @@ TEST_CASE("fence: a training inside it is refused the server's files, and others
   CHECK(!fs::exists(folder / "x.csv"));
 }
 
-}  // namespace fence_test
+}  // namespace sandbox_test

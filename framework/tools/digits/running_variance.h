@@ -1,4 +1,4 @@
-// The spread of tensors over several samples of a computation, and their digits.
+// Mean and variance of tensors over several samples of a computation, and their significant digits.
 #pragma once
 
 #include <torch/types.h>
@@ -19,7 +19,7 @@ struct NumbersDigits {
 };
 
 // Mean and variance of each number of a tensor, by Welford's method.
-class NumberSpread {
+class RunningVariance {
  public:
   void add(const torch::Tensor& tensor);
 
@@ -35,7 +35,7 @@ class NumberSpread {
 };
 
 // Takes all numbers of several tensors together.
-std::optional<NumbersDigits> joint_digits(const std::vector<const NumberSpread*>& spreads);
+std::optional<NumbersDigits> joint_digits(const std::vector<const RunningVariance*>& of_tensors);
 
 // Remembers which tensors operators wrote in the update: the other weights were written by fused kernels.
 struct WrittenStorages final : RoundingListener {

@@ -24,16 +24,16 @@ struct Steps {
 // "350" or "300..350"; throws Error.
 Steps steps_of(const std::string& text);
 
-class Travel {
+class ReplayedRun {
  public:
   // bits: the steps have the bits that they had in the run. batches: they have the same batches, as steps of a run that
   // several processes trained have in one process too.
   enum class Needs { bits, batches };
   // folder: of a run of `vernier train`. Throws Error if it is none, or where it cannot have what is needed.
-  Travel(const std::filesystem::path& folder, const Host& host, const std::atomic<int>& stop,
-         Needs needs = Needs::bits);
-  Travel(const Travel&) = delete;
-  Travel& operator=(const Travel&) = delete;
+  ReplayedRun(const std::filesystem::path& folder, const Host& host, const std::atomic<int>& stop,
+              Needs needs = Needs::bits);
+  ReplayedRun(const ReplayedRun&) = delete;
+  ReplayedRun& operator=(const ReplayedRun&) = delete;
 
   const std::string& name() const { return name_; }  // the folder, as it was given
   const RunFiles& files() const { return files_; }
@@ -50,7 +50,7 @@ class Travel {
   const StepView& go_to(std::int64_t step);  // advances until that step is done
   // For a step that was looked at as Look::capsule. replay_last() computes its gradients once more in a run of its own,
   // before callbacks change them, with the outputs of its layers. configuration_of_last() returns the configuration of
-  // that run. replay_last() ends the travel.
+  // that run. replay_last() ends this replay.
   Replayed replay_last();
   Table configuration_of_last() const;
   Prepared& prepared() { return *prepared_; }
@@ -68,7 +68,7 @@ class Travel {
 };
 
 // "same bits: loss 2.5 is that of losses.jsonl", or how it differs. empty: the run kept no loss of the step.
-std::string agreement(const Travel& travel, const StepView& view);
+std::string agreement(const ReplayedRun& replayed, const StepView& view);
 
 // `vernier replay RUN --step N`: the ranges of each layer. sets: changes for the same step once more, beside it.
 int replay_step(const std::string& folder, std::int64_t step, const std::vector<std::string>& sets, const Host& host,

@@ -17,7 +17,7 @@
 namespace serve {
 
 // Any thread.
-class Courses {
+class MetricHistories {
  public:
   // The history of the run in a folder. After another `attempt`, the file is read from its begin. Null if no step has
   // the metric.
@@ -35,7 +35,7 @@ class Courses {
     vernier::History history = {};
   };
   using ByMetric = std::map<std::string, Newest, std::less<>>;
-  struct Course {
+  struct RunHistory {
     std::filesystem::path run;
     std::int64_t attempt;
     std::uintmax_t read = 0;  // bytes
@@ -43,13 +43,13 @@ class Courses {
     ByMetric newest = {};
     std::vector<ByMetric::iterator> order = {};  // where the metrics of the last lines are
   };
-  Course& course_of(const std::filesystem::path& run, std::int64_t attempt);
-  static void read_more(Course& course);
-  static void add_line(Course& course, std::string_view line);
-  static void add_value(Course& course, std::size_t place, std::string_view name, double value);
+  RunHistory& history_of(const std::filesystem::path& run, std::int64_t attempt);
+  static void read_more(RunHistory& run_history);
+  static void add_line(RunHistory& run_history, std::string_view line);
+  static void add_value(RunHistory& run_history, std::size_t place, std::string_view name, double value);
 
   std::mutex mutex_;
-  std::list<Course> courses_;  // the one that was used last first
+  std::list<RunHistory> histories_;  // the one that was used last first
 };
 
 }  // namespace serve

@@ -21,13 +21,13 @@ struct Result {
 };
 
 // Main thread only.
-class Apart {
+class ForkedCall {
  public:
   // Begins. The child ends with this process, and prints nothing. most_seconds: it is killed after them; 0: never.
-  explicit Apart(const std::function<std::string()>& body, unsigned most_seconds = 0);
-  Apart(const Apart&) = delete;
-  Apart& operator=(const Apart&) = delete;
-  ~Apart();
+  explicit ForkedCall(const std::function<std::string()>& body, unsigned most_seconds = 0);
+  ForkedCall(const ForkedCall&) = delete;
+  ForkedCall& operator=(const ForkedCall&) = delete;
+  ~ForkedCall();
   Result wait();  // once
 
  private:

@@ -1,4 +1,4 @@
-#include "service/api/courses.h"
+#include "service/api/metric_histories.h"
 
 #include <algorithm>
 #include <charconv>
@@ -12,7 +12,7 @@ using vernier::Json;
 
 namespace {
 
-constexpr std::size_t most_courses = 96, most_metrics = 256;
+constexpr std::size_t most_runs = 96, most_metrics = 256;
 constexpr std::size_t block_size = 1 << 20;
 
 using Numbers = std::vector<std::pair<std::string_view, double>>;
@@ -57,76 +57,78 @@ bool read_numbers(std::string_view line, std::int64_t& step, Numbers& numbers) {
 }  // namespace
 
 // The metrics of a line mostly stand where they stood in the line before.
-void Courses::add_value(Course& course, std::size_t place, std::string_view name, double value) {
-  course.order.resize(std::max(course.order.size(), place + 1), course.newest.end());
-  auto& newest = course.order[place];
-  if (newest == course.newest.end() || newest->first != name) newest = course.newest.find(name);
-  if (newest == course.newest.end()) {
-    if (course.newest.size() >= most_metrics) return;
-    newest = course.newest.emplace(name, Newest{}).first;
+void MetricHistories::add_value(RunHistory& run_history, std::size_t place, std::string_view name, double value) {
+  run_history.order.resize(std::max(run_history.order.size(), place + 1), run_history.newest.end());
+  auto& newest = run_history.order[place];
+  if (newest == run_history.newest.end() || newest->first != name) newest = run_history.newest.find(name);
+  if (newest == run_history.newest.end()) {
+    if (run_history.newest.size() >= most_metrics) return;
+    newest = run_history.newest.emplace(name, Newest{}).first;
   }
-  newest->second.step = course.step;
+  newest->second.step = run_history.step;
   newest->second.value = value;
-  newest->second.history.add(course.step, value);
+  newest->second.history.add(run_history.step, value);
 }
 
-void Courses::add_line(Course& course, std::string_view line) {
+void MetricHistories::add_line(RunHistory& run_history, std::string_view line) {
   static thread_local Numbers numbers;
   std::size_t place = 0;
   if (std::int64_t step = 0; read_numbers(line, step, numbers)) {
-    course.step = step;
-    for (const auto& [name, value] : numbers) add_value(course, place++, name, value);
+    run_history.step = step;
+    for (const auto& [name, value] : numbers) add_value(run_history, place++, name, value);
     return;
   }
   const auto values = Json::parse(line, nullptr, /*allow_exceptions=*/false);
   if (!values.is_object() || !values.contains("step") || !values["step"].is_number_integer()) return;
-  course.step = values["step"].get<std::int64_t>();
+  run_history.step = values["step"].get<std::int64_t>();
   for (const auto& [name, value] : values.items()) {
-    if (value.is_number() && name != "step") add_value(course, place++, name, value.get<double>());
+    if (value.is_number() && name != "step") add_value(run_history, place++, name, value.get<double>());
   }
 }
 
 // Up to the last whole line.
-void Courses::read_more(Course& course) {
-  const auto file = course.run / "losses.jsonl";
+void MetricHistories::read_more(RunHistory& run_history) {
+  const auto file = run_history.run / "losses.jsonl";
   std::error_code none;
   const auto size = fs::file_size(file, none);
-  if (none || size == course.read) return;
-  if (size < course.read) course = {.run = course.run, .attempt = course.attempt};  // a resumed run has cut it
+  if (none || size == run_history.read) return;
+  if (size < run_history.read)
+    run_history = {.run = run_history.run, .attempt = run_history.attempt};  // a resumed run has cut it
   std::ifstream in(file, std::ios::binary);
-  std::string block(std::min<std::uintmax_t>(size - course.read, block_size), '\0');
-  while (in.seekg(static_cast<std::streamoff>(course.read))) {
+  std::string block(std::min<std::uintmax_t>(size - run_history.read, block_size), '\0');
+  while (in.seekg(static_cast<std::streamoff>(run_history.read))) {
     in.read(block.data(), std::ssize(block));
     const auto text = std::string_view(block).substr(0, static_cast<std::size_t>(in.gcount()));
     const auto lines = text.rfind('\n') + 1;  // bytes of whole lines
     for (std::size_t begin = 0; begin < lines;) {
       const auto end = text.find('\n', begin);
-      add_line(course, text.substr(begin, end - begin));
+      add_line(run_history, text.substr(begin, end - begin));
       begin = end + 1;
     }
-    course.read += lines;
+    run_history.read += lines;
     if (lines == 0) block.resize(2 * block.size());  // for a longer line
   }
 }
 
-Courses::Course& Courses::course_of(const fs::path& run, std::int64_t attempt) {
-  auto found = courses_.begin();
-  while (found != courses_.end() && (found->run != run || found->attempt != attempt)) ++found;
-  if (found == courses_.end()) {
-    courses_.push_front({.run = run, .attempt = attempt});
-    if (courses_.size() > most_courses) courses_.pop_back();
+MetricHistories::RunHistory& MetricHistories::history_of(const fs::path& run, std::int64_t attempt) {
+  auto found = histories_.begin();
+  while (found != histories_.end() && (found->run != run || found->attempt != attempt)) ++found;
+  if (found == histories_.end()) {
+    histories_.push_front({.run = run, .attempt = attempt});
+    if (histories_.size() > most_runs) histories_.pop_back();
   } else {
-    courses_.splice(courses_.begin(), courses_, found);
+    histories_.splice(histories_.begin(), histories_, found);
   }
-  read_more(courses_.front());
-  return courses_.front();
+  read_more(histories_.front());
+  return histories_.front();
 }
 
-Json Courses::history(const fs::path& run, std::int64_t attempt, const std::string& metric, std::int64_t points) {
+Json MetricHistories::history(const fs::path& run, std::int64_t attempt, const std::string& metric,
+                              std::int64_t points) {
   const std::lock_guard lock(mutex_);
-  const auto& course = course_of(run, attempt);
-  const auto found = course.newest.find(metric);
-  if (found == course.newest.end()) return nullptr;
+  const auto& run_history = history_of(run, attempt);
+  const auto found = run_history.newest.find(metric);
+  if (found == run_history.newest.end()) return nullptr;
   Json parts = Json::array();
   for (const auto& [step, min, max] : found->second.history.parts(static_cast<std::size_t>(points))) {
     parts.push_back({step, min, max});
@@ -134,22 +136,22 @@ Json Courses::history(const fs::path& run, std::int64_t attempt, const std::stri
   return {{"metric", metric}, {"points", parts}};
 }
 
-Json Courses::metrics(const fs::path& run, std::int64_t attempt) {
+Json MetricHistories::metrics(const fs::path& run, std::int64_t attempt) {
   const std::lock_guard lock(mutex_);
   Json all = Json::array();
-  for (const auto& [name, newest] : course_of(run, attempt).newest) {
+  for (const auto& [name, newest] : history_of(run, attempt).newest) {
     all.push_back({{"name", name}, {"step", newest.step}, {"value", newest.value}});
   }
   return {{"metrics", all}};
 }
 
-Json Courses::newest_step(const fs::path& run, std::int64_t attempt, std::int64_t after) {
+Json MetricHistories::newest_step(const fs::path& run, std::int64_t attempt, std::int64_t after) {
   const std::lock_guard lock(mutex_);
-  const auto& course = course_of(run, attempt);
-  if (course.step <= after) return nullptr;
-  Json values = {{"step", course.step}};
-  for (const auto& [name, newest] : course.newest) {
-    if (newest.step == course.step) values[name] = newest.value;
+  const auto& run_history = history_of(run, attempt);
+  if (run_history.step <= after) return nullptr;
+  Json values = {{"step", run_history.step}};
+  for (const auto& [name, newest] : run_history.newest) {
+    if (newest.step == run_history.step) values[name] = newest.value;
   }
   return values;
 }

@@ -1,5 +1,6 @@
-// The requests of the first service for mixed precision, translated to configurations of jobs. The names are those that
-// backends for fine-tuning send: {"model_name": "gpt2", "dataset_config": {"texts": […]}, "training_config": {…}, …}.
+// The requests of the fine-tuning endpoints, translated to configurations of jobs. The names of their keys are those
+// that backends for fine-tuning send: {"model_name": "gpt2", "dataset_config": {"texts": […]}, "training_config": {…},
+// …}.
 #pragma once
 
 #include <filesystem>
@@ -12,14 +13,14 @@ namespace serve {
 using Json = nlohmann::ordered_json;
 
 // A request is turned into this.
-struct FirstJob {
+struct FinetuningJob {
   Json config;                    // of a job
   std::string texts_name, texts;  // a file that it reads
   Json warnings = Json::array();  // sentences for the user
 };
 
 // optimized: with gradient accumulation and what saves memory, unless the request says otherwise.
-enum class FirstKind { finetune, optimized };
+enum class FinetuningKind { finetune, optimized };
 
 // The published models below folders of the server, by the names of their own folders.
 class ModelFolders {
@@ -41,17 +42,17 @@ std::string task_of_model(const std::filesystem::path& folder);
 Json precision_tables(const Json& settings);
 
 // Throws NotAllowed. Values are checked later, by the job's plugins.
-FirstJob first_job_of(FirstKind kind, const Json& body, const ModelFolders& models);
+FinetuningJob finetuning_job_of(FinetuningKind kind, const Json& body, const ModelFolders& models);
 
 // Settings that a job of these requests uses, as its configuration says.
-struct FirstSettings {
+struct FinetuningSettings {
   bool is_mixed = false, accumulates = false;
   std::int64_t effective_batch_size = 0;  // samples of an update
 };
-FirstSettings settings_of(const std::string& config);
+FinetuningSettings settings_of(const std::string& config);
 
 // The schemas of a request: of its properties, and of the settings of mixed precision.
-Json first_properties();
+Json finetuning_properties();
 Json precision_schema();
 
 }  // namespace serve
