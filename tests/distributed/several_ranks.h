@@ -12,6 +12,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <deque>
 #include <functional>
 #include <map>
@@ -20,6 +21,7 @@
 #include <utility>
 #include <vector>
 
+#include "patience.h"
 #include "run_folder.h"
 #include "thrown.h"
 
@@ -181,6 +183,11 @@ inline std::string digest_of(const RunFolder& place) {
 
 inline double seconds_since(Clock::time_point begin) {
   return std::chrono::duration<double>(Clock::now() - begin).count();
+}
+
+// The shortest timeout in which the ranks of a test find each other: the slowest may start so much later.
+inline int seconds_to_meet() {
+  return static_cast<int>(std::ceil(patience::limit(2)));
 }
 
 }  // namespace several_ranks

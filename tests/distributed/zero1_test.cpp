@@ -160,7 +160,7 @@ TEST_CASE("zero1: the ranks save together, whatever decides when") {
       CAPTURE(use);
       RunFolder place(mlp);
       ::setenv("LD_PRELOAD", VERNIER_BINARY_DIR "/libdisk_faults.so", 1);
-      Ranks ranks(place, 2, sets_of(with(settings, {"distributed.use=" + use, "distributed.timeout=5"})), {},
+      Ranks ranks(place, 2, sets_of(with(settings, {"distributed.use=" + use, "distributed.timeout=30"})), {},
                   {{"VERNIER_DISK", settings.size() > 2 ? "enospc 20 */model.safetensors" : "none 1 /nowhere"}});
       ::unsetenv("LD_PRELOAD");
       REQUIRE_MESSAGE(ranks.wait() == all_of(2, 0), ranks.errors());

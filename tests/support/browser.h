@@ -10,9 +10,9 @@
 
 #include <nlohmann/json.hpp>
 #include <string>
-#include <thread>
 #include <vector>
 
+#include "patience.h"
 #include "temporary_folder.h"
 
 class Browser {
@@ -76,10 +76,8 @@ class Browser {
     return answer.contains("exceptionDetails") ? nullptr : answer.at("result").value("value", nlohmann::json());
   }
   bool waits_for(const std::string& expression) {
-    for (int i = 0; i < 400; ++i) {
-      if (value_of("Boolean(" + expression + ")") == true) return true;
-      std::this_thread::sleep_for(std::chrono::milliseconds(25));
-    }
+    const auto holds = [&] { return value_of("Boolean(" + expression + ")") == true; };
+    if (patience::wait_until(holds, std::chrono::milliseconds(25))) return true;
     MESSAGE("not so: ", expression, "; the page is: ", value_of("document.body.innerText").dump());
     return false;
   }

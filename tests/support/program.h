@@ -10,10 +10,10 @@
 #include <chrono>
 #include <filesystem>
 #include <string>
-#include <thread>
 #include <utility>
 #include <vector>
 
+#include "patience.h"
 #include "temporary_folder.h"
 
 class Program {
@@ -59,14 +59,14 @@ class Program {
   std::string out() const { return read_text(output_ / "out"); }
   std::string err() const { return read_text(output_ / "err"); }
 
-  // Until the condition holds; false where the program ended first or half a minute passed.
+  // Waits until the condition holds. Returns false if the program ends first, or patience does.
   template <class Condition>
   bool wait_until(const Condition& condition) const {
-    for (int i = 0; i < 15000 && !condition(); ++i) {
+    const auto has_ended = [this] {
       siginfo_t info{};
-      if (::waitid(P_PID, static_cast<id_t>(pid_), &info, WEXITED | WNOHANG | WNOWAIT) == 0 && info.si_pid != 0) break;
-      std::this_thread::sleep_for(std::chrono::milliseconds(2));
-    }
+      return ::waitid(P_PID, static_cast<id_t>(pid_), &info, WEXITED | WNOHANG | WNOWAIT) == 0 && info.si_pid != 0;
+    };
+    patience::wait_until([&] { return condition() || has_ended(); }, std::chrono::milliseconds(2));
     return condition();
   }
   bool wait_for(const std::filesystem::path& file) const {

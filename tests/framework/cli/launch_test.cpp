@@ -11,6 +11,7 @@
 #include <sstream>
 #include <thread>
 
+#include "patience.h"
 #include "run_folder.h"
 #include "thrown.h"
 #include "tools/launch/local_ranks.h"
@@ -39,8 +40,7 @@ struct Small {  // ranks that have little time
 };
 
 bool waits_for(const std::function<bool()>& condition) {
-  for (int i = 0; i < 2000 && !condition(); ++i) std::this_thread::sleep_for(5ms);
-  return condition();
+  return patience::wait_until(condition);
 }
 
 // A process that nobody has waited for yet is gone, too.
@@ -120,7 +120,7 @@ TEST_CASE("launch: after a failure no rank goes on, and no child of one") {
         {begin + "echo $$ >other; " + other, begin + "until [ -e other ]; do sleep 0.01; done; sleep 0.1; exit 1"}));
     REQUIRE(end);
     CHECK(end->rank == 1);
-    CHECK(Clock::now() - started < 20s);
+    CHECK(Clock::now() - started < std::chrono::duration<double>(patience::limit(20)));
     CHECK(are_gone(folder, says(other, "child") ? Words{"other", "child"} : Words{"other"}));
   }
 }

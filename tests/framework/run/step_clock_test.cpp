@@ -5,6 +5,7 @@
 #include <map>
 #include <string>
 
+#include "patience.h"
 #include "toy_run.h"
 
 namespace step_clock_test {
@@ -86,13 +87,14 @@ TEST_CASE("step clock: what sleeps is found in its part, and nowhere else") {
   for (const auto& [sleeper, part] : cases) {
     CAPTURE(sleeper);
     const auto times = times_with(sleeper);
+    const double little = patience::limit(3 * nap);
     REQUIRE(times.size() == 8);
     for (const auto& [name, seconds] : times) {
       CAPTURE(name);
       if (name == part) {
         CHECK(seconds >= 6 * nap);
       } else {
-        CHECK(seconds < 3 * nap);
+        CHECK(seconds < little);
       }
     }
   }
@@ -140,7 +142,7 @@ TEST_CASE("step clock: what the optimizer computes again is forward and backward
   const auto times = toy.prepare().train(toy.run).times;
   CHECK(times.at("forward") >= 12 * nap);
   CHECK(times.at("update") >= 6 * nap);
-  CHECK(times.at("update") < 9 * nap);
+  CHECK(times.at("update") < 6 * nap + patience::limit(3 * nap));
 }
 
 TEST_CASE("step clock: a validation has its time, and the step after a checkpoint the checkpoint's") {

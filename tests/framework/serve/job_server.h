@@ -20,6 +20,7 @@
 #include <utility>
 #include <vector>
 
+#include "patience.h"
 #include "raw_http.h"
 #include "temporary_folder.h"
 
@@ -35,14 +36,16 @@ using Json = nlohmann::ordered_json;
 //   until = "go"      it waits for this file beside the ledger
 //   memory = 100      it has so many bytes in memory for a moment
 //   bytes = 100       it writes a file of this size, or exits with 9
+// A signal interrupts `wait` at once. While a shell starts or waits for a program in the foreground, its trap waits
+// too.
 inline constexpr const char* script = R"SCRIPT(#!/bin/sh
 config=$2 here=${0%/*}
 get() { sed -n "s/^$1 = //p" "$config" | tr -d "\"'"; }
-job=${config%.toml}
+job=${config%.toml} seconds=$(get seconds)
 [ "$(get stubborn)" = true ] && trap '' INT || trap 'echo "$job end 130" >>"$here/ledger"; exit 130' INT
 echo "$job begin threads=$OMP_NUM_THREADS gpus=$CUDA_VISIBLE_DEVICES" >>"$here/ledger"
 echo "this is $job"
-sleep "$(get seconds)"
+sleep "$seconds" & wait $!
 while [ -n "$(get until)" ] && ! [ -e "$here/$(get until)" ]; do sleep 0.02; done
 [ -z "$(get memory)" ] || head -c "$(get memory)" /dev/zero | tail >/dev/null
 [ -z "$(get bytes)" ] || head -c "$(get bytes)" /dev/zero >large || exit 9
@@ -52,17 +55,7 @@ echo "$job end ${status:-0}" >>"$here/ledger"
 exit "${status:-0}"
 )SCRIPT";
 
-inline constexpr auto patience = std::chrono::seconds(30);
-
-template <class Condition>
-bool wait_until(const Condition& condition) {
-  const auto end = std::chrono::steady_clock::now() + patience;
-  while (!condition()) {
-    if (std::chrono::steady_clock::now() > end) return false;
-    std::this_thread::sleep_for(std::chrono::milliseconds(5));
-  }
-  return true;
-}
+using patience::wait_until;
 
 // Sends a signal to each process for which condition(words, folder) holds: its command line, each word with a NUL
 // behind it, and its working folder. One that ends meanwhile is left out. Returns how many have got the signal.
@@ -223,6 +216,8 @@ class JobServer {
   std::string program_;
   pid_t process_ = 0;
 };
+
+inline constexpr const char* forever = "3600";  // longer than any test
 
 inline std::string takes(const char* seconds, const std::string& more = "") {
   return "[script]\nseconds = " + std::string(seconds) + "\n" + more;

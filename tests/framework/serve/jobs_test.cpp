@@ -75,7 +75,7 @@ TEST_CASE("serve: a job that waits for cores lets no smaller one pass") {
 
 TEST_CASE("serve: a job is cancelled in the queue, while it runs, and where it does not listen") {
   JobServer server({"--cores", "2", "--grace", "1"});
-  const auto polite = server.submit(takes("60")), stubborn = server.submit(takes("60", "stubborn = true\n"));
+  const auto polite = server.submit(takes(forever)), stubborn = server.submit(takes(forever, "stubborn = true\n"));
   const auto waiting = server.submit(takes("0"));
   REQUIRE(server.has_begun(polite));
   REQUIRE(server.has_begun(stubborn));
@@ -115,10 +115,10 @@ TEST_CASE("serve: a job that failed says why, and is tried again as often as it 
 
 TEST_CASE("serve: limits of time, memory, and the size of files end a job, and say so") {
   JobServer server({"--file-size", "1000000", "--grace", "20"});
-  const auto slow = server.submit(takes("60"), {{"time_limit", 2}});
+  const auto slow = server.submit(takes(forever), {{"time_limit", 2}});
   REQUIRE(server.waits_for(slow, "failed"));
   CHECK(server.job(slow).at("error") == "it took longer than its limit of 2 s");
-  const auto large = server.submit(takes("60"), {{"memory_limit", 100'000}});
+  const auto large = server.submit(takes(forever), {{"memory_limit", 100'000}});
   REQUIRE(server.waits_for(large, "failed"));
   CHECK(server.job(large).at("error") == "it took more memory than its limit of 100000 bytes");
   CHECK(server.ledger().find("end 130") != std::string::npos);  // that of the first
@@ -148,7 +148,7 @@ TEST_CASE("serve: a server that is killed finds its jobs again, and starts none 
 
 TEST_CASE("serve: a server that ends lets its jobs go on, and a cancelled job ends without it") {
   JobServer server;
-  const auto id = server.submit(takes("60"));
+  const auto id = server.submit(takes(forever));
   REQUIRE(server.has_begun(id));
   CHECK(server.post("/v1/jobs/" + id_text(id) + "/cancel").status == 200);
   CHECK(server.stop() == 0);
@@ -159,7 +159,7 @@ TEST_CASE("serve: a server that ends lets its jobs go on, and a cancelled job en
 
 TEST_CASE("serve: an attempt that a signal interrupts, as at a shutdown, is followed by another one") {
   JobServer server;
-  const auto id = server.submit(takes("60"));
+  const auto id = server.submit(takes(forever));
   REQUIRE(server.has_begun(id));
   const auto folder = (server.path() / "jobs/1").string();
   signal_processes(SIGTERM,
@@ -171,7 +171,7 @@ TEST_CASE("serve: an attempt that a signal interrupts, as at a shutdown, is foll
 
 TEST_CASE("serve: an attempt that was killed is followed by another one, but not for ever") {
   JobServer server;
-  const auto id = server.submit(takes("60"));
+  const auto id = server.submit(takes(forever));
   for (int attempt = 1; attempt <= 4; ++attempt) {
     REQUIRE(wait_until([&] { return count_of(server.ledger(), "begin") == static_cast<std::size_t>(attempt); }));
     while (kill_all_of((server.path() / "jobs/1").string()) > 0) {

@@ -97,7 +97,7 @@ TEST_CASE("serve: an expired token is named as such, and a name of a token is th
   std::ofstream(server.path() / "tokens", std::ios::app) << "control " << expired << " eve 2020-01-01T00:00:00Z\n"
                                                          << "control " << alice << " alice\n"
                                                          << "control " << bob << " bob 2100-01-01T00:00:00Z\n";
-  const auto body = Json{{"config", takes("60")}}.dump();
+  const auto body = Json{{"config", takes(forever)}}.dump();
   REQUIRE(wait_until([&] { return server.ask_as(alice, "GET", "/v1/jobs").status == 200; }));
   const auto refused = server.ask_as(expired, "GET", "/v1/jobs");
   CHECK(refused.status == 401);

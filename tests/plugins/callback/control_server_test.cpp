@@ -5,6 +5,7 @@
 #include <chrono>
 #include <thread>
 
+#include "patience.h"
 #include "raw_http.h"
 #include "service/http/http_server.h"
 
@@ -44,12 +45,10 @@ TEST_CASE("http: slow and silent clients are cut off, and do not keep others out
   CHECK(status_of(ask(server.port(), request_of(server.port(), "GET", "/"))) == 200);
   const Connection slow(server.port());
   const auto begin = std::chrono::steady_clock::now();
-  bool is_open = slow.send("GET / HTTP/1.1\r\n");
-  while (is_open && std::chrono::steady_clock::now() - begin < 5s) {
-    std::this_thread::sleep_for(20ms);
-    is_open = slow.send("a");
-  }
-  CHECK(std::chrono::steady_clock::now() - begin < 3s);  // each byte does not give it more time
+  const bool is_open = slow.send("GET / HTTP/1.1\r\n");
+  patience::wait_until([&] { return !is_open || !slow.send("a"); }, 20ms);
+  const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - begin;
+  CHECK(seconds.count() < patience::limit(3));  // each byte does not give it more time
   CHECK(silent.back()->read().empty());
 }
 
@@ -124,17 +123,18 @@ TEST_CASE("http: streams send what is new, are limited in number, and end with t
   server->wake();
   CHECK(second.read("news 2\n").find("news 1\nnews 2\n") != std::string::npos);
   first.reset();  // its place is free again
-  int status = 503;
-  for (int i = 0; i < 200 && status == 503; ++i) {
-    std::this_thread::sleep_for(5ms);
+  int status = 0;
+  patience::wait_until([&] {
     const Connection third(port);
     third.send(request);
     status = status_of(third.read("\r\n\r\n"));
-  }
+    return status != 503;
+  });
   CHECK(status == 200);
   const auto begin = std::chrono::steady_clock::now();
   server.reset();
-  CHECK(std::chrono::steady_clock::now() - begin < 900ms);
+  const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - begin;
+  CHECK(seconds.count() < patience::limit(0.9));
   CHECK(second.read().empty());
 }
 

@@ -7,6 +7,8 @@
 #include <chrono>
 #include <thread>
 
+#include "patience.h"
+
 namespace data_loader_test {
 
 using vernier::Batch;
@@ -244,7 +246,7 @@ TEST_CASE("workers prepare as many batches ahead as they should, and no more") {
     loader.next();
     CHECK(loader.waited() >= 0);
     const int wanted = 2 * (taken + 6);
-    for (int i = 0; i < 10'000 && data->count < wanted; ++i) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    patience::wait_until([&] { return data->count >= wanted; }, std::chrono::milliseconds(1));
     std::this_thread::sleep_for(std::chrono::milliseconds(2));
     CHECK(data->count == wanted);
   }
