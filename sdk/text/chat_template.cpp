@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <filesystem>
 
-#include "text/files/tokenizer_beside.h"
+#include "text/files/tokenizer_config_files.h"
 #include "text/jinja/operations.h"
 #include "text/unicode/unicode.h"
 

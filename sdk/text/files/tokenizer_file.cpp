@@ -6,7 +6,7 @@
 #include <algorithm>
 
 #include "text/unicode/unicode.h"
-#include "tokenizer_beside.h"
+#include "tokenizer_config_files.h"
 #include "tokenizer_files.h"
 #include "tokenizer_model.h"
 
@@ -133,7 +133,7 @@ TokenizerFile read_tokenizer_folder(const fs::path& folder) {
   }
   file.path = folder / kind.name;
   kind.read(folder, file);
-  read_files_beside(folder, file);
+  read_config_files(folder, file);
   return file;
 }
 

@@ -6,7 +6,7 @@
 #include <algorithm>
 
 #include "text/unicode/unicode.h"
-#include "tokenizer_beside.h"
+#include "tokenizer_config_files.h"
 #include "tokenizer_files.h"
 #include "tokenizer_model.h"
 

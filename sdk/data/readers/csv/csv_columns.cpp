@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <set>
 
-#include "csv_learn.h"
+#include "csv_fit.h"
 #include "csv_reader.h"
 
 namespace vernier {

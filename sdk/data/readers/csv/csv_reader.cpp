@@ -10,7 +10,7 @@
 #include <limits>
 
 #include "base/parts.h"
-#include "csv_learn.h"
+#include "csv_fit.h"
 #include "csv_reader.h"
 
 namespace vernier {
@@ -178,7 +178,7 @@ void CsvReader::put_date(const Destination& to, std::string_view text, std::int6
     refuse(line, *to.column,
            "is '" + shortened(std::string(text)) + "', and not a date as in " +
                (has_schema_ ? "training (" : "other lines (") + to.column->form + "); " +
-               (has_schema_ && look_of_date(text).is_date
+               (has_schema_ && possible_date(text).is_date
                     ? "write it so, or set " + types_key(to.column->name, "day-month-year") + " or \"month-day-year\""
                 : has_schema_ ? "correct it"
                               : remedies_.of_text(to.column->name, text, false)));

@@ -11,11 +11,11 @@
 #include <unordered_map>
 #include <vector>
 
-#include "csv_look.h"
-#include "csv_odd.h"
 #include "csv_parser.h"
 #include "csv_text.h"
+#include "csv_types.h"
 #include "csv_values.h"
+#include "csv_warnings.h"
 
 namespace vernier {
 

@@ -94,26 +94,26 @@ bool parse_number(std::string_view text, const Notation& notation, double& value
   return parse_other(text, notation, value);
 }
 
-Look look_of_number(std::string_view text, const Notation& notation) {
+OtherNotation other_notation_of(std::string_view text, const Notation& notation) {
   double value = 0;
-  if (text.empty() || parse_number(text, notation, value)) return Look::none;
+  if (text.empty() || parse_number(text, notation, value)) return OtherNotation::none;
   const auto bare = without_sign(text);
   if (bare.empty() ||
       !is_digit(bare[bare.find_first_not_of("+-.") == std::string::npos ? 0 : bare.find_first_not_of("+-.")])) {
-    return Look::none;
+    return OtherNotation::none;
   }
   const auto is_number = [&](char decimal, char thousands) {
     return parse_number(bare, {decimal, thousands, false}, value);
   };
-  if (bare != text && is_number(notation.decimal, notation.thousands)) return Look::sign;
-  if (notation.decimal != '.' && is_number('.', 0)) return Look::decimal_point;
+  if (bare != text && is_number(notation.decimal, notation.thousands)) return OtherNotation::sign;
+  if (notation.decimal != '.' && is_number('.', 0)) return OtherNotation::decimal_point;
   const bool comma = is_number(',', 0), groups = is_number('.', ',');
-  if (comma && groups) return Look::comma;
-  if (comma) return Look::decimal_comma;
-  if (groups) return Look::thousands_comma;
-  if (is_number(',', '.')) return Look::thousands_point;
-  if (is_number('.', ' ') || is_number('.', '\'')) return Look::thousands_blank;
-  return Look::none;
+  if (comma && groups) return OtherNotation::comma;
+  if (comma) return OtherNotation::decimal_comma;
+  if (groups) return OtherNotation::thousands_comma;
+  if (is_number(',', '.')) return OtherNotation::thousands_point;
+  if (is_number('.', ' ') || is_number('.', '\'')) return OtherNotation::thousands_blank;
+  return OtherNotation::none;
 }
 
 namespace {
@@ -317,17 +317,17 @@ bool parse_date(std::string_view text, const DateForm& form, DateNumbers& number
   return true;
 }
 
-DateLook look_of_date(std::string_view text) {
-  DateLook look;
+PossibleDate possible_date(std::string_view text) {
+  PossibleDate possible;
   const auto date = DateText(text).read();
-  if (!date) return look;
+  if (!date) return possible;
   for (const auto order : {Order::year_first, Order::day_first, Order::month_first}) {
-    look.fits[static_cast<std::size_t>(order)] = day_of(*date, order).has_value();
-    look.is_date = look.is_date || look.fits[static_cast<std::size_t>(order)];
+    possible.fits[static_cast<std::size_t>(order)] = day_of(*date, order).has_value();
+    possible.is_date = possible.is_date || possible.fits[static_cast<std::size_t>(order)];
   }
-  look.has_time = date->has_time;
-  look.has_zone = date->has_zone;
-  return look;
+  possible.has_time = date->has_time;
+  possible.has_zone = date->has_zone;
+  return possible;
 }
 
 MissingWords::MissingWords(std::vector<std::string> words) : words_(std::move(words)) {

@@ -20,8 +20,17 @@ struct Notation {
 bool parse_number(std::string_view text, const Notation& notation, double& value);
 
 // Returns whether a text is a number in some other notation, such as "3,50", "1.234", "$5" or "12%".
-enum class Look { none, decimal_comma, thousands_comma, comma, thousands_point, thousands_blank, sign, decimal_point };
-Look look_of_number(std::string_view text, const Notation& notation);
+enum class OtherNotation {
+  none,
+  decimal_comma,
+  thousands_comma,
+  comma,
+  thousands_point,
+  thousands_blank,
+  sign,
+  decimal_point
+};
+OtherNotation other_notation_of(std::string_view text, const Notation& notation);
 
 // The order of a date's parts: year-month-day, day-month-year or month-day-year, with a time or without.
 struct DateForm {
@@ -43,11 +52,11 @@ bool parse_date(std::string_view text, const DateForm& form, DateNumbers& number
 
 // The form of a date in a text, as far as it shows: is_date is false where there is none; `fits` are the orders that it
 // allows.
-struct DateLook {
+struct PossibleDate {
   bool is_date = false, has_time = false, has_zone = false;
   std::array<bool, 3> fits = {};  // by DateForm::Order
 };
-DateLook look_of_date(std::string_view text);
+PossibleDate possible_date(std::string_view text);
 
 // The words that stand for a missing value.
 class MissingWords {

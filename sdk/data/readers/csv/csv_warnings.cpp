@@ -1,4 +1,4 @@
-#include "csv_odd.h"
+#include "csv_warnings.h"
 
 #include <c10/util/StringUtil.h>
 #include <torch/types.h>
@@ -9,8 +9,8 @@
 #include <cstdlib>
 #include <map>
 
-#include "csv_learn.h"
-#include "csv_look.h"
+#include "csv_fit.h"
+#include "csv_types.h"
 
 namespace vernier {
 

@@ -1,4 +1,4 @@
-#include "tokenizer_beside.h"
+#include "tokenizer_config_files.h"
 
 #include <vernier/data_file.h>
 #include <vernier/error.h>
@@ -284,7 +284,7 @@ ParsedJson read_tokenizer_part(const std::string& path, const std::string& what)
   }
 }
 
-void read_files_beside(const fs::path& folder, TokenizerFile& file) {
+void read_config_files(const fs::path& folder, TokenizerFile& file) {
   FilesBeside(folder, file).read();
 }
 

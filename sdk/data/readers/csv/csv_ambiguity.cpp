@@ -1,10 +1,10 @@
-#include "csv_doubts.h"
+#include "csv_ambiguity.h"
 
 #include <algorithm>
 #include <cmath>
 #include <cstdlib>
 
-#include "csv_look.h"
+#include "csv_types.h"
 
 namespace vernier {
 
@@ -133,17 +133,17 @@ bool is_unread_number(std::string_view text, const Notation& notation) {
     return plain.size() > 2 && plain.find_first_not_of("0123456789abcdefABCDEF", 2) == std::string::npos;
   }
   while (plain.starts_with(' ')) plain.erase(0, 1);
-  return has_strange && (reads_as_number(plain, notation) || look_of_number(plain, notation) != Look::none);
+  return has_strange && (reads_as_number(plain, notation) || other_notation_of(plain, notation) != OtherNotation::none);
 }
 
 bool is_unread_date(std::string_view text) {
   auto rest = text;
   cut_half_of_day(rest);
   if (is_time(rest)) return true;
-  if (rest.size() == text.size() && is_day(rest)) return !look_of_date(rest).is_date;
+  if (rest.size() == text.size() && is_day(rest)) return !possible_date(rest).is_date;
   const auto blank = rest.find_first_of(" T");
-  return blank != std::string_view::npos && !look_of_date(text).is_date &&
-         (is_day(rest.substr(0, blank)) || look_of_date(rest.substr(0, blank)).is_date) &&
+  return blank != std::string_view::npos && !possible_date(text).is_date &&
+         (is_day(rest.substr(0, blank)) || possible_date(rest.substr(0, blank)).is_date) &&
          is_time(rest.substr(blank + 1));
 }
 
@@ -156,7 +156,8 @@ void WrittenNumbers::add(std::string_view text, double value, std::int64_t line)
   if (only_digits(digits)) {
     ++(digits.size() <= three ? short_wholes : others);
     if (digits.size() > 1 && digits[0] == '0' && padded++ == 0) padding = text;
-    if (digits.size() == 8 && look_of_date(text).is_date && value > 1.9e7 && value < 2.1e7 && dates++ == 0) date = text;
+    if (digits.size() == 8 && possible_date(text).is_date && value > 1.9e7 && value < 2.1e7 && dates++ == 0)
+      date = text;
   } else if (point != std::string_view::npos && point > 0 && point <= three && digits[0] != '0' &&
              only_digits(digits.substr(0, point)) && digits.size() == point + 1 + three &&
              only_digits(digits.substr(point + 1))) {
@@ -219,7 +220,7 @@ bool looks_like_record(const std::vector<std::string>& names, const std::vector<
       before = value;
       ++numbers;
     } else if (column.dates == column.texts && column.numbers == 0) {
-      if (!look_of_date(names[i]).is_date) return false;
+      if (!possible_date(names[i]).is_date) return false;
       has_date = true;
     } else {
       ++words;

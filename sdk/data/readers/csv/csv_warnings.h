@@ -1,4 +1,4 @@
-// Sentences on odd columns.
+// Warnings about columns that are probably not what the user meant.
 #pragma once
 
 #include <cstdint>

@@ -9,7 +9,7 @@
 #include <string_view>
 #include <vector>
 
-#include "csv_doubts.h"
+#include "csv_ambiguity.h"
 #include "csv_parser.h"
 #include "csv_values.h"
 
@@ -26,7 +26,7 @@ struct SeenColumn {
     std::int64_t line = 0;
   };
   std::int64_t numbers = 0, texts = 0, dates = 0;
-  std::int64_t looks[8] = {};          // of texts, by Look
+  std::int64_t notations[8] = {};      // of texts, by OtherNotation
   std::map<Kind, std::int64_t> kinds;  // of texts
   std::map<std::string, std::int64_t> units;
   std::int64_t fits[3] = {};  // of dates, by DateForm::Order

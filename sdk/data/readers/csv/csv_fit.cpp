@@ -1,4 +1,4 @@
-#include "csv_learn.h"
+#include "csv_fit.h"
 
 #include <ATen/ops/isnan.h>
 #include <ATen/ops/searchsorted.h>

@@ -23,6 +23,6 @@ ParsedJson read_tokenizer_part(const std::string& path, const std::string& what)
 
 // Reads tokenizer_config.json, special_tokens_map.json and added_tokens.json, as transformers does: more tokens, which
 // ones are special, and what is put around a text.
-void read_files_beside(const std::filesystem::path& folder, TokenizerFile& file);
+void read_config_files(const std::filesystem::path& folder, TokenizerFile& file);
 
 }  // namespace vernier

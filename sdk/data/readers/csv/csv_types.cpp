@@ -1,4 +1,4 @@
-#include "csv_look.h"
+#include "csv_types.h"
 
 #include <vernier/data/csv.h>
 #include <vernier/error.h>
@@ -11,35 +11,35 @@ namespace {
 
 using TextKind = SeenColumn::Kind;
 
-// The key that makes numbers of texts that look like some.
-std::string notation_key(const std::string& column, Look look) {
-  switch (look) {
-    case Look::decimal_point:
+// The key that makes numbers of texts that resemble some.
+std::string notation_key(const std::string& column, OtherNotation other) {
+  switch (other) {
+    case OtherNotation::decimal_point:
       return "decimal = \".\"";
-    case Look::decimal_comma:
+    case OtherNotation::decimal_comma:
       return "decimal = \",\"";
-    case Look::thousands_comma:
+    case OtherNotation::thousands_comma:
       return "thousands = \",\"";
-    case Look::comma:
+    case OtherNotation::comma:
       return "decimal = \",\" or thousands = \",\"";
-    case Look::thousands_point:
+    case OtherNotation::thousands_point:
       return "decimal = \",\" and thousands = \".\"";
-    case Look::thousands_blank:
+    case OtherNotation::thousands_blank:
       return "thousands = \" \" or \"'\"";
     default:
       return types_key(column, "number");
   }
 }
 
-Look most_frequent(const SeenColumn& seen) {
-  const auto* most = std::ranges::max_element(seen.looks);
-  auto look = static_cast<Look>(most - seen.looks);
+OtherNotation most_frequent(const SeenColumn& seen) {
+  const auto* most = std::ranges::max_element(seen.notations);
+  auto other = static_cast<OtherNotation>(most - seen.notations);
   // One value that can only be one of them decides between both kinds of comma.
-  using enum Look;
-  const auto count = [&](Look each) { return seen.looks[static_cast<std::size_t>(each)]; };
-  if (look == comma && count(decimal_comma) > 0 && count(thousands_comma) == 0) look = decimal_comma;
-  if (look == comma && count(thousands_comma) > 0 && count(decimal_comma) == 0) look = thousands_comma;
-  return look;
+  using enum OtherNotation;
+  const auto count = [&](OtherNotation each) { return seen.notations[static_cast<std::size_t>(each)]; };
+  if (other == comma && count(decimal_comma) > 0 && count(thousands_comma) == 0) other = decimal_comma;
+  if (other == comma && count(thousands_comma) > 0 && count(decimal_comma) == 0) other = thousands_comma;
+  return other;
 }
 
 std::string in_quotes(std::string_view text) {
@@ -162,11 +162,11 @@ std::string Remedies::missing_words(const std::string& more, const std::string& 
 
 std::string Remedies::of_number(const std::string& column, std::string_view text) const {
   const Notation notation{options.decimal, options.thousands, false};
-  const auto look = look_of_number(text, notation);
-  const bool is_unread = look == Look::none && is_unread_number(text, notation);
-  if (look == Look::none && !is_unread && unit_of(text, notation).empty()) return "";
+  const auto other = other_notation_of(text, notation);
+  const bool is_unread = other == OtherNotation::none && is_unread_number(text, notation);
+  if (other == OtherNotation::none && !is_unread && unit_of(text, notation).empty()) return "";
   const auto words = " for words " + types_key(column, "category");
-  if (look != Look::none) return "set " + notation_key(column, look) + ", or" + words;
+  if (other != OtherNotation::none) return "set " + notation_key(column, other) + ", or" + words;
   return std::string(is_unread ? "write it with digits, - and . alone" : "write the number without its unit") +
          ", or set" + words;
 }
@@ -191,12 +191,12 @@ void SeenColumn::add(std::string_view text, std::int64_t line, const Notation& n
     return;
   }
   ++texts;
-  const auto look = look_of_number(text, notation);
-  const auto date = look == Look::none ? look_of_date(text) : DateLook{};
-  auto kind = look == Look::none ? TextKind::word : TextKind::notation;
-  const std::string_view unit = look == Look::none && !date.is_date ? unit_of(text, notation) : "";
+  const auto other = other_notation_of(text, notation);
+  const auto date = other == OtherNotation::none ? possible_date(text) : PossibleDate{};
+  auto kind = other == OtherNotation::none ? TextKind::word : TextKind::notation;
+  const std::string_view unit = other == OtherNotation::none && !date.is_date ? unit_of(text, notation) : "";
   constexpr std::size_t most_units = 16;
-  ++looks[static_cast<std::size_t>(date.is_date ? Look::none : look)];
+  ++notations[static_cast<std::size_t>(date.is_date ? OtherNotation::none : other)];
   if (date.is_date) {
     kind = TextKind::date;
     ++dates;
@@ -206,12 +206,12 @@ void SeenColumn::add(std::string_view text, std::int64_t line, const Notation& n
       fits[i] += date.fits[i] ? 1 : 0;
       if (!date.fits[i] && misfits[i].line == 0) misfits[i] = {std::string(text), line};
     }
-  } else if (look == Look::none && is_unread_date(text)) {
+  } else if (other == OtherNotation::none && is_unread_date(text)) {
     kind = TextKind::unread_date;
   } else if (!unit.empty()) {
     kind = TextKind::unit;
     if (units.size() < most_units) ++units[std::string(unit)];
-  } else if (look == Look::none && is_unread_number(text, notation)) {
+  } else if (other == OtherNotation::none && is_unread_number(text, notation)) {
     kind = TextKind::unread_number;
   }
   ++kinds[kind];
