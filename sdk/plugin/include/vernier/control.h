@@ -35,19 +35,19 @@ class VERNIER_API Control {
   virtual void keep_savepoints(std::int64_t every, std::int64_t keep) = 0;
   // Goes back to the newest copy that is at least `back` steps old at the end of this step, or else to the oldest.
   // Drops the batches of the last `drop` updates, this step's included: they are skipped when their turn comes again.
-  // All plugins forget what came since. The asker keeps its memory, so that it can count how often it asks, but for
-  // the entries of its State below `also`/. No validation and no checkpoint follow the step. Throws Error where no
-  // copy is kept.
-  virtual void rewind(Plugin& asker, std::int64_t back, std::int64_t drop, const std::string& also = "") = 0;
+  // All plugins forget what came since. The requesting plugin keeps its state, so that it can count its requests,
+  // except the entries of its State below `also`/. No validation and no checkpoint follow the step. Throws Error if
+  // no copy is kept.
+  virtual void rewind(Plugin& requester, std::int64_t back, std::int64_t drop, const std::string& also = "") = 0;
 
-  // Ends the run as failed after this step, in the asker's name, with a checkpoint.
-  virtual void fail(const Plugin& asker, const std::string& why) = 0;
+  // Ends the run as failed after this step, in the requester's name, with a checkpoint.
+  virtual void fail(const Plugin& requester, const std::string& why) = 0;
 
   // Ends the run as done, as if this step had been planned as its last: with a validation, a checkpoint and RunEnd. At
-  // Validated, without another validation. summary.json has the asker's name and `why`. Resuming the run says so; it
-  // trains on only if more steps are planned then. A rewind or a failure that the same step asked for cancels it. On
+  // Validated, without another validation. summary.json has the requester's name and `why`. Resuming the run says so;
+  // it trains on only if more steps are planned then. A rewind or a failure that the same step asked for cancels it. On
   // several ranks, all must ask in the same step.
-  virtual void finish(const Plugin& asker, const std::string& why) = 0;
+  virtual void finish(const Plugin& requester, const std::string& why) = 0;
   virtual bool finishes() const = 0;  // whether finish() was called, by any plugin
 
   // Several processes may train one model (role `distributed`).
@@ -59,7 +59,7 @@ class VERNIER_API Control {
   // For Plugin::prepare: calls `look` before the first step and after each one, when its validation, its swaps and its
   // checkpoint are done. Calls it again as long as it returns true, until the run ends. See between_steps.h. Not for
   // roles that swap() changes.
-  virtual void between_steps(const Plugin& asker, std::function<bool(BetweenSteps&)> look) = 0;
+  virtual void between_steps(const Plugin& requester, std::function<bool(BetweenSteps&)> look) = 0;
 
   // All that the run depends on, as a checkpoint would have it. The tensors are the live ones: copy what you keep.
   virtual State snapshot() = 0;
@@ -73,9 +73,9 @@ class VERNIER_API Control {
   // memory once more. Not for masters that have no memory between steps.
   virtual torch::Tensor recompute_at(const std::function<void()>& move) = 0;
 
-  // For Plugin::prepare: has the trainer copy the run in every step, when its batch is there, without the asker's own
-  // memory.
-  virtual void want_rerun(const Plugin& asker) = 0;
+  // For Plugin::prepare: has the trainer copy the run in every step, when its batch is there, without the
+  // requester's own memory.
+  virtual void want_rerun(const Plugin& requester) = 0;
   // Computes the gradients again on the side, from that copy. Valid in GradientsReady, for plugins that wanted it.
   // begin is called when the run is as it was then, end when the gradients are there. Monitors are not called. On
   // return the run is unchanged, including loss and gradients, whatever was thrown. Returns false if a listener has
