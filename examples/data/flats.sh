@@ -1,6 +1,7 @@
 #!/bin/sh
 # flats.sh [ROWS [SEED]]: prints a CSV file of made-up flats and their rents: numbers, a category, some noise. It is the
-# same everywhere: awk computes all of it from ROWS and SEED. configs/tabular.toml and docs/train-your-own.md use it.
+# same everywhere: awk computes all of it from ROWS and SEED. configs/tabular.toml and
+# docs/start/train-your-own.md use it.
 awk -v rows="${1:-3000}" -v seed="${2:-1}" '
   # Park and Miller (1988): exact in double precision.
   function uniform() { state = (state * 16807) % 2147483647; return state / 2147483647 }

@@ -11,7 +11,7 @@ presets=$tree/configs/precision
 mkdir -p "$folder"
 cd "$folder"
 
-cat "$tree"/README.md "$tree"/docs/*.md >corpus.txt
+find "$tree/docs" -name '*.md' -print0 | LC_ALL=C sort -z | xargs -0 cat "$tree/README.md" >corpus.txt
 cp corpus.txt corpus.bin  # a byte is a token
 cp -r "$here/llama" .
 

@@ -27,9 +27,9 @@ bool is_complete(const std::filesystem::path& run);
 // The run as comparison_of() has it.
 nlohmann::ordered_json result_of(const Trial& trial, const std::filesystem::path& root);
 
-// compare.json: docs/compare.md describes it. The first row is the baseline. Folders of runs are written relative to
-// root, if it is not empty. tolerance: smaller differences of the losses are not claimed. Throws Refused if runs
-// trained different tasks, or a file of a run is damaged.
+// compare.json: docs/guides/compare.md describes it. The first row is the baseline. Folders of runs are written
+// relative to root, if it is not empty. tolerance: smaller differences of the losses are not claimed. Throws Refused if
+// runs trained different tasks, or a file of a run is damaged.
 nlohmann::ordered_json comparison_of(const std::vector<Row>& rows, const std::filesystem::path& root,
                                      double tolerance = 0);
 

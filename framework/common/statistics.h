@@ -1,4 +1,4 @@
-// The significance of a difference between few seeds. docs/compare.md states the rule and its sources.
+// The significance of a difference between few seeds. docs/guides/compare.md states the rule and its sources.
 #pragma once
 
 #include <optional>

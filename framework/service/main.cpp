@@ -1,4 +1,4 @@
-// `vernier serve`: a job server for one machine. See docs/service.md.
+// `vernier serve`: a job server for one machine. See docs/guides/service.md.
 #include <fcntl.h>
 #include <sys/file.h>
 #include <sys/resource.h>
@@ -33,7 +33,7 @@ constexpr const char* usage = R"(usage: vernier serve FOLDER [OPTION]...
 
 Takes training jobs over HTTP, and trains them one after another or side by side, as cores and GPUs are free. FOLDER
 keeps the journal of jobs, their files, the tokens (FOLDER/tokens) and the audit log. Jobs outlive the server: it finds
-them again when it is started in the same folder. `vernier jobs` is the client. See docs/service.md.
+them again when it is started in the same folder. `vernier jobs` is the client. See docs/guides/service.md.
 
   --listen ADDRESS:PORT   127.0.0.1:8080; port 0: one that the system chooses, written to FOLDER/server.url
   --tls-certificate FILE  PEM file with the certificate chain; needed for an address that other machines reach

@@ -2,12 +2,12 @@
 // validation.
 //   file = "metrics.csv"    in the run's output folder
 //   every = 1               steps between rows; a step with notices and the last step always have a row
-// The first line has the names of the columns: step, time (seconds since 1970), and those of docs/metrics.md. A cell is
-// empty where the row has no such number. Numbers read back exactly; "inf", "-inf" and "nan" stand for what is not
-// finite. A metric that first appears later gets a new last column: the file is then written anew, through a second
-// file. A resumed run cuts off the rows after its checkpoint and goes on. After a rewind in memory, the steps that come
-// again have a second row. If the disk is full, rows wait in memory until there is room; those beyond 1 MB are lost.
-// Source of the format: RFC 4180, with "\n" at the end of a line.
+// The first line has the names of the columns: step, time (seconds since 1970), and those of docs/reference/metrics.md.
+// A cell is empty where the row has no such number. Numbers read back exactly; "inf", "-inf" and "nan" stand for what
+// is not finite. A metric that first appears later gets a new last column: the file is then written anew, through a
+// second file. A resumed run cuts off the rows after its checkpoint and goes on. After a rewind in memory, the steps
+// that come again have a second row. If the disk is full, rows wait in memory until there is room; those beyond 1 MB
+// are lost. Source of the format: RFC 4180, with "\n" at the end of a line.
 #include <vernier/sdk.h>
 #include <vernier/whole_file.h>
 

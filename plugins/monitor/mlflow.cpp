@@ -2,11 +2,11 @@
 //   store = "mlruns"          the store's folder; a relative path is in the run's output folder
 //   experiment = "Default"    the experiment that the run belongs to; it is made where there is none
 //   every = 1                 steps between records; a step with notices and the last step always have one
-// Metrics are the numbers of docs/metrics.md, parameters the options of the run. One store may have many runs, so that
-// MLflow compares them. A resumed run goes on in the same run of the store, without the records after its checkpoint.
-// In names, signs that MLflow does not accept become "_". If the disk is full, records wait in memory until there is
-// room; those beyond 1 MB for each metric are lost. MLflow 3 opens such a store if MLFLOW_ALLOW_FILE_STORE is "true".
-// Source of the format: mlflow/store/tracking/file_store.py of MLflow 2 and 3.
+// Metrics are the numbers of docs/reference/metrics.md, parameters the options of the run. One store may have many
+// runs, so that MLflow compares them. A resumed run goes on in the same run of the store, without the records after its
+// checkpoint. In names, signs that MLflow does not accept become "_". If the disk is full, records wait in memory until
+// there is room; those beyond 1 MB for each metric are lost. MLflow 3 opens such a store if MLFLOW_ALLOW_FILE_STORE is
+// "true". Source of the format: mlflow/store/tracking/file_store.py of MLflow 2 and 3.
 #include <vernier/checksum.h>
 #include <vernier/sdk.h>
 #include <vernier/whole_file.h>

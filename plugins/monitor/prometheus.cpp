@@ -3,11 +3,11 @@
 //   file = ""                   a file for node_exporter's textfile collector, "/var/lib/node_exporter/vernier.prom"
 //   interval = 15.0             seconds between two writings of the file; it is written at the end of the run too
 //   every = 1                   steps between records
-// Each number of docs/metrics.md is a metric "vernier_<name>_<unit>" with the label run; counts end with "_total". Two
-// names that become the same are told apart by "_2". A name of another machine may listen too, but anyone who reaches
-// the port can read the metrics: there is no password. Where the port is in use, the monitor is detached and the run
-// goes on without it.
-// Source of the format: Prometheus, "Exposition formats", text format 0.0.4, and its rules for names.
+// Each number of docs/reference/metrics.md is a metric "vernier_<name>_<unit>" with the label run; counts end with
+// "_total". Two names that become the same are told apart by "_2". A name of another machine may listen too, but anyone
+// who reaches the port can read the metrics: there is no password. Where the port is in use, the monitor is detached
+// and the run goes on without it. Source of the format: Prometheus, "Exposition formats", text format 0.0.4, and its
+// rules for names.
 #include <vernier/metric_info.h>
 #include <vernier/sdk.h>
 #include <vernier/whole_file.h>

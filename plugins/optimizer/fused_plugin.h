@@ -1,7 +1,7 @@
 // Shared by the plugins of vernier::Fused optimizers: the step at the run's learning rate, groups of parameters, state
 // under the parameters' names, and the option `in_backward`. With it, each gradient is used and freed as soon as the
-// backward pass of the batch's last micro-batch has completed it (FusedOptimizer::step_in_backward). docs/optimizers.md
-// says what that costs.
+// backward pass of the batch's last micro-batch has completed it (FusedOptimizer::step_in_backward).
+// docs/guides/optimizers.md says what that costs.
 #pragma once
 
 #include <vernier/optim.h>

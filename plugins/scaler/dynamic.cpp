@@ -1,7 +1,7 @@
 // dynamic: raises the scale until gradients overflow, and then lowers it. A step whose gradients have an inf or NaN is
 // skipped, and its scale is multiplied by backoff_factor. After growth_interval steps in a row without one, the scale
 // is multiplied by growth_factor. This is the rule of torch.amp.GradScaler. A preset is the rule of another project
-// with its defaults, and each option may be set beside it. docs/scalers.md describes each rule and its source.
+// with its defaults, and each option may be set beside it. docs/guides/scalers.md describes each rule and its source.
 //   preset = "none"       none, pytorch, deepspeed, megatron or apex; none: PyTorch's rule with a lower bound
 //   init_scale = 65536    megatron: 2^32
 //   growth_factor = 2, backoff_factor = 0.5

@@ -8,9 +8,9 @@
 
 First `vernier advise` gives its advice, with --seconds for its measurements. Then every combination of the options that
 it has measured is trained for --round seconds, in two rounds. One whose loss goes away from fp32's, by the rule of
-docs/advise.md, is left out. Those that are up to a fifth slower than the fastest are trained in --rounds more rounds, in
-turn and in reversed order every second time, and with them the advice. The speed of a combination is the highest of its
-rounds, that of a round the median of its steps. The last line compares the two; the exit code is 1 where the advice is
+docs/guides/advise.md, is left out. Those that are up to a fifth slower than the fastest are trained in --rounds more
+rounds, in turn and in reversed order every second time, and with them the advice. The speed of a combination is the
+highest of its rounds, that of a round the median of its steps. The last line compares the two; the exit code is 1 where the advice is
 more than 5 % slower. Needs nothing but Python. Use a machine that does nothing else: the load is printed. Where that
 cannot be, use one thread: several threads that wait for each other measure the other work.
 """

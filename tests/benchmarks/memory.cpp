@@ -1,6 +1,6 @@
-// Peak memory and speed of what saves memory, alone and together, on a small GPT, one thread: docs/memory.md's table.
-// Peak: most bytes at one moment of a step (MemoryLedger), the optimizer's state included. Time: the processor's,
-// median of the rounds, against that of nothing. What the plugins that are built do not know is left out.
+// Peak memory and speed of what saves memory, alone and together, on a small GPT, one thread: docs/guides/memory.md's
+// table. Peak: most bytes at one moment of a step (MemoryLedger), the optimizer's state included. Time: the
+// processor's, median of the rounds, against that of nothing. What the plugins that are built do not know is left out.
 #include <ATen/Parallel.h>
 #include <torch/utils.h>
 #include <vernier/error.h>

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""The tables of docs/performance.md: Vernier against a plain LibTorch loop, PyTorch eager, torch.compile, Lightning,
-Accelerate and JAX, over five models in float32, bfloat16 and float16 with a scaler.
+"""The tables of docs/design/performance.md: Vernier against a plain LibTorch loop, PyTorch eager, torch.compile,
+Lightning, Accelerate and JAX, over five models in float32, bfloat16 and float16 with a scaler.
 
     ./vernier build && ninja -C build/release peers_plain
-    python3 tests/benchmarks/peers.py           measures, and writes docs/performance.md and docs/performance.svg
+    python3 tests/benchmarks/peers.py           measures, and writes docs/design/performance.md and its svg
     python3 tests/benchmarks/peers.py --check   says which bars of this processor are met; writes nothing by itself
     python3 tests/benchmarks/peers.py --quick --models mlp --output /tmp/performance.md    a rough look
 
@@ -303,7 +303,7 @@ def arguments():
                         help="cpu: processor time, for one thread on a machine that does other work too")
     parser.add_argument("--program", default=str(ROOT / "build/release/vernier"), help="default: build/release/vernier")
     parser.add_argument("--plain", help="the plain loop; default: peers_plain beside the program")
-    parser.add_argument("--output", type=pathlib.Path, help="default: docs/performance.md, and with --check none")
+    parser.add_argument("--output", type=pathlib.Path, help="default: docs/design/performance.md, and with --check none")
     parser.add_argument("--quick", action="store_true", help="few rounds and steps: shows that all works, no figures")
     parser.add_argument("--check", action="store_true", help="says which bars of this processor are met")
     given = parser.parse_args()
@@ -313,7 +313,7 @@ def arguments():
     if given.clock == "cpu" and given.threads != 1:
         parser.error("--clock cpu is for --threads 1: the processor time of several threads says nothing of their speed")
     if given.output is None and not given.check:
-        given.output = ROOT / "docs/performance.md"
+        given.output = ROOT / "docs/design/performance.md"
     if "vernier" in given.peers and not os.access(given.program, os.X_OK):
         parser.error(f"{given.program} is not there; build it with ./vernier build, or name another with --program")
     return given

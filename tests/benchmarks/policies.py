@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""The table of docs/precision.md: the quickstart under every precision policy of the build, by speed, memory and loss.
+"""The table of docs/guides/precision.md: the quickstart under every precision policy, by speed, memory and loss.
 
     python3 tests/benchmarks/policies.py            prints the table
-    python3 tests/benchmarks/policies.py --write    writes it into docs/precision.md, between <!-- policies --> lines
+    python3 tests/benchmarks/policies.py --write    writes it into docs/guides/precision.md
 
 Each policy trains configs/quickstart.toml for --steps updates from the same seed, one after another, on a machine that
 should do nothing else. Policies are the overlays in configs/precision, and the variants below whose options the build has.
@@ -130,12 +130,12 @@ def main():
     parser.add_argument("--program", default=str(ROOT / "vernier"), help="default: the wrapper, which builds first")
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="for every run")
     parser.add_argument("--only", action="append", default=[], metavar="POLICY", help="a row of the table; float32 is always there")
-    parser.add_argument("--write", action="store_true", help="into docs/precision.md")
+    parser.add_argument("--write", action="store_true", help="into docs/guides/precision.md")
     given = parser.parse_args()
     made = table(given.program, given.steps, given.set, given.only)
     if not given.write:
         return print(made)
-    path = ROOT / "docs/precision.md"
+    path = ROOT / "docs/guides/precision.md"
     text = path.read_text()
     begin, end = "<!-- policies -->\n", "<!-- /policies -->\n"
     before, _, rest = text.partition(begin)

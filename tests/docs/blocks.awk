@@ -1,6 +1,6 @@
 # Writes a C++ file of the C++ blocks of pages, for the compiler to check: awk -f blocks.awk PAGE...
 # A block of members stands in a class, one of statements in a function that has the variables that pages speak of.
-# Left out are blocks that other tests compare with sources: whole programs and plugins, the README's loop, the step.
+# Left out are blocks that other tests compare with sources: whole programs and plugins, the toolkit's loop, the step.
 function flush_block(  wraps) {
   if (block ~ /int main|VERNIER_PLUGIN|^void Step::step|GradScaler scaler\(device\)/) return
   printf "namespace block_%d {\n", ++count

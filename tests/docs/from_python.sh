@@ -1,6 +1,6 @@
 #!/bin/sh
-# from_python.sh SOURCE BUILD: runs the commands of "Models from Python" in docs/tasks.md in an empty folder, for two
-# epochs. Python must then load the trained weights into its module, and compute what `vernier predict` wrote. Where
+# from_python.sh SOURCE BUILD: runs the commands of "Models from Python" in docs/guides/tasks.md in an empty folder, for
+# two epochs. Python must then load the trained weights into its module, and compute what `vernier predict` wrote. Where
 # Python has no torch 2.11 with safetensors, the graph of the tests takes the place of the exported one.
 set -eu
 source=$1
@@ -12,8 +12,8 @@ cd "$work"
 ln -s "$source/examples" "$source/plugins" "$source/configs" .
 
 awk '/^## /{ here = /^## Models from Python/ } /^```/ && inside { exit } inside { print }
-  here && /^```sh/ { inside = 1 }' "$source/docs/tasks.md" >commands
-[ "$(wc -l <commands)" -eq 5 ] || { cat commands; echo "docs/tasks.md has other than five commands"; exit 1; }
+  here && /^```sh/ { inside = 1 }' "$source/docs/guides/tasks.md" >commands
+[ "$(wc -l <commands)" -eq 5 ] || { cat commands; echo "docs/guides/tasks.md has other than five commands"; exit 1; }
 
 has_torch=no
 python3 -c 'import safetensors, torch; assert torch.__version__.startswith("2.11")' 2>/dev/null && has_torch=yes

@@ -28,8 +28,8 @@ for folder in sdk sdk/toolkit framework framework/runner framework/tools framewo
   differ rooms folders "$page: the table of $folder/ and the folders in it differ"
 done
 
-# Verbs: the table of docs/config.md has those that the program completes.
-page=docs/config.md
+# Verbs: the table of docs/reference/command-line.md has those that the program completes.
+page=docs/reference/command-line.md
 awk '/^## / {below = /^## Verbs and options$/}
   below && /^\| `(vernier )?[a-z]/ {split($0, cell, / \| /); print cell[1]}' "$page" | grep -oE '`[^`]+`' |
   sed -E 's/^`(vernier )?([a-z-]+).*/\2/' | sort -u >"$made/shown"
@@ -40,7 +40,7 @@ differ shown verbs "$page: the table of verbs and the program differ"
 order=$(awk '/roles_and_defaults\(\) \{/ {inside = 1} /^}/ {inside = 0} inside' framework/runner/wiring/wiring.cpp |
   grep -oE '[A-Z][a-z]+::role' | sed 's/::role//' | tr '[:upper:]' '[:lower:]' | grep -vx distributed | tr '\n' ' ')
 order="distributed $order""callbacks monitors"
-for page in docs/architecture.md docs/write-a-plugin.md sdk/plugin/include/vernier/plugin.h; do
+for page in docs/architecture.md docs/guides/write-a-plugin.md sdk/plugin/include/vernier/plugin.h; do
   tr -s '/ \n' ' ' <"$page" | tr -d ',' | grep -qF "in the order $order" ||
     { echo "$page does not say the order of prepare: $order"; failed=1; }
 done

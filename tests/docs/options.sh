@@ -1,22 +1,22 @@
 #!/bin/sh
-# The tables of options in docs/config.md are what the plugins themselves declare.
+# The tables of options in docs/reference/config are what the plugins themselves declare.
 #
-#   options.sh VERNIER FILE            fails where FILE says something else
-#   options.sh VERNIER FILE --write    writes them into FILE
+#   options.sh VERNIER FOLDER            fails if a page says something else, or a role has no page
+#   options.sh VERNIER FOLDER --write    writes them into the pages
 #
-# Between the lines <!-- options --> and <!-- /options --> of FILE, from `vernier plugins run role/name…`.
+# <role>.md has the plugins of its role, README.md has [run]: between the lines <!-- options --> and <!-- /options -->, from
+# `vernier plugins run` and `vernier plugins role/name…`.
 set -eu
 unset VERNIER_PLUGIN_PATH
-vernier=$1 file=$2
+vernier=$1 folder=$2
 
-tables() {
-  ids=$("$vernier" plugins | awk '/^  / {print role "/" $1; next} !/^`/ {role = $1}')
-  # shellcheck disable=SC2016,SC2086  # nothing is to expand in the script; each id is a word
-  "$vernier" plugins run $ids | sed -nE '
+tables() { # ID...
+  # shellcheck disable=SC2016  # nothing is to expand in the script
+  "$vernier" plugins "$@" | sed -nE '
     /^[a-z]/ {
       s/: no options$/\n\nNo options./
       /No options/ ! s/$/\n\n| key | default | takes | meaning |\n| --- | --- | --- | --- |/
-      s/^/\n### /p
+      s/^/\n## /p
     }
     /^  [a-z]/ {
       N
@@ -28,15 +28,22 @@ tables() {
 
 made=$(mktemp)
 trap 'rm -f "$made"' EXIT
-{
-  sed '/^<!-- options -->$/q' "$file"
-  tables
-  sed -n '/^<!-- \/options -->$/,$p' "$file"
-} >"$made"
-
-if [ "${3:-}" = --write ]; then
-  cat "$made" >"$file"
-elif ! diff -u "$file" "$made"; then
-  echo "docs/config.md and the plugins disagree: tests/docs/options.sh $vernier $file --write"
-  exit 1
-fi
+ids=$("$vernier" plugins | awk '/^  / {print role "/" $1; next} !/^`/ {role = $1}')
+failed=0
+for role in README $(echo "$ids" | sed 's|/.*||' | sort -u); do
+  page=$folder/$role.md
+  [ -e "$page" ] || { echo "there is no $page"; failed=1; continue; }
+  {
+    sed '/^<!-- options -->$/q' "$page"
+    # shellcheck disable=SC2046  # each id is a word
+    case $role in README) tables run ;; *) tables $(echo "$ids" | grep "^$role/") ;; esac
+    sed -n '/^<!-- \/options -->$/,$p' "$page"
+  } >"$made"
+  if [ "${3:-}" = --write ]; then
+    cat "$made" >"$page"
+  elif ! diff -u "$page" "$made"; then
+    echo "$page and the plugins disagree: tests/docs/options.sh $vernier $folder --write"
+    failed=1
+  fi
+done
+exit $failed

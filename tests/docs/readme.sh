@@ -1,24 +1,42 @@
 #!/bin/sh
-# readme.sh VERNIER README PLUGIN LOOP: the README shows the plugin and the body of the loop's function as they are, and
-# names every plugin that there is.
+# readme.sh VERNIER ROOT: the README and the pages next to it show what is there. The README is short, its plugin is that of
+# examples/custom_precision, and its figures are rows of the page on performance. The page of the toolkit shows the loop of
+# examples/own_loop, and that of plugins every plugin.
 set -eu
 unset VERNIER_PLUGIN_PATH
-vernier=$1 readme=$2 example=$3 loop=$4
+vernier=$1
+cd "$2"
 
 shown=$(mktemp) source=$(mktemp)
 trap 'rm -f "$shown" "$source"' EXIT
-# The block of C++ that makes a plugin.
-awk '/^```/ {if (block ~ /VERNIER_PLUGIN/) printf "%s", block; cpp = /^```cpp$/; block = ""; next}
-  cpp {block = block $0 "\n"}' "$readme" >"$shown"
-diff -u "$shown" "$example" || { echo "$readme shows something else than $example"; exit 1; }
+# Prints the block of C++ in PAGE that has PATTERN.
+block() { # PAGE PATTERN
+  awk -v pattern="$2" '/^```/ {if (block ~ pattern) printf "%s", block; cpp = /^```cpp$/; block = ""; next}
+    cpp {block = block $0 "\n"}' "$1"
+}
 
-# The block of C++ that has a loop, without its #include; the function's body, without its indentation.
-awk '/^```/ {if (block ~ /GradScaler scaler/) printf "%s", block; cpp = /^```cpp$/; block = ""; next}
-  cpp {block = block $0 "\n"}' "$readme" | sed 1,2d >"$shown"
+[ "$(wc -c <README.md)" -le 6000 ] || { echo "README.md has more than 6000 bytes"; exit 1; }
+
+plugin=examples/custom_precision/warm_bf16.cpp
+block README.md VERNIER_PLUGIN >"$shown"
+diff -u "$shown" $plugin || { echo "README.md shows something else than $plugin"; exit 1; }
+
+# The block without its #include; the function's body, without its indentation.
+page=docs/guides/toolkit.md loop=examples/own_loop/train.h
+block $page '^#include <vernier/toolkit.h>' | sed 1,2d >"$shown"
 awk '/^inline void train/ {inside = 1} /^}/ {inside = 0} body {sub(/^  /, ""); if (inside) print} inside && /{$/ {body = 1}' \
-  "$loop" >"$source"
-diff -u "$shown" "$source" || { echo "$readme shows another loop than $loop"; exit 1; }
+  $loop >"$source"
+[ -s "$source" ] || { echo "$loop has no function train"; exit 1; }
+diff -u "$shown" "$source" || { echo "$page shows another loop than $loop"; exit 1; }
 
+page=docs/design/performance.md
+grep -E '^\| .*[0-9]x\)' README.md >"$shown"
+[ "$(wc -l <"$shown")" -ge 3 ] || { echo "README.md has no table of figures"; exit 1; }
+while IFS= read -r row; do
+  grep -qxF "$row" $page || { echo "$page does not have the figures of README.md: $row"; exit 1; }
+done <"$shown"
+
+page=docs/reference/plugins.md
 "$vernier" plugins | awk '/^  / {print role, $1; next} !/^`/ {role = $1}' | while read -r role name; do
-  grep -qE "^\| \`$role\` .*\`$name\`" "$readme" || { echo "$readme: the table of plugins lacks $role/$name"; exit 1; }
+  grep -qE "^\| \`$role\` .*\`$name\`" $page || { echo "$page: the table of plugins lacks $role/$name"; exit 1; }
 done

@@ -26,7 +26,7 @@ def is_there(answer, vernier, root, described):
     if kind in ("plugin", "option"):
         plugin, _, key = name.partition(".")
         if plugin == "run":
-            return f"| `{key}` " in (root / "docs/config.md").read_text(encoding="utf-8")
+            return f"| `{key}` " in (root / "docs/reference/config/README.md").read_text(encoding="utf-8")
         if plugin not in described:
             described[plugin] = printed(vernier, "plugins", plugin)
         found = described[plugin]

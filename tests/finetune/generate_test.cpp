@@ -227,7 +227,7 @@ TEST_CASE("generate: a task without a language model is refused") {
   CHECK(folder.call({"generate", "out", "--prompt", "a"}) == 2);
   CHECK(folder.err ==
         "vernier: generate is for tasks with a language model, and task/mlp has none; see "
-        "docs/finetune.md\n");
+        "docs/guides/finetune.md\n");
 }
 
 }  // namespace generate_test

@@ -1,4 +1,4 @@
-"""A checkpoint as docs/checkpoint-format.md specifies it, without Vernier: Python's safetensors, json and xxhash.
+"""A checkpoint as docs/reference/checkpoint-format.md specifies it, by Python's safetensors, json and xxhash.
 
     python3 tests/oracles/checkpoint.py             writes checkpoint/ again, and reads it
     python3 tests/oracles/checkpoint.py FOLDER      reads a checkpoint that Vernier wrote, every byte of it

@@ -45,7 +45,7 @@ for file in usr/bin/vernier usr/lib/libvernier_sdk.so usr/lib/libvernier_core.so
   usr/lib/libvernier_trainer.so usr/include/vernier/trainer.h \
   usr/lib/vernier/plugins/optimizer/adamw.so \
   usr/lib/cmake/Vernier/VernierConfig.cmake usr/include/vernier/sdk.h usr/share/doc/vernier/LICENSE \
-  usr/share/doc/vernier/docs/train-your-own.md usr/share/doc/vernier/docs/recovery.md \
+  usr/share/doc/vernier/docs/start/train-your-own.md usr/share/doc/vernier/docs/guides/recovery.md \
   usr/share/doc/vernier/configs/quickstart.toml; do
   case $contents in *" ./$file"*) ;; *) fail "$deb does not have $file" ;; esac
 done

@@ -142,7 +142,7 @@ void warn_of_divergence(const Run& run, const Outcome& outcome) {
   if (!outcome.diverged.empty()) {
     log(Level::error, "run",
         "the training has diverged: " + outcome.diverged +
-            "; lower the learning rate, or have the run go back by itself (docs/recovery.md)");
+            "; lower the learning rate, or have the run go back by itself (docs/guides/recovery.md)");
   }
   if (run.step > 0 && outcome.updates == 0) {
     log(Level::warning, "run", "every update was skipped: the model is as it was at the start");

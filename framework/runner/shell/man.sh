@@ -55,5 +55,5 @@ no colours on a terminal, if it is set and not empty
 .I runs/NAME
 of a run: config.toml, log.txt, losses.jsonl, summary.json and checkpoints
 .SH SEE ALSO
-https://no-color.org, and the folder docs of the source tree: config.md has every option.
+https://no-color.org, and docs/reference of the source tree: it has every option.
 PAGE

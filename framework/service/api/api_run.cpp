@@ -68,7 +68,7 @@ HttpRoute command_route(const ApiContext& api) {
           .scope = Scope::control,
           .id = "command_run",
           .summary =
-              "Gives the job's run a command, as docs/control.md has them. The answer says after which step it "
+              "Gives the job's run a command, as docs/guides/control.md has them. The answer says after which step it "
               "took effect",
           .parameters = {job_parameter()},
           .body = {{"$ref", "#/components/schemas/Value"},

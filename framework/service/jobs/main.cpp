@@ -26,7 +26,7 @@ using Words = std::vector<std::string>;
 
 constexpr const char* usage = R"(usage: vernier jobs COMMAND [OPTION]...
 
-Gives jobs to a `vernier serve`, and says what becomes of them. See docs/service.md.
+Gives jobs to a `vernier serve`, and says what becomes of them. See docs/guides/service.md.
 
   submit FILE… [--set KEY=VALUE]…   puts a job into the queue: the TOML files, merged here as vernier train merges them.
                                     Files and folders that [task] names here become whole paths

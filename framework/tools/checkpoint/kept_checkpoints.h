@@ -15,8 +15,8 @@ namespace vernier {
 class KeptCheckpoints {
  public:
   // path: a run, the folder of its checkpoints, or one of them. Where no config.toml says that another plugin than
-  // rolling keeps them, they have the format of docs/checkpoint-format.md. Throws Error if there is no such file or
-  // folder.
+  // rolling keeps them, they have the format of docs/reference/checkpoint-format.md. Throws Error if there is no such
+  // file or folder.
   KeptCheckpoints(const std::string& path, const Host& host);
 
   const std::string& folder() const { return folder_; }             // where they are

@@ -131,7 +131,7 @@ vernier::LanguageModel& model_of(const vernier::Prepared& prepared) {
   auto* model = dynamic_cast<vernier::LanguageModel*>(prepared.wiring->task.get());
   if (model != nullptr) return *model;
   vernier::refuse("generate is for tasks with a language model, and " + prepared.wiring->task->id() +
-                  " has none; see docs/finetune.md");
+                  " has none; see docs/guides/finetune.md");
 }
 
 // A chat is the message of a user, or a JSON array of messages.

@@ -213,7 +213,7 @@ bool is_restarted(const vernier::RankEnd& end, int attempt, const Plan& plan, in
   if (!vernier::is_failure(end) || stopped_by != 0 || plan.restarts == 0) return false;
   if (!end.was_killed && std::ranges::find(lasting_failures, end.status) != std::end(lasting_failures)) {
     std::cerr << "vernier: the ranks are not started again, since exit code " << end.status
-              << " would come again: see the table of exit codes in docs/config.md\n";
+              << " would come again: see the table of exit codes in docs/reference/command-line.md\n";
     return false;
   }
   if (attempt < plan.restarts) return true;

@@ -116,7 +116,7 @@ SupervisedTask& supervised(const Prepared& prepared, const char* verb) {
   auto* task = dynamic_cast<SupervisedTask*>(prepared.wiring->task.get());
   if (task != nullptr) return *task;
   refuse(std::string(verb) + " is for tasks that are built on SupervisedTask, and " + prepared.wiring->task->id() +
-         " is not; see docs/train-your-own.md");
+         " is not; see docs/start/train-your-own.md");
 }
 
 }  // namespace vernier

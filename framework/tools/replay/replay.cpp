@@ -40,7 +40,7 @@ class Tracing final : public Plugin {
 };
 
 // The largest difference that rounding explains `depth` operations into the pass: errors of about epsilon that add up
-// as a random walk. The factor is measured (docs/flight-recorder.md).
+// as a random walk. The factor is measured (docs/guides/flight-recorder.md).
 double limit_of(double epsilon, std::size_t depth) {
   constexpr double factor = 2;
   return factor * epsilon * std::sqrt(static_cast<double>(depth));

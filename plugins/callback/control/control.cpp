@@ -1,4 +1,4 @@
-// control: a page and an API at which people watch a run and steer it; see docs/control.md.
+// control: a page and an API at which people watch a run and steer it; see docs/guides/control.md.
 //   listen = "127.0.0.1:0"        address of this machine alone, and port; port 0: one that the system chooses
 //   hosts = []                    further names and ports by which it is reached, as through a tunnel: "localhost:9000"
 //   tokens = "control.tokens"     file with the tokens, below the run's folder unless it begins with a slash; it is

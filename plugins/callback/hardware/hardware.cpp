@@ -3,8 +3,8 @@
 //   nvml = "libnvidia-ml.so.1"    the library of the NVIDIA driver that is asked about the run's GPU
 // Always: cpu_load, memory_resident. Where LibTorch counts them: memory_allocated, the bytes of tensors. Where the
 // kernel shows them: cpu_temperature, cpu_energy (RAPL; reading it takes root on most systems). In a run on an NVIDIA
-// GPU: gpu_temperature, gpu_power, gpu_clock, gpu_load. Each step has the newest reading. docs/metrics.md has the
-// units. Source of the readings: proc(5), the kernel's powercap and thermal classes, and the NVML API Reference.
+// GPU: gpu_temperature, gpu_power, gpu_clock, gpu_load. Each step has the newest reading. docs/reference/metrics.md has
+// the units. Source of the readings: proc(5), the kernel's powercap and thermal classes, and the NVML API Reference.
 #include <vernier/memory.h>
 #include <vernier/sdk.h>
 

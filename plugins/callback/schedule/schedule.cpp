@@ -1,5 +1,5 @@
-// schedule: changes the learning rate over the run. docs/schedules.md has a formula and a picture of each kind, and
-// PyTorch's name for it. The schedule counts applied updates: a skipped update does not advance it.
+// schedule: changes the learning rate over the run. docs/guides/schedules.md has a formula and a picture of each kind,
+// and PyTorch's name for it. The schedule counts applied updates: a skipped update does not advance it.
 //   kind = "cosine"      constant | linear | cosine | polynomial | exponential | step | multi_step | inverse_sqrt |
 //                        warmup_stable_decay | cosine_restarts | one_cycle | plateau
 //   warmup_steps = 0     applied updates from 1/(warmup_steps + 1) of the rate to the full rate; all but one_cycle

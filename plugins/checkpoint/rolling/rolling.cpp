@@ -1,5 +1,5 @@
-// rolling: saves the run to <run.output>/checkpoints/step-00000100, in the format of docs/checkpoint-format.md. Keeps
-// the newest checkpoints, those of regular steps, and the best ones.
+// rolling: saves the run to <run.output>/checkpoints/step-00000100, in the format of
+// docs/reference/checkpoint-format.md. Keeps the newest checkpoints, those of regular steps, and the best ones.
 //
 //   every = 500          steps from one checkpoint to the next; 0: none by steps
 //   every_minutes = 0    the same by the clock

@@ -2,10 +2,10 @@
 //   folder = "tensorboard"   in the run's output folder
 //   every = 1                steps between records; a step with notices and the last step always have one
 //   histograms = 0           steps between histograms of weights and gradients, a multiple of `every`; 0: none
-// Scalars are the numbers of docs/metrics.md, with their meaning as description. Texts are the configuration and the
-// notices. The options of the run are hyper-parameters, so the page HPARAMS compares runs. A resumed run, and a rewind,
-// begin with a mark that has TensorBoard drop the records of the steps that come again. For histograms the host waits
-// for the device. If the disk is full, records wait in memory until there is room; those beyond 1 MB are lost.
+// Scalars are the numbers of docs/reference/metrics.md, with their meaning as description. Texts are the configuration
+// and the notices. The options of the run are hyper-parameters, so the page HPARAMS compares runs. A resumed run, and a
+// rewind, begin with a mark that has TensorBoard drop the records of the steps that come again. For histograms the host
+// waits for the device. If the disk is full, records wait in memory until there is room; those beyond 1 MB are lost.
 // Source of the format: TensorBoard's .proto files and TFRecord, named in events.h.
 #include <ATen/ops/histc.h>
 #include <unistd.h>

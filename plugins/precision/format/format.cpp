@@ -1,7 +1,7 @@
 // format: rounds the operands of all matrix products and convolutions to number formats, in forward and in backward,
 // and adds up the products in float32, or as a matrix unit with a shorter accumulator does. So it tries formats and
-// units that this machine does not have: the numbers are theirs, the speed is not. docs/formats.md has the formats and
-// recipes; configs/precision/formats has presets.
+// units that this machine does not have: the numbers are theirs, the speed is not. docs/guides/formats.md has the
+// formats and recipes; configs/precision/formats has presets.
 //
 //   forward = "e4m3"             format of x and w in y = x w: a name of `vernier formats`, or of a
 //                                [[precision.format]]; fp32: they are not rounded

@@ -55,9 +55,9 @@ struct Record {
   void resolve();
 };
 
-// Fills records from a run, in one place for all monitors: docs/metrics.md lists the numbers. Training thread. It reads
-// tensors of a CPU at once. Tensors of a device are copied on the device, so that a later step cannot change them, and
-// the host does not wait.
+// Fills records from a run, in one place for all monitors: docs/reference/metrics.md lists the numbers. Training
+// thread. It reads tensors of a CPU at once. Tensors of a device are copied on the device, so that a later step cannot
+// change them, and the host does not wait.
 class Collector {
  public:
   // At StepEnd, Validated, or RunEnd and RunFailed. The record keeps the memory that it has.

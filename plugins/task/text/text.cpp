@@ -11,8 +11,8 @@
 // split = "auto"        how they are drawn: random; stratified, by class; last, those at the end; auto: stratified for
 //                       classes, else random. Of a ranking whole groups are drawn
 // folder = ""           of a published model, as of task/gpt and task/llama, which reads the texts
-// tokenizer = ""        folder of a tokenizer (docs/tokenizer.md); "": that of `folder`, or byte-level BPE is learned
-//                       of the training texts
+// tokenizer = ""        folder of a tokenizer (docs/guides/tokenizer.md); "": that of `folder`, or byte-level BPE is
+//                       learned of the training texts
 // vocabulary = 4000     tokens of a learned tokenizer, at most; a pair that occurs once is not merged
 // length = 128          tokens of a text that are read; the rest is left out. At most as many as `folder` has positions
 // width = 64, layers = 2, heads = 4  of the encoder
@@ -23,7 +23,7 @@
 // missing_words = ["NA", "N/A", "NaN", "nan", "NULL", "null", "#N/A", "n/a", "NaT", "?"]
 // skip_lines = 0        of CSV files, as of task/tabular; missing: "refuse" or "drop", whose rows are not used
 // batch_size = 32, order = "shuffled", drop_last = false, workers = 1, prefetch = 2, recompute = "none"
-//                       see docs/data.md; recompute computes each block again in backward
+//                       see docs/guides/data.md; recompute computes each block again in backward
 //
 // The encoder reads a token for the beginning of a text and those of the tokenizer, and the mean of its outputs over
 // them is classified. A published model reads what its tokenizer makes of a text, and the output for the last token is

@@ -20,7 +20,7 @@ namespace {
 
 constexpr std::int64_t longest_by_matmul = 512;  // its memory grows with the square
 
-// Why no speed is to be expected; "": it may be had. docs/precision.md has the measurements.
+// Why no speed is to be expected; "": it may be had. docs/guides/precision.md has the measurements.
 std::string speed_of(torch::ScalarType dtype, const Hardware& hardware, torch::DeviceType device, bool is_emulated) {
   if (is_emulated) return "no speed: fp8 is emulated here, and slower than bf16";
   const bool is_fast = dtype == torch::kBFloat16 ? hardware.bf16 : hardware.fp16;

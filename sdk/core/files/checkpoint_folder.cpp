@@ -1,4 +1,4 @@
-// Writes and reads checkpoints as docs/checkpoint-format.md specifies them.
+// Writes and reads checkpoints as docs/reference/checkpoint-format.md specifies them.
 //
 // The writer syncs the files, then their folder, renames it, and syncs the folder above. Pillai et al., "All File
 // Systems Are Not Created Equal" (OSDI 2014), find this order crash-consistent on every file system.

@@ -360,7 +360,7 @@ TEST_CASE("attack: a client waits for a server that starts, and follows a job ov
 }
 
 TEST_CASE("attack: the first page of the documents works when it is pasted") {
-  const auto document = read_text(fs::path(VERNIER_SOURCE_DIR) / "docs/service.md");
+  const auto document = read_text(fs::path(VERNIER_SOURCE_DIR) / "docs/guides/service.md");
   const auto begin = document.find("```sh\n") + 6;
   auto script = document.substr(begin, document.find("```", begin) - begin);
   const auto put = [&](const std::string& from, const std::string& to) {

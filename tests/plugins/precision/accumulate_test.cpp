@@ -138,7 +138,7 @@ struct Sum {
   }
 };
 
-// One element after another; the order of the sums is that of docs/formats.md.
+// One element after another; the order of the sums is that of docs/guides/formats.md.
 Tensor output_by_loop(const Tensor& x, const Tensor& w, const Tensor& like) {
   auto y = torch::zeros_like(like);
   const auto channels = w.size(1), outputs = w.size(0) / groups;

@@ -42,8 +42,8 @@ State written(const State& state) {
   return vernier::read_checkpoint(folder / "step-00000001").state;
 }
 
-// README's loop in one process for each of `ends`: each begins with other weights and other random numbers, and goes on
-// from the newest checkpoint. Returns the last checkpoint.
+// The toolkit's loop in one process for each of `ends`: each begins with other weights and other random numbers, and goes
+// on from the newest checkpoint. Returns the last checkpoint.
 vernier::StoredCheckpoint train_in_parts(const std::vector<std::int64_t>& ends) {
   torch::manual_seed(1);
   const auto inputs = torch::randn({500, 16});
@@ -87,7 +87,7 @@ void check_same(const Weights& a, const Weights& b) {
 
 }  // namespace
 
-TEST_CASE("state_dict: README's loop, stopped and resumed, ends as if it was never stopped, bit for bit") {
+TEST_CASE("state_dict: the toolkit's loop, stopped and resumed, ends as if it was never stopped, bit for bit") {
   const auto whole = train_in_parts({200});
   REQUIRE(whole.manifest.step == 200);
   REQUIRE(whole.state.part("average").integer("updates") == 200);

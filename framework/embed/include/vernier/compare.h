@@ -50,7 +50,7 @@ struct VERNIER_API Comparison {
     std::map<std::string, Difference> against_baseline;  // of all but the first
   };
   std::vector<Candidate> candidates;
-  std::string json;  // compare.json: docs/compare.md
+  std::string json;  // compare.json: docs/guides/compare.md
 
   const Candidate& of(const std::string& name) const;  // throws Error for a name that is none
 };

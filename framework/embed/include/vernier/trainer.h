@@ -1,4 +1,5 @@
-// The trainer of `vernier` in a program of your own: link vernier::trainer. docs/embedding.md shows a whole program.
+// The trainer of `vernier` in a program of your own: link vernier::trainer. docs/guides/embedding.md shows a whole
+// program.
 //
 //   vernier::Trainer trainer({.toml = "[run]\nsteps = 100\n[optimizer]\nuse = \"adamw\""});
 //   trainer.use(std::make_unique<MyTask>());

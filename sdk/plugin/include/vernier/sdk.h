@@ -1,6 +1,6 @@
 // The plugin contract: what every plugin includes. It needs LibTorch and the standard library only. The tools for
-// tasks, policies and loops are headers of the toolkit, included one by one. docs/write-a-plugin.md is the page for
-// authors.
+// tasks, policies and loops are headers of the toolkit, included one by one. docs/guides/write-a-plugin.md is the page
+// for authors.
 #pragma once
 
 // The role that the plugin fills, the run that it sees, and its events.

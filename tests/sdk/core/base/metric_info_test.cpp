@@ -15,7 +15,7 @@ namespace metric_info_test {
 
 namespace {
 
-constexpr const char* page = VERNIER_SOURCE_DIR "/docs/metrics.md";
+constexpr const char* page = VERNIER_SOURCE_DIR "/docs/reference/metrics.md";
 constexpr const char* begin = "<!-- metrics -->\n";
 constexpr const char* end = "<!-- /metrics -->\n";
 
@@ -43,7 +43,7 @@ std::string table() {
 
 }  // namespace
 
-TEST_CASE("metric info: docs/metrics.md has the table of the registry") {
+TEST_CASE("metric info: docs/reference/metrics.md has the table of the registry") {
   const auto text = read_text(page);
   const auto from = text.find(begin), to = text.find(end);
   REQUIRE(from != text.npos);
@@ -51,7 +51,7 @@ TEST_CASE("metric info: docs/metrics.md has the table of the registry") {
   const auto made = text.substr(0, from) + begin + '\n' + table() + '\n' + text.substr(to);
   if (std::getenv("VERNIER_WRITE_DOCS") != nullptr) std::ofstream(page) << made;
   CHECK_MESSAGE(read_text(page) == made,
-                "docs/metrics.md and sdk/core/base/metric_info.cpp disagree: "
+                "docs/reference/metrics.md and sdk/core/base/metric_info.cpp disagree: "
                 "VERNIER_WRITE_DOCS=1 test_sdk --source-file='*metric_info_test.cpp'");
 }
 

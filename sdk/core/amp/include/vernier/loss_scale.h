@@ -36,7 +36,7 @@ struct VERNIER_API LossScaleOptions {
   bool counts_first = true;  // false: the first good step of a row is not counted (DeepSpeed)
 };
 
-// The rule and the defaults of a project: "pytorch", "deepspeed", "megatron" or "apex". docs/scalers.md has the
+// The rule and the defaults of a project: "pytorch", "deepspeed", "megatron" or "apex". docs/guides/scalers.md has the
 // sources. DeepSpeed raises an error at an overflow at its minimum; here the scale stays there. Throws Error for
 // another name.
 VERNIER_API LossScaleOptions loss_scale_preset(const std::string& name);

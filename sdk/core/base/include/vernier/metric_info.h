@@ -1,4 +1,4 @@
-// The metrics that have a fixed meaning, in one table. docs/metrics.md is generated from it.
+// The metrics that have a fixed meaning, in one table. docs/reference/metrics.md is generated from it.
 #pragma once
 
 #include <vernier/abi.h>
@@ -24,7 +24,7 @@ struct MetricInfo {
   double least = -HUGE_VAL, most = HUGE_VAL;  // the range of its values
 };
 
-// All of them, in the order of docs/metrics.md. Any thread.
+// All of them, in the order of docs/reference/metrics.md. Any thread.
 VERNIER_API std::span<const MetricInfo> metric_infos();
 
 // Returns nullptr for other names: a task or a plugin of your own may set any. "top_5" is the metric "top_k". Any

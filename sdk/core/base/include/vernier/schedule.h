@@ -1,5 +1,5 @@
 // Learning-rate schedules: the rate as a function of the applied updates, with a warm-up. callback/schedule has them
-// as options, and docs/schedules.md their formulas and pictures. For loops and plugins of your own:
+// as options, and docs/guides/schedules.md their formulas and pictures. For loops and plugins of your own:
 //
 //   const vernier::LearningRateSchedule schedule{.kind = "cosine", .warmup_steps = 100, .final_factor = 0.1};
 //   optimizer.set_lr(3e-4 * vernier::learning_rate_factor(schedule, updates, steps));

@@ -1,5 +1,6 @@
 // A checkpoint on disk: a folder with model.safetensors, state.safetensors and manifest.json. The folder is complete or
-// absent, whatever stops the writer. Later changes are detected. docs/checkpoint-format.md is the specification.
+// absent, whatever stops the writer. Later changes are detected. docs/reference/checkpoint-format.md is the
+// specification.
 //
 //   vernier::write_checkpoint("runs/x/step-00000100", {.step = 100}, vernier::state_dict(*model), state);
 //   const auto saved = vernier::read_checkpoint(vernier::checkpoints_in("runs/x").front());

@@ -1,7 +1,7 @@
 // Optimizers that make one pass over weights, gradients and state. On a CPU they are six times as fast as torch::optim.
 // Adam, AdamW and SGD have the numbers of Python's torch.optim with fused=True. Adam on float32 on a CPU has its own
 // kernel. For any number of threads, it has the bits of LibTorch's kernel on one thread (on x86-64; elsewhere a last
-// bit may differ). docs/optimizers.md says the rest.
+// bit may differ). docs/guides/optimizers.md says the rest.
 //
 //   vernier::AdamW optimizer(model->parameters(), {.lr = 3e-4});
 //   loss.backward();

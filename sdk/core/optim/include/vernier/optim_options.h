@@ -11,7 +11,7 @@
 namespace vernier {
 
 // The dtype in which Adam keeps its two averages between steps. bfloat16 and eight_bit need float32 parameters and no
-// amsgrad; the update computes in float32. docs/optimizers.md lists what each costs.
+// amsgrad; the update computes in float32. docs/guides/optimizers.md lists what each costs.
 enum class AdamState {
   full,       // the parameter's dtype, as in PyTorch: 8 bytes for each float32 element
   bfloat16,   // 4 bytes; rounded up or down at random, so that the mean is exact (Gupta et al., ICML 2015)

@@ -1,5 +1,6 @@
 // The base of a task of your own: give it a model, data and a loss. Batching, the order of the data, worker threads,
-// validation, metrics, saving, micro-batches and stopping come with it. docs/train-your-own.md shows whole examples.
+// validation, metrics, saving, micro-batches and stopping come with it. docs/start/train-your-own.md shows whole
+// examples.
 //
 //   void Digits::build(vernier::Run& run) {
 //     const auto [training, held_out] = vernier::split(vernier::image_folder(path_).dataset, 0.1, run.seed);

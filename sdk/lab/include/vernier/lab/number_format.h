@@ -5,8 +5,8 @@
 //   format.encode(0.3);  // 0x2a, its code
 //   format.decode(0x2a);
 //
-// tensor_format.h rounds tensors. docs/formats.md lists the named formats and their sources. A function may be called
-// on any thread.
+// tensor_format.h rounds tensors. docs/guides/formats.md lists the named formats and their sources. A function may be
+// called on any thread.
 #pragma once
 
 #include <vernier/abi.h>

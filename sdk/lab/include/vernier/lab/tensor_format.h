@@ -5,7 +5,7 @@
 //   auto g = vernier::round_to(grad, vernier::tensor_format("nvfp4"), {1, 16}, {vernier::Rounding::stochastic, seed});
 //
 // Rounded numbers are float32, in which a program computes on. On another device than a CPU the numbers are rounded on
-// the CPU. No function is differentiable. docs/formats.md has the formats, their rules and sources.
+// the CPU. No function is differentiable. docs/guides/formats.md has the formats, their rules and sources.
 #pragma once
 
 #include <vernier/float8.h>

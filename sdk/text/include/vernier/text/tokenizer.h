@@ -5,8 +5,8 @@
 //   std::string text = tokenizer->decode(ids);
 //
 // The ids are those of the package that a file is made for: Hugging Face's `tokenizers` 0.23
-// (https://github.com/huggingface/tokenizers), `sentencepiece` 0.2.3 or `tiktoken` 0.14. docs/tokenizer.md says which
-// parts of a folder are read. Any thread may call the functions.
+// (https://github.com/huggingface/tokenizers), `sentencepiece` 0.2.3 or `tiktoken` 0.14. docs/guides/tokenizer.md says
+// which parts of a folder are read. Any thread may call the functions.
 #pragma once
 
 #include <vernier/abi.h>
