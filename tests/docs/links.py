@@ -3,8 +3,8 @@
 
     tests/docs/links.py ROOT
 
-Each relative link of a page leads to a file, and to a heading that it has. Each path in backquotes is there. Each page of
-a folder of docs, and each example's README, is in an index: the README.md of its folder, or one of docs/start and
+Each relative link of a page leads to a file, and to a heading that it has. Each path in backquotes is there. Each page
+of a folder of docs, and each example's README, is in an index: the README.md of its folder, or one of docs/start and
 docs/design. Each page that a source, a test or a configuration names is there.
 """
 import re

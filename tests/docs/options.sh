@@ -4,8 +4,8 @@
 #   options.sh VERNIER FOLDER            fails if a page says something else, or a role has no page
 #   options.sh VERNIER FOLDER --write    writes them into the pages
 #
-# <role>.md has the plugins of its role, README.md has [run]: between the lines <!-- options --> and <!-- /options -->, from
-# `vernier plugins run` and `vernier plugins role/name…`.
+# <role>.md has the plugins of its role, README.md has [run]: between the lines <!-- options --> and <!-- /options -->,
+# from `vernier plugins run` and `vernier plugins role/name…`.
 set -eu
 unset VERNIER_PLUGIN_PATH
 vernier=$1 folder=$2

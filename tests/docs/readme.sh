@@ -1,7 +1,7 @@
 #!/bin/sh
-# readme.sh VERNIER ROOT: the README and the pages next to it show what is there. The README is short, its plugin is that of
-# examples/custom_precision, and its figures are rows of the page on performance. The page of the toolkit shows the loop of
-# examples/own_loop, and that of plugins every plugin.
+# readme.sh VERNIER ROOT: the README and the pages that it stands for show what is there. The README is short, its plugin
+# is that of examples/custom_precision, and its figures are rows of the page on performance. The page of the toolkit
+# shows the loop of examples/own_loop, and that of plugins every plugin.
 set -eu
 unset VERNIER_PLUGIN_PATH
 vernier=$1
@@ -24,8 +24,8 @@ diff -u "$shown" $plugin || { echo "README.md shows something else than $plugin"
 # The block without its #include; the function's body, without its indentation.
 page=docs/guides/toolkit.md loop=examples/own_loop/train.h
 block $page '^#include <vernier/toolkit.h>' | sed 1,2d >"$shown"
-awk '/^inline void train/ {inside = 1} /^}/ {inside = 0} body {sub(/^  /, ""); if (inside) print} inside && /{$/ {body = 1}' \
-  $loop >"$source"
+awk '/^inline void train/ {inside = 1} /^}/ {inside = 0} body {sub(/^  /, ""); if (inside) print}
+  inside && /{$/ {body = 1}' $loop >"$source"
 [ -s "$source" ] || { echo "$loop has no function train"; exit 1; }
 diff -u "$shown" "$source" || { echo "$page shows another loop than $loop"; exit 1; }
 

@@ -30,7 +30,7 @@ std::vector<Block> blocks_of(const fs::path& page) {
     ++number;
     const bool is_fence = line.find("```") != std::string::npos;
     if (is_fence && !is_inside && line.ends_with("toml")) {
-      blocks.push_back({page.filename().string() + ":" + std::to_string(number), ""});
+      blocks.push_back({page.string() + ":" + std::to_string(number), ""});
       is_inside = true;
     } else if (is_fence) {
       is_inside = false;
