@@ -261,14 +261,14 @@ TrainOutcome Trainer::outcome() const {
   const auto& outcome = impl.loop().outcome();
   result.steps = run.step;
   if (run.loss.defined()) result.loss = run.loss.item<double>();
-  result.validation_loss = outcome.validation_loss;
+  result.validation_loss = impl.loop().validation().outcome().validation_loss;
   result.seconds = outcome.seconds;
   if (!impl.is_over) return result;
-  const bool was_finished = run.step < run.steps && !impl.loop().finished().empty();  // perhaps before it was resumed
+  const bool was_finished = run.step < run.steps && !impl.loop().requests().finished().empty();  // perhaps before it was resumed
   result.ended_by = impl.is_stopped_before_all ? "stopped" : ended_by(outcome);
   if (result.ended_by == "done" && was_finished) result.ended_by = "finished";
   result.why = outcome.error.value_or(outcome.diverged);
-  if (result.ended_by == "finished") result.why = impl.loop().finished();
+  if (result.ended_by == "finished") result.why = impl.loop().requests().finished();
   return result;
 }
 
@@ -285,7 +285,7 @@ std::optional<double> Trainer::validate() {
     const Metrics of_step = run.metrics;
     const auto put_back = c10::make_scope_exit([&] { run.metrics = of_step; });
     std::optional<double> loss;
-    impl_->loop().parts().calls.attributed(run, [&] {  // no event, so the run's numbers do not depend on it
+    impl_->loop().roles().calls.attributed(run, [&] {  // no event, so the run's numbers do not depend on it
       HostApi::clear(run.metrics);
       const auto value = impl_->loop().validation().evaluate(run);
       if (!run.is_stopping() && value.defined()) loss = value.item<double>();

@@ -33,7 +33,7 @@ class VernierLoop {
       : wiring_(vernier::wire(vernier::load_config({}, sets), vernier::Host({VERNIER_BINARY_DIR "/plugins"}))),
         trainer_(*wiring_, /*validate_every=*/0, stop_) {
     run_.steps = 1'000'000'000;
-    trainer_.parts().transaction.undo_failed_steps(undo_failed_steps);
+    trainer_.step().transaction().undo_failed_steps(undo_failed_steps);
     trainer_.prepare(run_, /*epochs=*/0);
   }
 

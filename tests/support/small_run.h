@@ -55,8 +55,8 @@ class SmallRun {
     run.output = output;
     run.seed = options.seed;
     run.steps = options.steps;
-    trainer->parts().transaction.undo_failed_steps(options.undo_failed_steps);
-    trainer->parts().make_graph = std::move(make_graph);
+    trainer->step().transaction().undo_failed_steps(options.undo_failed_steps);
+    trainer->step().record_with(std::move(make_graph));
     trainer->prepare(run, options.epochs);
   }
 

@@ -198,7 +198,7 @@ int train(const po::variables_map& given) {
     name_crashes_in(path);
   });
   if (has_all_it_needs(*prepared)) {
-    const auto& finished = prepared->trainer.finished();
+    const auto& finished = prepared->trainer.requests().finished();
     const auto replan = replanned(*prepared->wiring);
     std::cout << printable(run.output)
               << (finished.empty()

@@ -55,6 +55,7 @@ class Calls {
   // While the result lives, a step is under way. An error that leaves the scope is one in the step.
   auto in_step(const Run& run) {
     step_ = run.step + 1;
+    called_ = nullptr;
     return OnSuccess([this] { step_ = 0; });
   }
 
@@ -67,7 +68,7 @@ class Calls {
   std::set<std::string> warnings_;  // of LibTorch, so far
 };
 
-// A plugin of a role. Whoever calls it notes that: if something throws, it was the plugin that was called last.
+// A plugin of a role. Each call notes the plugin: if something throws, it was the plugin that was called last.
 template <class T>
 class Role {
  public:
@@ -76,6 +77,9 @@ class Role {
     calls_.note(plugin_.get());
     return plugin_.get();
   }
+
+ protected:
+  void note() const { calls_.note(plugin_.get()); }  // it is called again
 
  private:
   const std::unique_ptr<T>& plugin_;  // that the wiring has now: it may be swapped

@@ -5,6 +5,8 @@
 #include <vernier/error.h>
 
 #include "core/plugin_calls.h"
+#include "run/state/shards.h"
+#include "wiring/swap.h"
 
 namespace vernier {
 
@@ -20,7 +22,7 @@ std::string id_of(const Plugin* plugin) {
 }  // namespace
 
 const Plugin* TrainerControl::caller() const {
-  return listening_now() != nullptr ? listening_now() : parts_.calls.called();
+  return listening_now() != nullptr ? listening_now() : roles_.calls.called();
 }
 
 void TrainerControl::require_thread(const char* function) const {
@@ -39,50 +41,43 @@ void TrainerControl::require(RunFacts::Moment moment, const char* function, cons
 }
 
 // Before a request is carried out, the ranks compare what each of them has noted.
-void TrainerControl::note(const char* request, const Plugin* asker) {
+void TrainerControl::note(const char* request, const Plugin* asker, const std::string& why) {
   require_thread(request);
-  parts_.requests.asked = std::string(request) + " by " + id_of(asker);
+  requests_.note(std::string(request) + " by " + id_of(asker) + why);
 }
 
 void TrainerControl::swap(const Table& roles) {
   note("swap", caller());
-  parts_.requests.pending.swapper = caller() != nullptr ? caller()->id() : "";
-  for (const auto& [role, table] : roles) parts_.requests.pending.swap.insert_or_assign(role, table);
+  requests_.swap(roles, caller() != nullptr ? caller()->id() : "");
 }
 
 void TrainerControl::try_swap(const Table& roles) {
   require_thread("try_swap");
-  vernier::try_swap(parts_.wiring, roles);
+  vernier::try_swap(roles_.wiring, roles);
 }
 
 void TrainerControl::keep_savepoints(std::int64_t every, std::int64_t keep) {
   require(RunFacts::Moment::any, "keep_savepoints", in_prepare);
-  parts_.snapshots.keep(every, keep);
+  snapshots_.keep(every, keep);
 }
 
 void TrainerControl::rewind(Plugin& asker, std::int64_t back, std::int64_t drop, const std::string& also) {
   require_thread("rewind");
-  if (parts_.snapshots.empty()) throw Error("nothing is kept to go back to: call keep_savepoints in prepare");
-  auto& pending = parts_.requests.pending;
+  if (snapshots_.empty()) throw Error("nothing is kept to go back to: call keep_savepoints in prepare");
   note("rewind", &asker);
-  pending.rewinder = &asker;
-  pending.back = back;
-  pending.drop = drop;
-  pending.also = also;
+  requests_.rewind({&asker, back, drop, also});
 }
 
 void TrainerControl::fail(const Plugin& asker, const std::string& why) {
-  note("fail", &asker);
-  parts_.requests.asked += ": " + why;
-  parts_.requests.pending.failing = &asker;
-  parts_.requests.pending.why = why;
+  note("fail", &asker, ": " + why);
+  requests_.fail({&asker, why});
 }
 
 void TrainerControl::finish(const Plugin& asker, const std::string& why) {
   if (run_.moment == RunFacts::Moment::any) require(RunFacts::Moment::other, "finish", "once the run has begun");
   note("finish", &asker);
-  parts_.requests.finished = asker.id() + ": " + why;
-  if (parts_.calls.is_in_step()) run_.validates = true;
+  requests_.finish(asker.id() + ": " + why);
+  if (roles_.calls.is_in_step()) run_.validates = true;
 }
 
 State TrainerControl::snapshot() {
@@ -93,21 +88,21 @@ State TrainerControl::snapshot() {
 std::vector<State> TrainerControl::gather(const State& of_this_rank) {
   require_thread("gather");
   if (ranks() == 1) return {of_this_rank};
-  if (parts_.ranks.is_within_gradients()) {
+  if (roles_.ranks.is_within_gradients()) {
     throw Error(
         "gather() between the micro-batches of a step, of which each rank may have another number; call it at "
         "StepBegin or from GradientsReady on",
         Error::Kind::plugin);
   }
-  parts_.agree(run_, "gather by " + id_of(caller()));
+  roles_.ranks.agree(run_, "gather by " + id_of(caller()));
   std::vector<State> all;
-  for (const auto& bytes : parts_.wiring.distributed->gather(to_bytes(of_this_rank))) all.push_back(from_bytes(bytes));
+  for (const auto& bytes : roles_.wiring.distributed->gather(to_bytes(of_this_rank))) all.push_back(from_bytes(bytes));
   return all;
 }
 
 void TrainerControl::between_steps(const Plugin& asker, std::function<bool(BetweenSteps&)> look) {
   require(RunFacts::Moment::any, "between_steps", in_prepare);
-  parts_.requests.looks.emplace_back(&asker, std::move(look));
+  requests_.look(asker, std::move(look));
 }
 
 torch::Tensor TrainerControl::recompute() {
@@ -117,7 +112,7 @@ torch::Tensor TrainerControl::recompute() {
 
 torch::Tensor TrainerControl::recompute_at(const std::function<void()>& move) {
   require(RunFacts::Moment::gradients, "recompute_at", at_gradients);
-  return parts_.transaction.put_back_after(run_, [&] {
+  return step_.transaction().put_back_after(run_, [&] {
     {
       const torch::NoGradGuard no_grad;
       move();
@@ -128,18 +123,18 @@ torch::Tensor TrainerControl::recompute_at(const std::function<void()>& move) {
 
 void TrainerControl::want_rerun(const Plugin& asker) {
   require_thread("want_rerun");
-  parts_.transaction.want_rerun(asker);
+  step_.transaction().want_rerun(asker);
 }
 
 bool TrainerControl::rerun(const std::function<void()>& begin, const std::function<void()>& end) {
   require_thread("rerun");
-  const auto as = parts_.calls.as(parts_.calls.called());
-  const auto put_back = parts_.ranks.keep_whole();  // begin may have taken other samples
-  return parts_.transaction.rerun(run_, [&] {
+  const auto as = roles_.calls.as(roles_.calls.called());
+  const auto put_back = roles_.ranks.keep_whole();  // begin may have taken other samples
+  return step_.transaction().rerun(run_, [&] {
     begin();
     {
-      HostApi::mute_monitors(parts_.wiring.bus, true);
-      const auto unmute = c10::make_scope_exit([this] { HostApi::mute_monitors(parts_.wiring.bus, false); });
+      HostApi::mute_monitors(roles_.wiring.bus, true);
+      const auto unmute = c10::make_scope_exit([this] { HostApi::mute_monitors(roles_.wiring.bus, false); });
       step_.compute_gradients(run_, Step::Tries::once);
     }
     end();

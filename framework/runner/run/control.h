@@ -12,17 +12,17 @@ namespace vernier {
 
 class TrainerControl final : public Control {
  public:
-  TrainerControl(Parts& parts, Step& step, Saving& saving, TrainerRun& run)
-      : parts_(parts), step_(step), saving_(saving), run_(run) {}
+  TrainerControl(Roles& roles, Step& step, Saving& saving, SnapshotRing& snapshots, Requests& requests, TrainerRun& run)
+      : roles_(roles), step_(step), saving_(saving), snapshots_(snapshots), requests_(requests), run_(run) {}
   void swap(const Table& roles) override;
   void try_swap(const Table& roles) override;
   void keep_savepoints(std::int64_t every, std::int64_t keep) override;
   void rewind(Plugin& asker, std::int64_t back, std::int64_t drop, const std::string& also) override;
   void fail(const Plugin& asker, const std::string& why) override;
   void finish(const Plugin& asker, const std::string& why) override;
-  bool finishes() const override { return !parts_.requests.finished.empty(); }
-  std::int64_t rank() const override { return parts_.wiring.distributed->rank(); }
-  std::int64_t ranks() const override { return parts_.wiring.distributed->ranks(); }
+  bool finishes() const override { return !requests_.finished().empty(); }
+  std::int64_t rank() const override { return roles_.wiring.distributed->rank(); }
+  std::int64_t ranks() const override { return roles_.wiring.distributed->ranks(); }
   std::vector<State> gather(const State& of_this_rank) override;
   void between_steps(const Plugin& asker, std::function<bool(BetweenSteps&)> look) override;
   State snapshot() override;
@@ -33,15 +33,17 @@ class TrainerControl final : public Control {
 
  private:
   const Plugin* caller() const;  // the plugin whose code runs now
-  void note(const char* request, const Plugin* asker);
+  void note(const char* request, const Plugin* asker, const std::string& why = "");
   // Throws Error on another thread than the trainer's.
   void require_thread(const char* function) const;
   // Throws Error unless it is this moment. when: the moment in words.
   void require(RunFacts::Moment moment, const char* function, const char* when) const;
 
-  Parts& parts_;
+  Roles& roles_;
   Step& step_;
   Saving& saving_;
+  SnapshotRing& snapshots_;
+  Requests& requests_;
   TrainerRun& run_;
   std::thread::id thread_ = std::this_thread::get_id();
 };

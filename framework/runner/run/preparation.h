@@ -4,14 +4,16 @@
 
 #include <functional>
 
-#include "step.h"
+#include "saving.h"
 
 namespace vernier {
 
 // Changes the new model before anything is made from it; may be null.
 using InitModel = std::function<void(torch::nn::Module&)>;
 
-// Sets run.steps from `epochs` unless that is 0. Returns early if a signal came.
-void prepare_plugins(Parts& parts, Step& step, TrainerRun& run, std::int64_t epochs, const InitModel& init);
+// Sets run.steps from `epochs` unless that is 0. trains: false: a trained model is only used, so what only a training
+// needs is not checked. Returns early if a signal came.
+void prepare_plugins(Roles& roles, Step& step, const Saving& saving, TrainerRun& run, std::int64_t epochs,
+                     const InitModel& init, bool trains);
 
 }  // namespace vernier

@@ -117,15 +117,14 @@ std::unique_ptr<Prepared> prepare(Table config, const std::string& default_name,
       refuse(std::string("[run] init_from: ") + error.what());
     }
   };
-  auto& parts = prepared->trainer.parts();
-  parts.transaction.undo_failed_steps(prepared->options.undo_failed_steps);
-  parts.time_limit = prepared->options.time_limit;
-  parts.trains = purpose == Purpose::training;
-  if (parts.trains && prepared->options.cuda_graph == "auto") parts.make_graph = graphs_of(device);
-  parts.configuration = [&wired, &table = prepared->run_table](Keys keys) {
-    return resolved_configuration(table, wired, keys);
-  };
-  prepared->trainer.prepare(run, prepared->options.epochs, init);
+  const bool trains = purpose == Purpose::training;
+  auto& trainer = prepared->trainer;
+  trainer.step().transaction().undo_failed_steps(prepared->options.undo_failed_steps);
+  trainer.ending().limit_time(prepared->options.time_limit);
+  if (trains && prepared->options.cuda_graph == "auto") trainer.step().record_with(graphs_of(device));
+  trainer.saving().keep_configuration(
+      [&wired, &table = prepared->run_table](Keys keys) { return resolved_configuration(table, wired, keys); });
+  trainer.prepare(run, prepared->options.epochs, init, trains);
   return prepared;
 }
 

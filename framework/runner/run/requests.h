@@ -1,10 +1,11 @@
-// Requests of plugins to the trainer, as plain data. TrainerControl stores them, RequestHandler carries them out.
+// Requests of plugins to the trainer, kept until the step is over. RequestHandler carries them out.
 #pragma once
 
 #include <vernier/between_steps.h>
 #include <vernier/plugin.h>
 
 #include <functional>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -12,21 +13,52 @@
 namespace vernier {
 
 // Main thread only.
-struct Requests {
-  // Carried out after the step.
-  struct Pending {
-    Table swap;
-    std::string swapper;  // who has asked for it last
-    Plugin* rewinder = nullptr;
-    std::int64_t back = 0, drop = 0;
+class Requests {
+ public:
+  struct Swap {
+    Table roles;
+    std::string asker;  // the last one
+  };
+  struct Rewind {
+    Plugin* asker;
+    std::int64_t back, drop;
     std::string also;
-    const Plugin* failing = nullptr;
+  };
+  struct Failure {
+    const Plugin* asker;
     std::string why;
   };
-  Pending pending;
-  std::string asked;     // what this rank has asked for since the ranks agreed last: "finish by callback/x"
-  std::string finished;  // the plugin that ends the run before its last planned step, and why; "": none
-  std::vector<std::pair<const Plugin*, std::function<bool(BetweenSteps&)>>> looks;  // Control::between_steps
+  using Look = std::function<bool(BetweenSteps&)>;
+
+  // What this rank has asked for since the ranks agreed last: "finish by callback/x".
+  void note(std::string request) { noted_ = std::move(request); }
+  std::string take_noted() { return std::exchange(noted_, ""); }
+
+  void swap(const Table& roles, const std::string& asker);  // adds to what was asked before
+  bool wants_swap() const { return !swap_.roles.empty(); }
+  Swap take_swap() { return std::exchange(swap_, {}); }
+  void rewind(Rewind rewind) { rewind_ = std::move(rewind); }
+  bool wants_rewind() const { return rewind_.has_value(); }
+  Rewind take_rewind();  // drops all other requests, but to finish
+  void fail(Failure failure) { failure_ = std::move(failure); }
+  void cancel_failure_if_swapped();
+  std::optional<Failure> take_failure();  // a run that fails is not finished
+  void look(const Plugin& asker, Look look) { looks_.emplace_back(&asker, std::move(look)); }
+  const auto& looks() const { return looks_; }  // Control::between_steps
+
+  void finish(std::string by) { finished_ = std::move(by); }
+  const std::string& finished() const { return finished_; }  // the plugin that ends the run early, and why; "": none
+  void drop();                                               // all of a step that is undone
+
+  void save(State& state, const Run& run) const;
+  void load(const State& state, const Run& run);  // a run that was finished goes on if it has more steps now
+
+ private:
+  std::string noted_, finished_;
+  Swap swap_;
+  std::optional<Rewind> rewind_;
+  std::optional<Failure> failure_;
+  std::vector<std::pair<const Plugin*, Look>> looks_;
 };
 
 }  // namespace vernier

@@ -1,17 +1,26 @@
 // Snapshots of a run and its checkpoints: when they are taken, written and loaded.
 #pragma once
 
+#include <functional>
 #include <string>
 
-#include "parts.h"
+#include "requests.h"
 #include "run/state/snapshot.h"
+#include "step.h"
+#include "validation.h"
 
 namespace vernier {
 
 // Main thread only.
 class Saving {
  public:
-  explicit Saving(Parts& parts) : parts_(parts) {}
+  // The configuration as resolved, a JSON object, which is compared on resume.
+  using Configuration = std::function<std::string(Keys)>;
+
+  Saving(Roles& roles, Step& step, Validation& validation, Requests& requests, SnapshotRing& snapshots)
+      : roles_(roles), step_(step), validation_(validation), requests_(requests), snapshots_(snapshots) {}
+  void keep_configuration(Configuration configuration) { configuration_ = std::move(configuration); }
+  std::string configured(Keys keys) const { return configuration_ ? configuration_(keys) : ""; }
 
   // All that the run depends on; shares the live tensors.
   State snapshot(TrainerRun& run, Unsavable unsavable = Unsavable::refused);
@@ -46,7 +55,12 @@ class Saving {
   void save(TrainerRun& run, Unsavable unsavable = Unsavable::refused);
   std::string bad_weight(const Run& run);
 
-  Parts& parts_;
+  Roles& roles_;
+  Step& step_;
+  Validation& validation_;
+  Requests& requests_;
+  SnapshotRing& snapshots_;
+  Configuration configuration_;
   std::int64_t saved_step_ = -1;
   bool is_whole_ = true;
 };

@@ -2,19 +2,26 @@
 #pragma once
 
 #include <array>
-#include <functional>
-#include <utility>
+#include <atomic>
 
-#include "parts.h"
+#include "batches.h"
+#include "checked_roles.h"
+#include "ending.h"
+#include "plan.h"
 #include "run/capture/captured_passes.h"
+#include "run/state/transaction.h"
+#include "step_clock.h"
+#include "update_log.h"
 
 namespace vernier {
 
-// Main thread only.
+// Owns what steps alone change. Main thread only.
 class Step {
  public:
-  explicit Step(Parts& parts) : parts_(parts) {}
-  void note_listeners();  // after prepare, and after a swap
+  Step(Roles& roles, SnapshotRing& snapshots, const Ending& ending, std::int64_t validate_every)
+      : roles_(roles), snapshots_(snapshots), ending_(ending), plan_(roles, batches_, validate_every) {}
+  void note_listeners();                                                            // after prepare, and after a swap
+  void record_with(MakeDeviceGraph make) { passes_.record_with(std::move(make)); }  // see CapturedPasses
 
   enum class Until { end, gradients };  // gradients: the step ends when they are computed, and nothing uses them
   void step(TrainerRun& run, Until until = Until::end);
@@ -24,51 +31,39 @@ class Step {
   enum class Tries { once, smaller };
   void compute_gradients(TrainerRun& run, Tries tries);
   torch::Tensor recompute(TrainerRun& run);  // see Control::recompute
-  void step_optimizer(TrainerRun& run);
-  void end_epoch(TrainerRun& run);                 // if the task's data have been drawn once more
-  std::int64_t samples_of_batch(TrainerRun& run);  // of a whole batch of the task; draws one, and puts it back
-  // The next batches come from this function; null: from the task again.
-  void replay(std::function<Batch()> replayed) { replayed_ = std::move(replayed); }
+
+  Transaction& transaction() { return transaction_; }
+  Batches& batches() { return batches_; }
+  Plan& plan() { return plan_; }
+  StepClock& clock() { return clock_; }
+  UpdateLog& update_log() { return update_log_; }
 
  private:
-  std::string why_not_captured() const;
   void begin_step(TrainerRun& run);
   void emit(Event event, TrainerRun& run, Part next);  // next: what the time after the event is spent on
-  void skip_dropped_batches(TrainerRun& run);
-  Batch next_batch(TrainerRun& run);
-  Batch draw_batch(TrainerRun& run);
   void compute_micro_batches(TrainerRun& run, Tries tries);
   void compute_micro_batches_that_fit(TrainerRun& run);
-  torch::Tensor loss_of_micro_batch(TrainerRun& run);
-  const WholeBatch& whole_batch();
   void all_reduce(TrainerRun& run);
-  void refuse_loss_of_others(const TrainerRun& run);
-  void refuse_wrong_gradients(const TrainerRun& run, Event event);
   void share_weights(TrainerRun& run);
   void finish_step(TrainerRun& run);
 
-  Parts& parts_;
-  Wiring& wiring_ = parts_.wiring;
-  Calls& calls_ = parts_.calls;
-  Role<Task> task_ = parts_.task;
-  Role<Precision> precision_ = parts_.precision;
-  Role<Scaler> scaler_ = parts_.scaler;
-  Role<Accumulation> accumulation_ = parts_.accumulation;
-  Role<Optimizer> optimizer_ = parts_.optimizer;
-  Ranks& ranks_ = parts_.ranks;
-  Transaction& transaction_ = parts_.transaction;
-  UpdateLog& update_log_ = parts_.update_log;
-  StepClock& clock_ = parts_.clock;
-  CapturedPasses passes_;
+  Roles& roles_;
+  Calls& calls_ = roles_.calls;
+  const CheckedTask& task_ = roles_.task;
+  const CheckedPrecision& precision_ = roles_.precision;
+  const CheckedScaler& scaler_ = roles_.scaler;
+  const CheckedAccumulation& accumulation_ = roles_.accumulation;
+  const CheckedOptimizer& optimizer_ = roles_.optimizer;
+  Ranks& ranks_ = roles_.ranks;
+  SnapshotRing& snapshots_;
+  const Ending& ending_;
+  Transaction transaction_{roles_.wiring};
+  StepClock clock_;
+  Batches batches_{roles_, snapshots_, clock_};
+  Plan plan_;
+  UpdateLog update_log_;
+  CapturedPasses passes_{roles_.wiring};
   std::array<bool, event_count> has_listeners_{};  // the clock is not read around the other events
-  std::function<Batch()> replayed_;                // instead of the task's next batch
-  std::int64_t gathered_ = 1;                      // batches of the task in the last step's
 };
-
-// Counts run.steps anew if the run was planned in epochs and the accumulation's answers depend on what was trained.
-void plan_again(Parts& parts, TrainerRun& run);
-
-// Runs body in the run's precision. Errors after body are the precision's.
-torch::Tensor forward(Calls& calls, const Role<Precision>& precision, const std::function<torch::Tensor()>& body);
 
 }  // namespace vernier

@@ -6,8 +6,9 @@
 #include <string>
 
 #include "between_steps.h"
-#include "parts.h"
+#include "ending.h"
 #include "preparation.h"
+#include "run/process/plugin_times.h"
 #include "saving.h"
 #include "step.h"
 #include "validation.h"
@@ -22,13 +23,11 @@ class TrainingLoop {
   TrainingLoop(Wiring& wiring, std::int64_t validate_every, const std::atomic<int>& stop);
 
   // Builds model, data and states: everything but training; see prepare_plugins().
-  void prepare(TrainerRun& run, std::int64_t epochs, const InitModel& init = {});
+  void prepare(TrainerRun& run, std::int64_t epochs, const InitModel& init = {}, bool trains = true);
   // Continues from a snapshot, after prepare. Refuses what restore_snapshot() refuses.
   void resume(TrainerRun& run, State snapshot, bool allow_inexact = false);
 
   bool is_finished(const Run& run) const;  // true: nothing is left to do
-  // The plugin that ended the run before its last planned step, and why; "" if none did.
-  const std::string& finished() const { return parts_.requests.finished; }
 
   // Trains from run.step to run.steps. Writes a checkpoint at the end, at a signal, and if something throws between two
   // steps or before the update of one; on a CPU, none if a weight is not finite. An exception is emitted as
@@ -40,11 +39,12 @@ class TrainingLoop {
   bool is_running() const { return is_running_; }  // true between RunBegin and RunEnd
 
   // The result of train(), or all that is known if it threw.
-  const Outcome& outcome() const { return parts_.outcome; }
+  const Outcome& outcome() const { return outcome_; }
   // The outcome so far, for a plugin that ends the process in mid-run; error: why.
   Outcome outcome_now(const Run& run, const std::string& error);
 
-  Parts& parts() { return parts_; }
+  Roles& roles() { return roles_; }
+  Ending& ending() { return ending_; }
   Step& step() { return step_; }
   Validation& validation() { return validation_; }
   Saving& saving() { return saving_; }
@@ -57,11 +57,16 @@ class TrainingLoop {
   void conclude(TrainerRun& run);
   void end(TrainerRun& run);
 
-  Parts parts_;
+  Roles roles_;
+  SnapshotRing snapshots_;
+  Requests asked_;
+  Ending ending_;
   Step step_;
   Validation validation_;
   Saving saving_;
   RequestHandler requests_;
+  PluginTimes plugin_times_;
+  Outcome outcome_;
   std::unique_ptr<Control> control_;
   bool is_running_ = false;
 };

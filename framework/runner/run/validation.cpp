@@ -11,7 +11,6 @@
 #include <vector>
 
 #include "core/step_results.h"
-#include "step.h"
 
 namespace vernier {
 
@@ -25,21 +24,32 @@ Better better_of(const Run& run, const std::string& metric) {
 }
 
 bool Validation::validate(TrainerRun& run) {
+  is_due_ = true;
   if (run.is_stopping()) return false;
-  parts_.agree(run, "a validation");
+  roles_.ranks.agree(run, "a validation");
   HostApi::clear(run.metrics);  // those of the step: at Validated there are the validation's
   const auto begin = std::chrono::steady_clock::now();
   const auto loss = evaluate(run);
   if (run.is_stopping()) return false;
-  if (!loss.defined()) return true;
-  const double value = loss.item<double>();  // waits for the device
-  const double seconds = seconds_since(begin);
-  parts_.clock.add_validation(seconds);
-  run.metrics.set("validation_loss", value);
-  run.metrics.set_time("validation_time", seconds);
-  HostApi::emit(parts_.wiring.bus, Event::Validated, run);
-  note_outcome(run);
+  if (loss.defined()) {
+    const double value = loss.item<double>();  // waits for the device
+    const double seconds = seconds_since(begin);
+    clock_.add_validation(seconds);
+    run.metrics.set("validation_loss", value);
+    run.metrics.set_time("validation_time", seconds);
+    HostApi::emit(roles_.wiring.bus, Event::Validated, run);
+    note_outcome(run);
+  }
+  is_due_ = false;
   return true;
+}
+
+std::optional<double> Validation::loss_now(TrainerRun& run) {
+  const auto before = std::exchange(outcome_.validation_loss, std::nullopt);
+  validate(run);
+  const auto loss = outcome_.validation_loss;
+  if (!loss) outcome_.validation_loss = before;
+  return loss;
 }
 
 // After the listeners: callback/early_stopping puts other weights into the model, and their metrics into run.metrics.
@@ -49,13 +59,12 @@ void Validation::note_outcome(const Run& run) {
     if (better == Better::unknown || !std::isfinite(value)) return;
     if (!best || (better == Better::higher ? value > *best : value < *best)) best = value;
   };
-  auto& outcome = parts_.outcome;
   for (const auto* metric : run.metrics.set_now()) {
     if (metric->is_time) continue;
     if (metric->name == "validation_loss") {
-      note(metric->value(), Better::lower, outcome.validation_loss, outcome.best_validation_loss);
+      note(metric->value(), Better::lower, outcome_.validation_loss, outcome_.best_validation_loss);
     } else {
-      auto& [last, best] = outcome.measured[metric->name];
+      auto& [last, best] = outcome_.measured[metric->name];
       note(metric->value(), better_of(run, metric->name), last, best);
     }
   }
@@ -70,7 +79,7 @@ torch::Tensor Validation::evaluate(TrainerRun& run, const std::function<torch::T
   });
   run.model->eval();
   auto loss = in_plugins(run, body);
-  parts_.calls.note(parts_.wiring.task.get());  // whose loss it is
+  roles_.calls.note(roles_.wiring.task.get());  // whose loss it is
   return loss;
 }
 
@@ -80,19 +89,17 @@ torch::Tensor Validation::in_plugins(TrainerRun& run, const std::function<torch:
     if (loss.defined()) refuse_wrong_loss(loss, run.device, LossFrom::validation);
     return loss;
   };
-  std::function<torch::Tensor()> body = [&] {
-    return forward(parts_.calls, parts_.precision, [&] { return checked(innermost()); });
-  };
-  auto plugins = parts_.wiring.plugins();  // callbacks first: the first call is the innermost
+  std::function<torch::Tensor()> body = [&] { return roles_.precision.forward([&] { return checked(innermost()); }); };
+  auto plugins = roles_.wiring.plugins();  // callbacks first: the first call is the innermost
   std::ranges::stable_partition(plugins,
                                 [](const auto* each) { return dynamic_cast<const Callback*>(each) != nullptr; });
   for (auto* plugin : plugins) {
     body = [this, &run, plugin, &checked, inner = std::move(body)] {
-      parts_.calls.note(plugin);
+      roles_.calls.note(plugin);
       const StepNumbers before(run);
       auto result = checked(plugin->evaluate(run, [&] {
         auto loss = inner();
-        parts_.calls.note(plugin);
+        roles_.calls.note(plugin);
         return loss;
       }));
       before.refuse_wrong(Event::Validated, run);
@@ -100,6 +107,27 @@ torch::Tensor Validation::in_plugins(TrainerRun& run, const std::function<torch:
     };
   }
   return body();
+}
+
+void Validation::save(State& state) const {
+  if (outcome_.validation_loss) state.put("validation_loss", *outcome_.validation_loss);
+  if (outcome_.best_validation_loss) state.put("best_validation_loss", *outcome_.best_validation_loss);
+  for (const auto& [name, measured] : outcome_.measured) {
+    if (measured.last) state.put("measured/last/" + name, *measured.last);
+    if (measured.best) state.put("measured/best/" + name, *measured.best);
+  }
+  if (is_due_) state.put("validation_due", std::int64_t{1});
+}
+
+void Validation::load(const State& state) {
+  const auto real = [](const State& from, const std::string& name) {
+    return from.has(name) ? std::optional(from.real(name)) : std::nullopt;
+  };
+  outcome_ = {real(state, "validation_loss"), real(state, "best_validation_loss"), {}};
+  const auto last = state.part("measured/last"), best = state.part("measured/best");
+  for (const auto& [name, value] : last.tensors) outcome_.measured[name].last = last.real(name);
+  for (const auto& [name, value] : best.tensors) outcome_.measured[name].best = best.real(name);
+  is_due_ = state.has("validation_due");
 }
 
 }  // namespace vernier

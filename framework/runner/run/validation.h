@@ -4,7 +4,9 @@
 #include <functional>
 #include <optional>
 
-#include "parts.h"
+#include "checked_roles.h"
+#include "run/state/outcome.h"
+#include "step_clock.h"
 
 namespace vernier {
 
@@ -14,23 +16,35 @@ Better better_of(const Run& run, const std::string& metric);
 // Main thread only.
 class Validation {
  public:
-  explicit Validation(Parts& parts) : parts_(parts) {}
+  Validation(Roles& roles, StepClock& clock) : roles_(roles), clock_(clock) {}
 
   // Validates, and emits Validated. Returns false if a signal cut it short: it is repeated on resume, so that a resumed
   // run is the run that was not stopped.
   bool validate(TrainerRun& run);
+  std::optional<double> loss_now(TrainerRun& run);  // the same; returns the loss, if there is one
+  // A validation comes after the last step, and has not been done.
+  void schedule(bool is_due) { is_due_ = is_due; }
+  bool is_due() const { return is_due_; }
+  const ValidationOutcome& outcome() const { return outcome_; }
+
   // Runs `body` as a validation: the model in evaluation mode, without gradients, in the run's precision, within the
   // callbacks' validate(). body returns a loss, or an undefined tensor.
   torch::Tensor evaluate(TrainerRun& run, const std::function<torch::Tensor()>& body);
   torch::Tensor evaluate(TrainerRun& run) {
-    return evaluate(run, [&] { return parts_.task->validate(run); });
+    return evaluate(run, [&] { return roles_.task->validate(run); });
   }
+
+  void save(State& state) const;
+  void load(const State& state);
 
  private:
   void note_outcome(const Run& run);
   torch::Tensor in_plugins(TrainerRun& run, const std::function<torch::Tensor()>& innermost);
 
-  Parts& parts_;
+  Roles& roles_;
+  StepClock& clock_;
+  bool is_due_ = false;
+  ValidationOutcome outcome_;
 };
 
 }  // namespace vernier

@@ -41,8 +41,8 @@ void refuse_half_of_a_plugin(const Wiring& wiring, const Table& roles) {
 // overwritten.
 class Before {
  public:
-  Before(const Wiring& wiring, const Run& run, const BuiltModel& built) : bus_(wiring.bus), emulated_(run.emulated) {
-    for (const auto& [tensor, dtype] : built) data_.emplace_back(tensor, tensor.detach());
+  Before(const Wiring& wiring, const Run& run) : bus_(wiring.bus), emulated_(run.emulated) {
+    for (const auto& [tensor, dtype] : wiring.built) data_.emplace_back(tensor, tensor.detach());
     for (const auto& parameter : run.parameters)
       masters_.emplace_back(parameter.master, parameter.master.scalar_type());
   }
@@ -135,13 +135,13 @@ void swap_places(Wiring& wiring, std::vector<Takeover>& takeovers) {
   for (auto& takeover : takeovers) wiring.swap_in(takeover.role, takeover.made);
 }
 
-void take_over(Wiring& wiring, TrainerRun& run, const BuiltModel& built, const Takeover& takeover) {
+void take_over(Wiring& wiring, TrainerRun& run, const Takeover& takeover) {
   Plugin& old = *takeover.made.plugin;
   try {
     const State saved = old.save();
     if (takeover.role == Precision::role) {
       static_cast<const Precision&>(old).release(run);
-      put_back(run, built);
+      put_back(run, wiring.built);
     }
     const PluginCall call(takeover.next->id(), "as it took over");
     takeover.next->prepare(run);
@@ -174,14 +174,14 @@ void try_swap(const Wiring& wiring, const Table& roles) {
   for (const auto& [role, table] : roles) (void)make(wiring.host, role, table);
 }
 
-void swap(Wiring& wiring, TrainerRun& run, const BuiltModel& built, const Table& roles) {
+void swap(Wiring& wiring, TrainerRun& run, const Table& roles) {
   refuse_other_roles(roles);
   refuse_half_of_a_plugin(wiring, roles);
   const auto as_in_prepare =
       c10::make_scope_exit([&, now = std::exchange(run.moment, RunFacts::Moment::any)] { run.moment = now; });
   auto takeovers = make_all(wiring, roles);
   const std::size_t asked = takeovers.size();
-  Before before(wiring, run, built);
+  Before before(wiring, run);
   const auto make_again = [&](const std::string& role, const Plugin& plugin) {
     if (use_of(wiring.table_of(plugin)).empty()) {
       refuse(plugin.id() + " is an object of the program, and cannot be made anew for other weights; give [" + role +
@@ -190,7 +190,7 @@ void swap(Wiring& wiring, TrainerRun& run, const BuiltModel& built, const Table&
     auto& again = takeovers.emplace_back(Takeover{role, make(wiring.host, role, wiring.table_of(plugin))});
     wiring.swap_in(again.role, again.made);
     HostApi::replace(wiring.bus, *again.made.plugin, *again.next);
-    take_over(wiring, run, built, again);
+    take_over(wiring, run, again);
   };
   swap_places(wiring, takeovers);
   try {
@@ -198,7 +198,7 @@ void swap(Wiring& wiring, TrainerRun& run, const BuiltModel& built, const Table&
     wiring.refuse_contradictions();  // those that listen to gradients contradict an optimizer that frees them
     drop_gradients(run);
     for (const auto& takeover : takeovers) {
-      take_over(wiring, run, built, takeover);
+      take_over(wiring, run, takeover);
       const bool is_policy = takeover.role == Precision::role;
       if (is_policy && is_same(takeover.made.table, wiring.table_of(*takeover.next))) before.restore_values();
     }
@@ -242,9 +242,9 @@ std::string text_of_swaps(const Wiring& wiring) {
   return to_toml({{"tables", {std::move(tables), ""}}, {"history", {std::move(history), ""}}});
 }
 
-void swap_again(Wiring& wiring, TrainerRun& run, const BuiltModel& built, const std::string& swaps) {
+void swap_again(Wiring& wiring, TrainerRun& run, const std::string& swaps) {
   const auto saved = parse_toml(swaps, "the checkpoint");
-  swap(wiring, run, built, std::get<Table>(saved.at("tables").data));
+  swap(wiring, run, std::get<Table>(saved.at("tables").data));
   wiring.swaps.clear();
   for (const auto& entry : std::get<Array>(saved.at("history").data)) {
     const auto& each = std::get<Table>(entry.data);

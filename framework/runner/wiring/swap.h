@@ -4,22 +4,19 @@
 #include <vernier/host.h>
 
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "wiring.h"
 
 namespace vernier {
 
-// The dtypes in which the task built its parameters and buffers.
-using BuiltModel = std::vector<std::pair<torch::Tensor, torch::ScalarType>>;
 BuiltModel built_model(const torch::nn::Module& model);
 
 // Makes, attaches and prepares the plugins that the tables name. Then hands over the state of the old ones and destroys
 // them. A new precision gets the model as the task built it, with the values of the master weights. The optimizer is
 // also made anew if its tensors change, and the scaler if the model's dtype changes. If anything throws, wiring and run
 // are as before, and the error has the table's place.
-void swap(Wiring& wiring, TrainerRun& run, const BuiltModel& built, const Table& roles);
+void swap(Wiring& wiring, TrainerRun& run, const Table& roles);
 
 // Throws Error if a table is wrong by itself.
 void try_swap(const Wiring& wiring, const Table& roles);
@@ -31,6 +28,6 @@ std::vector<std::string> report_swaps(const Wiring& wiring, TrainerRun& run);
 // none.
 std::string text_of_swaps(const Wiring& wiring);
 // Repeats the swaps in the text_of_swaps() of an earlier wiring.
-void swap_again(Wiring& wiring, TrainerRun& run, const BuiltModel& built, const std::string& swaps);
+void swap_again(Wiring& wiring, TrainerRun& run, const std::string& swaps);
 
 }  // namespace vernier

@@ -8,6 +8,7 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "host.h"
@@ -69,6 +70,9 @@ struct Swap {
   std::string role, from, to;
 };
 
+// The dtypes in which the task built its parameters and buffers, which a swap of the precision gives back.
+using BuiltModel = std::vector<std::pair<torch::Tensor, torch::ScalarType>>;
+
 // Owns every plugin of a run. The bus is destroyed first, so that no listener outlives its plugin; the task last.
 struct Wiring {
   ~Wiring();
@@ -84,7 +88,8 @@ struct Wiring {
   std::map<const Plugin*, const Plugin*> parts;  // Plugin::fill: each part, and whose it is
   std::map<const Plugin*, Origin> origins;       // of the plugins that wire() and swap_in() put here
   std::vector<Swap> swaps;
-  Host host{{}};  // makes the plugins
+  BuiltModel built;  // by Task::prepare
+  Host host{{}};     // makes the plugins
   Bus bus;
 
   std::vector<Plugin*> plugins() const;                 // in the order of attach() and prepare()

@@ -9,7 +9,6 @@
 #include <cmath>
 #include <utility>
 
-#include "core/step_results.h"
 #include "run/state/savepoint.h"
 #include "run/state/snapshot.h"
 
@@ -137,9 +136,9 @@ class DryRunListener final : public Plugin {
 };
 
 // An optimizer allocates its state in its first step, even if that update is skipped. No weight changes.
-void skipped_update(Step& step, TrainerRun& run) {
+void skipped_update(const CheckedOptimizer& optimizer, TrainerRun& run) {
   const auto skip = std::exchange(run.skip_update, torch::ones({}, torch::dtype(torch::kFloat32).device(run.device)));
-  step.step_optimizer(run);
+  optimizer.step(run);
   run.skip_update = skip;
 }
 
@@ -149,25 +148,25 @@ DryRun dry_run(TrainingLoop& trainer, Wiring& wiring, TrainerRun& run) {
   DryRun seen;
   DryRunListener listener(run, seen);
   HostApi::attach(wiring.bus, listener, false);
-  auto& calls = trainer.parts().calls;
+  auto& calls = trainer.roles().calls;
   calls.attributed_in_step(run, [&] {
     trainer.step().step(run, Step::Until::gradients);
     run.gradients();
   });
   if (!wiring.optimizer->steps_in_backward()) {
     listener.begin_update();
-    calls.attributed_in_step(run, [&] { skipped_update(trainer.step(), run); });
+    calls.attributed_in_step(run, [&] { skipped_update(trainer.roles().optimizer, run); });
   }
   listener.end(run);
   return seen;
 }
 
 std::optional<double> rehearse(TrainingLoop& trainer, TrainerRun& run) {
-  auto& parts = trainer.parts();
-  auto* task = parts.wiring.task.get();
+  auto& roles = trainer.roles();
+  auto* task = roles.wiring.task.get();
   std::optional<double> validation_loss;
   const char* function = "validate()";
-  parts.calls.attributed(run, [&] {
+  roles.calls.attributed(run, [&] {
     try {
       if (const auto loss = trainer.validation().evaluate(run); loss.defined()) validation_loss = loss.item<double>();
       Scope scope;
@@ -176,16 +175,14 @@ std::optional<double> rehearse(TrainingLoop& trainer, TrainerRun& run) {
       function = "save()";
       before.take(run, scope);
       function = "next()";
-      const auto batch = parts.task->next();
-      refuse_other_samples(batch);
+      const auto batch = roles.task.next();
       function = "load()";
       before.restore(run);
       function = "next() after load()";
-      const auto again = parts.task->next();
-      refuse_other_samples(again);
+      const auto again = roles.task.next();
       if (digest(batch) == digest(again)) return;
     } catch (...) {
-      rethrow_naming(parts.calls.called()->id(), std::string(" in ") + function, Error::Kind::training);
+      rethrow_naming(roles.calls.called()->id(), std::string(" in ") + function, Error::Kind::training);
     }
     log(Level::warning, task->id(),
         "next() returns another batch after save() and load(), so a resumed run will differ from one that was never "
@@ -196,12 +193,12 @@ std::optional<double> rehearse(TrainingLoop& trainer, TrainerRun& run) {
 
 std::int64_t read_epoch(TrainingLoop& trainer, TrainerRun& run) {
   constexpr double most_seconds = 10;
-  auto& parts = trainer.parts();
+  auto& roles = trainer.roles();
   const auto begin = std::chrono::steady_clock::now();
   std::int64_t drawn = 0;
-  parts.calls.attributed(run, [&] {
-    const auto batches = parts.task->batches_per_epoch();
-    for (; drawn < batches && seconds_since(begin) < most_seconds && !run.is_stopping(); ++drawn) parts.task->next();
+  roles.calls.attributed(run, [&] {
+    const auto batches = roles.task->batches_per_epoch();
+    for (; drawn < batches && seconds_since(begin) < most_seconds && !run.is_stopping(); ++drawn) roles.task->next();
   });
   return drawn;
 }

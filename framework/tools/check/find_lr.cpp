@@ -114,7 +114,7 @@ namespace {
 
 // A whole step, counted, without anything between steps.
 void lone_step(TrainingLoop& trainer, TrainerRun& run) {
-  trainer.parts().calls.attributed_in_step(run, [&] { trainer.step().step(run); });
+  trainer.roles().calls.attributed_in_step(run, [&] { trainer.step().step(run); });
   run.notices.clear();
   run.step += 1;
 }

@@ -140,7 +140,7 @@ std::vector<LayerDigits> layers_of(const Run& run, const Sampler& sampler) {
 void sample_step(Prepared& prepared, const State& snapshot) {
   auto& run = prepared.run;
   restore_snapshot_quietly(snapshot, run, prepared.wiring->plugins());
-  prepared.trainer.parts().calls.attributed_in_step(run, [&] { prepared.trainer.step().step(run); });
+  prepared.trainer.roles().calls.attributed_in_step(run, [&] { prepared.trainer.step().step(run); });
   run.notices.clear();
 }
 
@@ -155,7 +155,7 @@ StepDigits digits_of_step(Prepared& prepared, std::int64_t samples, const std::a
   digits.precision = wiring.precision->id();
   const auto snapshot = copy_of(run.control->snapshot());
   Sampler sampler(run, !wiring.optimizer->steps_in_backward());
-  prepared.trainer.parts().transaction.take_no_copies();
+  prepared.trainer.step().transaction().take_no_copies();
   sample_step(prepared, snapshot);  // without noise: plugins keep from step to step what they do not save
   HostApi::attach(wiring.bus, sampler, false);
   for (std::int64_t sample = 0; sample < samples; ++sample) {

@@ -208,14 +208,14 @@ void run_again(Prepared& prepared, const State& snapshot, const Batch& batch, co
     std::erase(plugins, wiring.task.get());
   }
   restore_snapshot_quietly(snapshot, run, plugins);
-  trainer.parts().transaction.take_no_copies();
-  trainer.step().replay([&] {
+  trainer.step().transaction().take_no_copies();
+  trainer.step().batches().replay([&] {
     restore_snapshot_quietly(snapshot, run, plugins);
     begin();
     return batch;
   });
-  const auto from_the_task = c10::make_scope_exit([&] { trainer.step().replay({}); });
-  trainer.parts().calls.attributed_in_step(run, [&] { trainer.step().step(run, Step::Until::gradients); });
+  const auto from_the_task = c10::make_scope_exit([&] { trainer.step().batches().replay({}); });
+  trainer.roles().calls.attributed_in_step(run, [&] { trainer.step().step(run, Step::Until::gradients); });
 }
 
 }  // namespace

@@ -112,7 +112,7 @@ TEST_CASE("time limit: the run ends after the step in work, with a checkpoint, a
   toy.run.steps = 1000;
   toy.on(Event::StepBegin, [](Run&) { std::this_thread::sleep_for(std::chrono::milliseconds(300)); });
   auto& trainer = toy.prepare();
-  trainer.parts().time_limit = std::chrono::seconds(1);
+  trainer.ending().limit_time(std::chrono::seconds(1));
   const auto outcome = trainer.train(toy.run);
   CHECK(outcome.is_out_of_time);
   CHECK(outcome.finished == "");
@@ -134,7 +134,7 @@ TEST_CASE("time limit: the last planned step is the end of the run, however late
   toy.run.steps = 1;
   toy.on(Event::StepBegin, [](Run&) { std::this_thread::sleep_for(std::chrono::milliseconds(1100)); });
   auto& trainer = toy.prepare();
-  trainer.parts().time_limit = std::chrono::seconds(1);
+  trainer.ending().limit_time(std::chrono::seconds(1));
   CHECK_FALSE(trainer.train(toy.run).is_out_of_time);
   CHECK(toy.validations == 1);
 }

@@ -323,9 +323,7 @@ TEST_CASE("owned: one plugin fills a second role where the TOML leaves it out, a
   trainer.prepare(run, 0);
   trainer.train(run);
   CHECK(static_cast<Both&>(*wiring->precision).unscaled == 3);
-  const auto half = thrown_by([&] {
-    vernier::swap(*wiring, run, vernier::built_model(*run.model), from_toml({"precision = {use = 'bf16'}"}));
-  });
+  const auto half = thrown_by([&] { vernier::swap(*wiring, run, from_toml({"precision = {use = 'bf16'}"})); });
   CHECK(half == configuration("precision/both fills the role scaler too; swap `scaler` with it"));
 }
 

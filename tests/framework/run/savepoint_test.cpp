@@ -373,7 +373,7 @@ Saved saved_by(const Run& run, const toy::Memory& memory) {
 
 Saved saved_by(const Policy& policy, std::int64_t steps, const std::string& place, bool undoes = true) {
   Trajectory trajectory(policy, steps, place);
-  trajectory.trainer->parts().transaction.undo_failed_steps(undoes);
+  trajectory.trainer->step().transaction().undo_failed_steps(undoes);
   const auto thrown = thrown_by([&] { trajectory.trainer->train(trajectory.run); });
   CHECK(says(thrown.text, "boom") == !place.empty());
   return saved_by(trajectory.run, trajectory.memory());

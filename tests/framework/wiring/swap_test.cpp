@@ -282,10 +282,10 @@ TEST_CASE("swap: buffers have their dtype again") {
   const TemporaryFolder output;
   Small run(std::string(fp32), output.path().string());
   auto statistics = run.run.model->register_buffer("statistics", torch::full({3}, 1.5));
-  const auto built = vernier::built_model(*run.run.model);
-  vernier::swap(*run.wiring, run.run, built, from_toml({to_masters}));
+  run.wiring->built = vernier::built_model(*run.run.model);
+  vernier::swap(*run.wiring, run.run, from_toml({to_masters}));
   CHECK((statistics.scalar_type() == torch::kBFloat16));
-  vernier::swap(*run.wiring, run.run, built, from_toml({to_fp32}));
+  vernier::swap(*run.wiring, run.run, from_toml({to_fp32}));
   CHECK((statistics.scalar_type() == torch::kFloat32));
   CHECK(statistics.equal(torch::full({3}, 1.5)));
 }
@@ -317,7 +317,7 @@ TEST_CASE("swap: the listeners of the plugin before are called no more, those of
 
 TEST_CASE("swap: steps are copied for a plugin that wants reruns only as long as the run has it") {
   Stopped run{"[accumulation]\nuse = 'fit'\n"};
-  const auto& transaction = run.trainer->parts().transaction;
+  const auto& transaction = run.trainer->step().transaction();
   CHECK(transaction.is_rerun_wanted());
   run.swap("accumulation = {use = 'fixed', micro_batches = 1}");
   CHECK_FALSE(transaction.is_rerun_wanted());

@@ -175,6 +175,20 @@ std::vector<std::size_t> holders(const Run& run, const std::vector<torch::Tensor
   return all;
 }
 
+// Why forward and backward cannot be recorded as a graph, which would call no plugin; "" if they can.
+std::string why_not_captured(const Wiring& wiring) {
+  if (wiring.distributed->ranks() > 1) return "several ranks train together";
+  if (wiring.optimizer->steps_in_backward()) return wiring.optimizer->id() + " updates in backward";
+  std::string who;
+  for (const auto* plugin : wiring.plugins()) {
+    const bool is_called = plugin == wiring.task.get() || plugin == wiring.precision.get() ||
+                           wiring.bus.listens(*plugin, Event::BatchReady) ||
+                           wiring.bus.listens(*plugin, Event::LossReady);
+    if (is_called && !plugin->allows_capture()) who += (who.empty() ? "" : ", ") + plugin->id();
+  }
+  return who.empty() ? "" : "these plugins do not allow it: " + who;
+}
+
 std::string shape_of(const Run& run) {
   const auto& batch = run.micro_batch;
   auto text = c10::str(batch.samples, has_gradients(run) ? " adds" : "");
@@ -260,11 +274,12 @@ struct CapturedPasses::Pass {
   std::vector<c10::Storage> read;        // must outlive the graphs
 };
 
-void CapturedPasses::begin(MakeDeviceGraph make, const std::string& trouble) {
+void CapturedPasses::begin() {
   shapes_.clear();
-  make_ = std::move(make);
+  make_ = graphs_;
   is_named_ = false;
-  if (make_ && !trouble.empty()) give_up(trouble);
+  if (!make_) return;
+  if (const auto trouble = why_not_captured(wiring_); !trouble.empty()) give_up(trouble);
 }
 
 void CapturedPasses::give_up(const std::string& trouble) {

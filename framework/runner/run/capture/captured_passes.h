@@ -9,8 +9,10 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <utility>
 
 #include "device_graph.h"
+#include "wiring/wiring.h"
 
 namespace vernier {
 
@@ -19,9 +21,11 @@ namespace vernier {
 // bit and with other random numbers than the recorded ones; only then the graphs are used. Main thread only.
 class CapturedPasses {
  public:
-  // Forgets all passes. make: null where nothing is to be recorded. trouble: why this run's passes cannot be recorded,
-  // which is logged once; "" if they can.
-  void begin(MakeDeviceGraph make, const std::string& trouble);
+  explicit CapturedPasses(const Wiring& wiring) : wiring_(wiring) {}
+  void record_with(MakeDeviceGraph make) { graphs_ = std::move(make); }  // null: nothing is to be recorded
+  // Called before the first step, and when plugins have changed. Forgets all passes. Logs once why the plugins do not
+  // allow recordings, if they do not.
+  void begin();
   // Frees the memory of all passes. A shape is recorded again when its third micro-batch has come.
   void forget() { shapes_.clear(); }
 
@@ -44,7 +48,8 @@ class CapturedPasses {
   static torch::Tensor replayed(const TrainerRun& run, const std::shared_ptr<Pass>& pass);
   void give_up(const std::string& trouble);
 
-  MakeDeviceGraph make_;
+  const Wiring& wiring_;
+  MakeDeviceGraph graphs_, make_;  // that there are; that are used
   std::map<std::string, Shape> shapes_;
   std::string trouble_;    // that was logged last
   bool is_named_ = false;  // the log has said that graphs are used

@@ -16,18 +16,22 @@ struct MetricValues {
   std::optional<double> last, best;
 };
 
-struct Outcome {
+// The metrics of a run's validations.
+struct ValidationOutcome {
+  std::optional<double> validation_loss, best_validation_loss;  // last and lowest
+  std::map<std::string, MetricValues> measured;                 // the others
+};
+
+struct Outcome : ValidationOutcome {
   double seconds = 0;      // of the steps, without validation and checkpoints
   std::int64_t steps = 0;  // of this process, like seconds, samples and tokens; a resumed run has more
   std::int64_t samples = 0, tokens = 0;
   std::map<std::string, double> times;  // seconds of this process: StepClock::totals()
   std::int64_t micro_batches = 0;
-  std::int64_t updates = 0;                                     // applied in the whole run, the last step's included
-  std::optional<double> loss, best_loss;                        // of the last step; the lowest of any
-  std::optional<double> validation_loss, best_validation_loss;  // last and lowest
-  std::map<std::string, MetricValues> measured;                 // the other metrics of the validations
-  int signal = 0;                                               // that ended the run early, or stopped_by_program, or 0
-  bool is_out_of_time = false;                                  // the time limit ended the run early
+  std::int64_t updates = 0;                    // applied in the whole run, the last step's included
+  std::optional<double> loss, best_loss;       // of the last step; the lowest of any
+  int signal = 0;                              // that ended the run early, or stopped_by_program, or 0
+  bool is_out_of_time = false;                 // the time limit ended the run early
   std::string finished;                        // who ended the run before its last planned step, and why; "": nobody
   std::optional<std::string> error;            // that ended it
   std::string diverged;                        // without an error: what is not finite at the end; "" if nothing is

@@ -1,13 +1,12 @@
 #include "shards.h"
 
+#include <torch/csrc/jit/serialization/pickle.h>
 #include <torch/types.h>
 #include <vernier/roles.h>
 
 #include <cstring>
 #include <set>
 #include <string>
-
-#include "run/process/ranks.h"
 
 namespace vernier {
 
@@ -41,6 +40,23 @@ bool has_same(const State& state, const std::string& name, const torch::Tensor& 
 }
 
 }  // namespace
+
+std::string to_bytes(const State& state) {
+  c10::Dict<std::string, torch::Tensor> entries;
+  for (const auto& [name, tensor] : state.tensors) {
+    if (tensor.defined()) entries.insert(name, tensor.detach().to(torch::kCPU).contiguous());
+  }
+  const auto bytes = torch::jit::pickle_save(entries);
+  return {bytes.begin(), bytes.end()};
+}
+
+State from_bytes(const std::string& bytes) {
+  State state;
+  for (const auto& entry : torch::jit::pickle_load({bytes.begin(), bytes.end()}).toGenericDict()) {
+    state.tensors[entry.key().toStringRef()] = entry.value().toTensor();
+  }
+  return state;
+}
 
 // Entries of a parameter that another rank owns are nowhere in a rank's snapshot.
 State shard_of(const State& snapshot, Distributed& distributed) {

@@ -1,8 +1,10 @@
-// The parts of a snapshot that each of several ranks has.
+// The parts of a snapshot that each of several ranks has, and a State as ranks send it.
 #pragma once
 
 #include <vernier/distributed.h>
 #include <vernier/state.h>
+
+#include <string>
 
 namespace vernier {
 
@@ -14,5 +16,9 @@ void take_own_state(State& snapshot, const Distributed& distributed);
 // Returns this rank's part of a sharded checkpoint: rank 0 everything it has, others the entries that no lower rank
 // has.
 State shard_of(const State& snapshot, Distributed& distributed);
+
+// A State in bytes, for Distributed::gather; its tensors are copied to the CPU.
+std::string to_bytes(const State& state);
+State from_bytes(const std::string& bytes);
 
 }  // namespace vernier

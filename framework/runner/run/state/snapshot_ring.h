@@ -7,6 +7,7 @@
 
 #include <cstdint>
 #include <deque>
+#include <optional>
 #include <set>
 
 namespace vernier {
@@ -27,7 +28,11 @@ class SnapshotRing {
   void drop(std::int64_t last, std::int64_t count);
   bool is_dropped(std::int64_t batch) const { return dropped_.contains(batch); }
 
-  State save() const;
+  // The run went back to here from this step; until the next step has reported it.
+  void note_rewind(std::optional<std::int64_t> from) { rewound_from_ = from; }
+  std::optional<std::int64_t> rewound_from() const { return rewound_from_; }
+
+  State save() const;  // snapshots and dropped batches
   void load(const State& state);
 
  private:
@@ -39,6 +44,7 @@ class SnapshotRing {
   std::size_t number_ = 0;
   std::deque<Kept> kept_;  // the oldest first
   std::set<std::int64_t> dropped_;
+  std::optional<std::int64_t> rewound_from_;
 };
 
 }  // namespace vernier

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "device.h"
+#include "run/process/device.h"
 
 namespace vernier {
 
@@ -31,9 +31,10 @@ class UpdateLog {
   std::optional<KnownUpdate> last();
   // Counts last() after the last step of a run.
   void conclude(TrainerRun& run);
+  const torch::Tensor& best_loss() const { return best_loss_; }  // the lowest of any step
 
-  void save(State& state);  // what last() gives
-  void load(const State& state);
+  void save(State& state);  // what last() and best_loss() give
+  void load(const State& state, c10::Device device);
 
  private:
   static void count_one(TrainerRun& run, std::int64_t step, const KnownUpdate& update);
@@ -48,6 +49,7 @@ class UpdateLog {
   torch::Tensor scale_;                  // of this step, if it is on a device
   bool has_sent_scale_ = false;
   std::optional<KnownUpdate> last_;
+  torch::Tensor best_loss_;
 };
 
 }  // namespace vernier

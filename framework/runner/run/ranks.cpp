@@ -2,7 +2,6 @@
 
 #include <ATen/Context.h>
 #include <ATen/core/PhiloxRNGEngine.h>
-#include <torch/csrc/jit/serialization/pickle.h>
 #include <torch/nn/module.h>
 #include <torch/types.h>
 #include <vernier/checksum.h>
@@ -12,6 +11,7 @@
 #include <cmath>
 #include <numeric>
 
+#include "run/state/shards.h"
 #include "common/text/numbers.h"
 
 namespace vernier {
@@ -77,23 +77,6 @@ std::string value_in(const State& facts, const std::string& key) {
 
 }  // namespace
 
-std::string to_bytes(const State& state) {
-  c10::Dict<std::string, torch::Tensor> entries;
-  for (const auto& [name, tensor] : state.tensors) {
-    if (tensor.defined()) entries.insert(name, tensor.detach().to(torch::kCPU).contiguous());
-  }
-  const auto bytes = torch::jit::pickle_save(entries);
-  return {bytes.begin(), bytes.end()};
-}
-
-State from_bytes(const std::string& bytes) {
-  State state;
-  for (const auto& entry : torch::jit::pickle_load({bytes.begin(), bytes.end()}).toGenericDict()) {
-    state.tensors[entry.key().toStringRef()] = entry.value().toTensor();
-  }
-  return state;
-}
-
 void Ranks::refuse_differences(const Facts& facts) const {
   if (!are_several()) return;
   State own;
@@ -122,45 +105,6 @@ void Ranks::share_model(TrainerRun& run) {
   for (const auto& buffer : run.model->buffers()) buffers_.push_back({buffer, buffer._version(), false});
 }
 
-// The largest first, each to the rank that has the fewest elements so far.
-void Ranks::choose_owners(TrainerRun& run) {
-  if (!are_several() || !distributed_->shards_optimizer()) return;
-  const auto& parameters = run.parameters;
-  std::vector<std::size_t> order(parameters.size());
-  std::iota(order.begin(), order.end(), std::size_t{0});
-  std::ranges::stable_sort(order,
-                           [&](auto a, auto b) { return parameters[a].model.numel() > parameters[b].model.numel(); });
-  std::vector<std::int64_t> elements(static_cast<std::size_t>(ranks()), 0);
-  owners_.assign(parameters.size(), 0);
-  for (const auto i : order) {
-    const auto least = std::ranges::min_element(elements);
-    *least += parameters[i].model.numel();
-    owners_[i] = least - elements.begin();
-    run.parameters[i].owned = owners_[i] == rank();
-  }
-}
-
-void Ranks::refuse_masters_of_others(const Run& run) const {
-  for (const auto& parameter : run.parameters) {
-    if (parameter.owned || parameter.master.is_same(parameter.model) || parameter.master.storage().nbytes() == 0) {
-      continue;
-    }
-    refuse("the precision keeps a master of " + parameter.name +
-           ", which another rank owns; its prepare must heed Parameter::owned, or train with distributed/ddp");
-  }
-}
-
-void Ranks::share_weights(TrainerRun& run, Weights which) {
-  if (!are_sharded()) return;
-  std::vector<std::vector<torch::Tensor>> of_ranks(static_cast<std::size_t>(ranks()));
-  for (std::size_t i = 0; i < owners_.size(); ++i) {
-    const auto& parameter = run.parameters[i];
-    if (which == Weights::trained && parameter.frozen) continue;
-    of_ranks[static_cast<std::size_t>(owners_[i])].push_back(parameter.model);
-  }
-  distributed_->broadcast(of_ranks);
-}
-
 bool Ranks::any(bool here) {
   const auto number = numbers_of(1).fill_(here ? 1 : 0);
   distributed_->sum(number)();
@@ -169,7 +113,7 @@ bool Ranks::any(bool here) {
 
 Batch Ranks::share_of(Batch batch) const {
   if (!are_several() || batch.is_share) return batch;
-  return batch.share(rank(), ranks());
+  return batch.share(distributed_->rank(), ranks());
 }
 
 void Ranks::weigh(const Run& run, const Batch& share) {
@@ -183,6 +127,7 @@ void Ranks::weigh(const Run& run, const Batch& share) {
 
 void Ranks::agree(const Run& run, const std::string& doing, Compared compared) {
   if (!are_several()) return;
+  const auto as = calls_.as(distributed_.get());
   const auto whole_before = whole_;
   send(run, doing, compared, {});
   whole();
@@ -210,7 +155,7 @@ void Ranks::send(const Run& run, const std::string& doing, Compared compared, co
   numbers[0] = share.samples;
   numbers[1] = share.weight.value_or(0);
   numbers[2] = static_cast<double>(share.tokens);
-  numbers[3 + rank()] = digest_of(message_);
+  numbers[3 + distributed_->rank()] = digest_of(message_);
   wait_for_weights_ = distributed_->sum(weights_);
 }
 
@@ -244,6 +189,7 @@ void Ranks::refuse_apart(const double* digests) const {
 
 const WholeBatch& Ranks::whole() {
   if (!wait_for_weights_) return whole_;
+  const auto as = calls_.as(distributed_.get());
   std::exchange(wait_for_weights_, nullptr)();
   const auto* numbers = weights_.const_data_ptr<double>();
   whole_.samples = numbers[0];
@@ -253,22 +199,18 @@ const WholeBatch& Ranks::whole() {
   return whole_;
 }
 
-// A buffer counts as changed from the first step on in which any rank wrote it.
-void Ranks::find_changed_buffers() {
-  for (auto& buffer : buffers_) {
-    buffer.has_changed = buffer.has_changed || buffer.tensor._version() != buffer.version;
-  }
-}
-
 void Ranks::all_reduce(TrainerRun& run, const Own& here) {
   if (!are_several()) return;
+  const auto as = calls_.as(distributed_.get());
   whole();
-  find_changed_buffers();
+  for (auto& buffer : buffers_) {  // one counts as changed from the first step on in which any rank wrote it
+    buffer.has_changed = buffer.has_changed || buffer.tensor._version() != buffer.version;
+  }
   const auto parameters = std::ssize(run.parameters), buffers = std::ssize(buffers_);
   const auto after_slots = slots * ranks();
   const auto sums = numbers_of(after_slots + 1 + parameters + buffers);
   auto* numbers = sums.mutable_data_ptr<double>();
-  auto* own = numbers + slots * rank();
+  auto* own = numbers + slots * distributed_->rank();
   own[stop_slot] = here.stop;
   own[time_slot] = here.is_out_of_time ? 1 : 0;
   own[seconds_slot] = here.seconds;
@@ -307,7 +249,8 @@ void Ranks::all_reduce(TrainerRun& run, const Own& here) {
   for (auto& buffer : buffers_) buffer.version = buffer.tensor._version();
 }
 
-void Ranks::name_slow_ranks(TrainerRun& run) {
+void Ranks::end_step(TrainerRun& run) {
+  last_factor_ = run.learning_rate_factor;
   if (!are_several() || (run.step + 1) % steps_until_named != 0 || seconds_.empty()) return;
   auto sorted = seconds_;
   std::ranges::sort(sorted);
@@ -322,6 +265,46 @@ void Ranks::name_slow_ranks(TrainerRun& run) {
   }
   slowest_ = is_slow ? who : -1;
   std::ranges::fill(seconds_, 0);
+}
+
+// The largest first, each to the rank that has the fewest elements so far.
+void Owners::choose(TrainerRun& run) {
+  if (distributed_->ranks() == 1 || !distributed_->shards_optimizer()) return;
+  const auto& parameters = run.parameters;
+  std::vector<std::size_t> order(parameters.size());
+  std::iota(order.begin(), order.end(), std::size_t{0});
+  std::ranges::stable_sort(order,
+                           [&](auto a, auto b) { return parameters[a].model.numel() > parameters[b].model.numel(); });
+  std::vector<std::int64_t> elements(static_cast<std::size_t>(distributed_->ranks()), 0);
+  owners_.assign(parameters.size(), 0);
+  for (const auto i : order) {
+    const auto least = std::ranges::min_element(elements);
+    *least += parameters[i].model.numel();
+    owners_[i] = least - elements.begin();
+    run.parameters[i].owned = owners_[i] == distributed_->rank();
+  }
+}
+
+void Owners::refuse_masters_of_others(const Run& run) const {
+  for (const auto& parameter : run.parameters) {
+    if (parameter.owned || parameter.master.is_same(parameter.model) || parameter.master.storage().nbytes() == 0) {
+      continue;
+    }
+    refuse("the precision keeps a master of " + parameter.name +
+           ", which another rank owns; its prepare must heed Parameter::owned, or train with distributed/ddp");
+  }
+}
+
+void Owners::share_weights(TrainerRun& run, Weights which) {
+  if (!are_sharded()) return;
+  const auto as = calls_.as(distributed_.get());
+  std::vector<std::vector<torch::Tensor>> of_ranks(static_cast<std::size_t>(distributed_->ranks()));
+  for (std::size_t i = 0; i < owners_.size(); ++i) {
+    const auto& parameter = run.parameters[i];
+    if (which == Weights::trained && parameter.frozen) continue;
+    of_ranks[static_cast<std::size_t>(owners_[i])].push_back(parameter.model);
+  }
+  distributed_->broadcast(of_ranks);
 }
 
 OwnGradients::OwnGradients(TrainerRun& run) {

@@ -1,4 +1,5 @@
-// The common work of the ranks of a run in its steps. With one rank there is nothing to do.
+// The common work of the ranks of a run in its steps, through the role distributed. With one rank there is nothing to
+// do.
 #pragma once
 
 #include <ATen/core/Generator.h>
@@ -16,6 +17,8 @@
 #include <utility>
 #include <vector>
 
+#include "calls.h"
+
 namespace vernier {
 
 using Facts = std::map<std::string, std::string>;
@@ -27,25 +30,17 @@ struct WholeBatch {
   std::int64_t tokens = 0;
 };
 
-// Main thread only. All ranks call the same functions in the same order.
+// Main thread only. All ranks call the same functions in the same order. A function that waits for other ranks notes
+// that the role distributed is called, because an error there means that a rank is lost.
 class Ranks {
  public:
-  explicit Ranks(const std::unique_ptr<Distributed>& distributed) : distributed_(distributed) {}
+  Ranks(const std::unique_ptr<Distributed>& distributed, Calls& calls) : distributed_(distributed), calls_(calls) {}
   bool are_several() const { return distributed_->ranks() > 1; }
 
   // Throws Error::Kind::configuration on every rank if a fact differs; the text names it and both values.
   void refuse_differences(const Facts& facts) const;
   // Copies rank 0's parameters and buffers to the other ranks.
   void share_model(TrainerRun& run);
-
-  // True: each parameter has a rank that owns it, see Parameter::owned. Chosen once, before the precision is prepared.
-  bool are_sharded() const { return !owners_.empty(); }
-  void choose_owners(TrainerRun& run);
-  // Throws Error if a precision keeps masters of parameters that other ranks own.
-  void refuse_masters_of_others(const Run& run) const;
-  // Copies the owners' values of `model` to the other ranks. trained: those that are not frozen.
-  enum class Weights { trained, all };
-  void share_weights(TrainerRun& run, Weights which);
   bool any(bool here);  // returns whether it is so on any rank
 
   // The rank's share of a batch, unless the task has loaded only that.
@@ -79,19 +74,16 @@ class Ranks {
   const std::atomic<int>& stop() const { return stop_; }
   bool is_out_of_time() const { return is_out_of_time_; }
   // Adds a notice where a rank has computed longer than the others for the last hundred steps.
-  void name_slow_ranks(TrainerRun& run);
-  void end_step(const Run& run) { last_factor_ = run.learning_rate_factor; }
+  void end_step(TrainerRun& run);
 
  private:
   using Message = std::vector<std::pair<std::string, std::string>>;  // what must be alike, in the order of importance
   void send(const Run& run, const std::string& doing, Compared compared, const WholeBatch& share);
   void refuse_apart(const double* digests) const;
-  void find_changed_buffers();
-  std::int64_t rank() const { return distributed_->rank(); }
   std::int64_t ranks() const { return distributed_->ranks(); }
 
   const std::unique_ptr<Distributed>& distributed_;
-  std::vector<std::int64_t> owners_;  // ranks, in the order of run.parameters; empty: nothing is sharded
+  Calls& calls_;
   bool is_weighed_ = false, is_reduced_ = true;
   double last_factor_ = 1;
   Facts alike_;  // empty before the ranks have the same model
@@ -111,6 +103,24 @@ class Ranks {
   std::vector<Buffer> buffers_;
   std::vector<double> seconds_;  // of each rank, since the last notice was due
   std::int64_t slowest_ = -1;    // that was named last
+};
+
+// The rank that updates each parameter, see Parameter::owned, where the role distributed shards the optimizer.
+class Owners {
+ public:
+  Owners(const std::unique_ptr<Distributed>& distributed, Calls& calls) : distributed_(distributed), calls_(calls) {}
+  bool are_sharded() const { return !owners_.empty(); }  // true: each parameter has an owner
+  void choose(TrainerRun& run);                          // once, before the precision is prepared
+  // Throws Error if a precision keeps masters of parameters that other ranks own.
+  void refuse_masters_of_others(const Run& run) const;
+  // Copies the owners' values of `model` to the other ranks. trained: those that are not frozen.
+  enum class Weights { trained, all };
+  void share_weights(TrainerRun& run, Weights which);
+
+ private:
+  const std::unique_ptr<Distributed>& distributed_;
+  Calls& calls_;
+  std::vector<std::int64_t> owners_;  // ranks, in the order of run.parameters; empty: nothing is sharded
 };
 
 // While it lives, parameters of other ranks have no gradient, so the optimizer leaves them alone.
@@ -137,9 +147,5 @@ class RandomOfRank {
  private:
   std::vector<std::pair<at::Generator, torch::Tensor>> common_;
 };
-
-// A State in bytes, for Distributed::gather; its tensors are copied to the CPU.
-std::string to_bytes(const State& state);
-State from_bytes(const std::string& bytes);
 
 }  // namespace vernier

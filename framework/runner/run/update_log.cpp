@@ -1,12 +1,26 @@
 #include "update_log.h"
 
 #include <ATen/ATen.h>
+#include <torch/types.h>
 #include <vernier/error.h>
 
 #include <cmath>
 #include <utility>
 
 namespace vernier {
+
+namespace {
+
+// As torch::fmin, but on a CPU without LibTorch's dispatcher: the lesser number, or the one that is a number.
+torch::Tensor lesser_of(const torch::Tensor& best, const torch::Tensor& loss) {
+  if (!best.defined()) return loss;
+  const auto is_on_host = [](const torch::Tensor& x) { return x.is_cpu() && x.scalar_type() == torch::kFloat32; };
+  if (!is_on_host(best) || !is_on_host(loss)) return torch::fmin(best, loss);
+  const float before = *best.const_data_ptr<float>(), now = *loss.const_data_ptr<float>();
+  return now < before || std::isnan(before) ? loss : best;
+}
+
+}  // namespace
 
 void UpdateLog::look(const Run& run) {
   not_finite_.clear();
@@ -50,6 +64,7 @@ void UpdateLog::count_scale(TrainerRun& run) {
 }
 
 void UpdateLog::count(TrainerRun& run, bool is_mixed) {
+  best_loss_ = lesser_of(best_loss_, run.loss);
   run.amp.add({.is_amp = is_mixed});
   count_scale(run);
   run.last_update = UpdateResult::none;
@@ -115,13 +130,15 @@ std::optional<KnownUpdate> UpdateLog::last() {
 }
 
 void UpdateLog::save(State& state) {
+  if (best_loss_.defined()) state.put("best_loss", best_loss_);
   if (!last()) return;
   state.put("last_update", static_cast<std::int64_t>(last_->result));
   state.put("not_finite", last_->gradients);
   if (last_->scale) state.put("last_scale", *last_->scale);
 }
 
-void UpdateLog::load(const State& state) {
+void UpdateLog::load(const State& state, c10::Device device) {
+  best_loss_ = state.has("best_loss") ? state.tensor("best_loss").to(device) : torch::Tensor();
   sent_ = {};
   last_.reset();
   if (!state.has("last_update")) return;

@@ -1,0 +1,151 @@
+#include "checked_roles.h"
+
+#include <vernier/error.h>
+
+#include <algorithm>
+#include <cmath>
+#include <string>
+
+#include "core/step_results.h"
+
+namespace vernier {
+
+namespace {
+
+// Throws Error if a strategy loses samples: it would train on something else than the user's batch, without a word.
+void refuse_half_a_batch(const std::vector<Batch>& micro_batches, const Batch& batch) {
+  std::int64_t samples = 0;
+  for (const auto& micro_batch : micro_batches) samples += micro_batch.samples;
+  if (samples == batch.samples && (samples == 0 || !micro_batches.empty())) return;
+  throw Error(c10::str("it split a batch of ", batch.samples, " samples into ", samples));
+}
+
+void refuse_wrong_weight(const Batch& micro_batch) {
+  const auto& weight = micro_batch.weight;
+  if (!weight || (std::isfinite(*weight) && *weight >= 0)) return;
+  throw Error(c10::str("the weight of a micro-batch is ", *weight, ", and must be at least 0"), Error::Kind::plugin);
+}
+
+std::int64_t at_least_one(const char* name, std::int64_t answer) {
+  if (answer >= 1) return answer;
+  throw Error(c10::str("its ", name, " is ", answer, ", and must be at least 1"), Error::Kind::plugin);
+}
+
+}  // namespace
+
+Batch CheckedTask::next() const {
+  auto batch = (*this)->next();
+  refuse_other_samples(batch);
+  return batch;
+}
+
+std::int64_t CheckedTask::batches_per_epoch() const {
+  return at_least_one("batches_per_epoch", (*this)->batches_per_epoch());
+}
+
+void CheckedTask::weigh(std::vector<Batch>& micro_batches) const {
+  for (auto& micro_batch : micro_batches) {
+    if (micro_batch.weight) continue;
+    micro_batch.weight = (*this)->weight_of(micro_batch);
+    refuse_wrong_weight(micro_batch);
+  }
+}
+
+torch::Tensor CheckedTask::loss(const TrainerRun& run) const {
+  const StepNumbers before(run);
+  auto loss = (*this)->loss(run.micro_batch);
+  refuse_wrong_loss(loss, run.device, LossFrom::task);
+  before.refuse_wrong(Event::BatchReady, run);
+  return loss;
+}
+
+void CheckedTask::backward(const torch::Tensor& loss) const {
+  note();
+  loss.backward();
+}
+
+torch::Tensor CheckedPrecision::forward(const std::function<torch::Tensor()>& body) const {
+  return (*this)->forward([&] {
+    auto loss = body();
+    note();
+    return loss;
+  });
+}
+
+torch::Tensor CheckedPrecision::forward(const TrainerRun& run, const std::function<torch::Tensor()>& body) const {
+  const StepNumbers before(run);
+  torch::Tensor given;
+  auto loss = forward([&] { return given = body(); });
+  if (!loss.is_same(given)) refuse_wrong_loss(loss, run.device, LossFrom::precision);
+  before.refuse_wrong(Event::BatchReady, run);
+  return loss;
+}
+
+torch::Tensor CheckedScaler::scale(const torch::Tensor& loss, c10::Device device) const {
+  auto scaled = (*this)->scale(loss);
+  refuse_wrong_loss(scaled, device, LossFrom::scaler);
+  return scaled;
+}
+
+void CheckedScaler::unscale(TrainerRun& run) const {
+  (*this)->unscale(run);
+  refuse_wrong_scale(run);
+}
+
+std::vector<Batch> CheckedAccumulation::split(const TrainerRun& run) const {
+  if (run.batch.samples == 0) return {};
+  const StepNumbers before(run);
+  auto micro_batches = (*this)->split(run.batch);
+  before.refuse_wrong(Event::StepBegin, run);
+  refuse_half_a_batch(micro_batches, run.batch);
+  for (const auto& micro_batch : micro_batches) refuse_wrong_weight(micro_batch);
+  return micro_batches;
+}
+
+std::int64_t CheckedAccumulation::batches_per_update(std::int64_t step, std::int64_t epoch,
+                                                     std::int64_t samples) const {
+  return at_least_one("batches_per_update", (*this)->batches_per_update(step, epoch, samples));
+}
+
+void CheckedAccumulation::check_weight(const WholeBatch& whole) const {
+  if (!whole.weight || *whole.weight > 0) return;
+  note();
+  throw Error("nothing in the batch has a weight: its samples are all padding");
+}
+
+void CheckedOptimizer::step(TrainerRun& run) const {
+  const OwnGradients own(run);
+  const StepNumbers before(run);
+  (*this)->step(run);
+  before.refuse_wrong(Event::GradientsReady, run);
+  run.moment = RunFacts::Moment::other;
+}
+
+// A loss may have a graph of weights that are not the model's, which nothing trains.
+void Roles::check_backward(const TrainerRun& run) {
+  const auto has_gradient = [](const Parameter& parameter) { return parameter.model.grad().defined(); };
+  const bool is_empty = std::ranges::none_of(run.parameters, has_gradient) && run.batch.samples > 0;
+  if (is_empty && !wiring.optimizer->steps_in_backward()) {
+    calls.note(wiring.task.get());
+    throw Error("its loss has no gradient: it does not depend on run.model's parameters");
+  }
+  check_gradients(run, Event::BackwardDone);
+}
+
+void Roles::check_gradients(const TrainerRun& run, Event event) {
+  const bool is_of_backward = event == Event::BackwardDone;
+  const auto wrong = wrong_gradient(run.parameters, is_of_backward ? &Parameter::model : &Parameter::master);
+  if (!wrong) return;
+  std::vector<const Plugin*> makers;
+  std::string ids;
+  for (const auto* plugin : wiring.plugins()) {
+    const bool is_role = !is_of_backward && (plugin == wiring.precision.get() || plugin == wiring.scaler.get());
+    if (!wrong->is_dense || !(is_role || wiring.bus.listens(*plugin, event))) continue;
+    makers.push_back(plugin);
+    ids += (ids.empty() ? "" : " or ") + plugin->id();
+  }
+  calls.note(makers.size() == 1 ? makers.front() : makers.empty() ? wiring.task.get() : nullptr);
+  throw Error(wrong->text + (makers.size() > 1 ? "; it was made by " + ids : ""));
+}
+
+}  // namespace vernier
