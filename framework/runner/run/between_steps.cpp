@@ -10,37 +10,33 @@
 
 namespace vernier {
 
-namespace {
-
 // Acts at once for a plugin that looks between two steps.
-class TrainerBetweenSteps final : public BetweenSteps {
+class RequestHandler::Look final : public BetweenSteps {
  public:
-  TrainerBetweenSteps(Roles& roles, RequestHandler& handler, Validation& validation, Saving& saving, TrainerRun& run,
-                      const Plugin* asker)
-      : roles_(roles), handler_(handler), validation_(validation), saving_(saving), run_(run), asker_(asker) {}
+  Look(RequestHandler& handler, TrainerRun& run, const Plugin* asker) : by_(handler), run_(run), asker_(asker) {}
 
   void swap(const Table& roles) override {
-    called([&] { handler_.swap(run_, roles, asker_->id()); });
+    called([&] { by_.swap(run_, roles, asker_->id()); });
   }
   std::optional<double> validate() override {
     std::optional<double> loss;
     called([&] {
-      loss = validation_.loss_now(run_);
-      saving_.outdate();
+      loss = by_.validation_.loss_now(run_);
+      by_.saving_.outdate();
     });
     return loss;
   }
   std::string save() override {
-    called([&] { saving_.save_finite(run_); });
-    return roles_.wiring.checkpoint->id();
+    called([&] { by_.saving_.save_finite(run_); });
+    return by_.roles_.wiring.checkpoint->id();
   }
   void set_every(const std::string& monitor, std::int64_t steps) override {
     bool is_there = false, is_set = false;
     called([&] {
-      for (const auto& each : roles_.wiring.monitors) {
+      for (const auto& each : by_.roles_.wiring.monitors) {
         if (each->id() != "monitor/" + monitor) continue;
         is_there = true;
-        roles_.calls.note(each.get());
+        by_.roles_.calls.note(each.get());
         is_set = each->set_every(steps) || is_set;
       }
     });
@@ -51,19 +47,14 @@ class TrainerBetweenSteps final : public BetweenSteps {
  private:
   // Afterwards the asker's code runs again, even if body throws: the asker may catch that.
   void called(const std::function<void()>& body) const {
-    const auto back = c10::make_scope_exit([this] { roles_.calls.note(asker_); });
+    const auto back = c10::make_scope_exit([this] { by_.roles_.calls.note(asker_); });
     body();
   }
 
-  Roles& roles_;
-  RequestHandler& handler_;
-  Validation& validation_;
-  Saving& saving_;
+  RequestHandler& by_;
   TrainerRun& run_;
   const Plugin* asker_;
 };
-
-}  // namespace
 
 void RequestHandler::swap(TrainerRun& run, const Table& roles, const std::string& asker) {
   roles_.calls.note(nullptr);  // the plugin that was called last may be gone afterwards
@@ -105,8 +96,8 @@ void RequestHandler::let_look(TrainerRun& run) {
     is_waiting = false;
     for (const auto& [asker, look] : looks) {
       roles_.calls.note(asker);
-      TrainerBetweenSteps between(roles_, *this, validation_, saving_, run, asker);
-      is_waiting = look(between) || is_waiting;
+      Look now(*this, run, asker);
+      is_waiting = look(now) || is_waiting;
       agree(run);
       if (!requests_.finished().empty()) saving_.outdate();
       requests_.cancel_failure_if_swapped();

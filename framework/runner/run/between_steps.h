@@ -1,6 +1,10 @@
 // Carries out between two steps what plugins asked for: swaps, failures, looks.
 #pragma once
 
+#include <vernier/between_steps.h>
+
+#include <functional>
+#include <optional>
 #include <string>
 
 #include "ending.h"
@@ -25,12 +29,14 @@ class RequestHandler {
   void swap(TrainerRun& run, const Table& roles, const std::string& asker = "");
   void agree(const Run& run);  // throws Error on all ranks if they have asked for different things
   void swap_if_asked(TrainerRun& run);
-  void fail_if_asked();  // throws in the asker's name
+  void fail_if_asked();            // throws in the asker's name
+  void let_look(TrainerRun& run);  // Control::between_steps: each asker in turn, until none asks to be called again
   // The plugin that ended the run before its last planned step, and why; "" if none did.
   const std::string& finished() const { return requests_.finished(); }
-  void let_look(TrainerRun& run);  // Control::between_steps: each asker in turn, until none asks to be called again
 
  private:
+  class Look;
+
   Roles& roles_;
   Step& step_;
   Validation& validation_;

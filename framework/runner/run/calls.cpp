@@ -14,10 +14,14 @@ std::string Calls::moment(const Run& run) const {
                         : "";
 }
 
+const Plugin* Calls::running() const {
+  return listening_now() != nullptr ? listening_now() : called_;
+}
+
 void Calls::attributed(const Run& run, const std::function<void()>& body) {
   const CallsWatched watched(called_, run, step_);
   Warnings warnings(warnings_, [&] {
-    const auto* plugin = listening_now() != nullptr ? listening_now() : called_;
+    const auto* plugin = running();
     return (plugin != nullptr ? plugin->id() : "trainer") + moment(run);
   });
   const c10::WarningUtils::WarningHandlerGuard guard(&warnings);

@@ -38,6 +38,7 @@ class Calls {
   Calls& operator=(const Calls&) = delete;
 
   const Plugin* called() const { return called_; }  // null: the trainer itself
+  const Plugin* running() const;                    // the same, or the plugin whose listener runs now
   bool is_in_step() const { return step_ > 0; }
   void note(const Plugin* plugin) { called_ = plugin; }  // it is called from now on
 

@@ -4,7 +4,6 @@
 #include <torch/types.h>
 #include <vernier/error.h>
 
-#include "core/plugin_calls.h"
 #include "run/state/shards.h"
 #include "wiring/swap.h"
 
@@ -20,10 +19,6 @@ std::string id_of(const Plugin* plugin) {
 }
 
 }  // namespace
-
-const Plugin* TrainerControl::caller() const {
-  return listening_now() != nullptr ? listening_now() : roles_.calls.called();
-}
 
 void TrainerControl::require_thread(const char* function) const {
   if (std::this_thread::get_id() == thread_) return;
@@ -47,8 +42,9 @@ void TrainerControl::note(const char* request, const Plugin* asker, const std::s
 }
 
 void TrainerControl::swap(const Table& roles) {
-  note("swap", caller());
-  requests_.swap(roles, caller() != nullptr ? caller()->id() : "");
+  const auto* asker = roles_.calls.running();
+  note("swap", asker);
+  requests_.swap(roles, asker != nullptr ? asker->id() : "");
 }
 
 void TrainerControl::try_swap(const Table& roles) {
@@ -94,7 +90,7 @@ std::vector<State> TrainerControl::gather(const State& of_this_rank) {
         "StepBegin or from GradientsReady on",
         Error::Kind::plugin);
   }
-  roles_.ranks.agree(run_, "gather by " + id_of(caller()));
+  roles_.ranks.agree(run_, "gather by " + id_of(roles_.calls.running()));
   std::vector<State> all;
   for (const auto& bytes : roles_.wiring.distributed->gather(to_bytes(of_this_rank))) all.push_back(from_bytes(bytes));
   return all;

@@ -32,7 +32,6 @@ class TrainerControl final : public Control {
   bool rerun(const std::function<void()>& begin, const std::function<void()>& end) override;
 
  private:
-  const Plugin* caller() const;  // the plugin whose code runs now
   void note(const char* request, const Plugin* asker, const std::string& why = "");
   // Throws Error on another thread than the trainer's.
   void require_thread(const char* function) const;

@@ -30,7 +30,7 @@ class Requests {
   };
   using Look = std::function<bool(BetweenSteps&)>;
 
-  // What this rank has asked for since the ranks agreed last: "finish by callback/x".
+  // The last request of this rank since the ranks agreed: "finish by callback/x".
   void note(std::string request) { noted_ = std::move(request); }
   std::string take_noted() { return std::exchange(noted_, ""); }
 
