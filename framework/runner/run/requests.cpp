@@ -5,36 +5,26 @@
 namespace vernier {
 
 void Requests::swap(const Table& roles, const std::string& asker) {
-  swap_.asker = asker;
-  for (const auto& [role, table] : roles) swap_.roles.insert_or_assign(role, table);
-}
-
-Requests::Rewind Requests::take_rewind() {
-  auto rewind = *std::move(rewind_);
-  rewind_.reset();
-  swap_ = {};
-  failure_.reset();
-  return rewind;
+  pending_.swap.asker = asker;
+  for (const auto& [role, table] : roles) pending_.swap.roles.insert_or_assign(role, table);
 }
 
 void Requests::cancel_failure_if_swapped() {
-  if (wants_swap()) failure_.reset();
+  if (wants_swap()) pending_.failure.reset();
 }
 
 std::optional<Requests::Failure> Requests::take_failure() {
-  if (failure_) finished_.clear();
-  return std::exchange(failure_, std::nullopt);
+  if (pending_.failure) finished_.clear();
+  return std::exchange(pending_.failure, std::nullopt);
 }
 
 void Requests::drop() {
-  swap_ = {};
-  rewind_.reset();
-  failure_.reset();
+  pending_ = {};
   finished_.clear();
 }
 
 void Requests::save(State& state, const Run& run) const {
-  if (wants_swap()) state.put("asked", to_toml(swap_.roles));
+  if (wants_swap()) state.put("asked", to_toml(pending_.swap.roles));
   if (finished_.empty()) return;
   state.put("finished", finished_);
   state.put("finished_of", run.steps);

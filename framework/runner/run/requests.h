@@ -35,12 +35,12 @@ class Requests {
   std::string take_noted() { return std::exchange(noted_, ""); }
 
   void swap(const Table& roles, const std::string& asker);  // adds to what was asked before
-  bool wants_swap() const { return !swap_.roles.empty(); }
-  Swap take_swap() { return std::exchange(swap_, {}); }
-  void rewind(Rewind rewind) { rewind_ = std::move(rewind); }
-  bool wants_rewind() const { return rewind_.has_value(); }
-  Rewind take_rewind();  // drops all other requests, but to finish
-  void fail(Failure failure) { failure_ = std::move(failure); }
+  bool wants_swap() const { return !pending_.swap.roles.empty(); }
+  Swap take_swap() { return std::exchange(pending_.swap, {}); }
+  void rewind(Rewind rewind) { pending_.rewind = std::move(rewind); }
+  bool wants_rewind() const { return pending_.rewind.has_value(); }
+  Rewind take_rewind() { return *std::exchange(pending_, {}).rewind; }  // drops all other requests, but to finish
+  void fail(Failure failure) { pending_.failure = std::move(failure); }
   void cancel_failure_if_swapped();
   std::optional<Failure> take_failure();  // a run that fails is not finished
   void look(const Plugin& asker, Look look) { looks_.emplace_back(&asker, std::move(look)); }
@@ -54,10 +54,13 @@ class Requests {
   void load(const State& state, const Run& run);  // a run that was finished goes on if it has more steps now
 
  private:
+  struct Pending {
+    Swap swap;
+    std::optional<Rewind> rewind;
+    std::optional<Failure> failure;
+  };
   std::string noted_, finished_;
-  Swap swap_;
-  std::optional<Rewind> rewind_;
-  std::optional<Failure> failure_;
+  Pending pending_;
   std::vector<std::pair<const Plugin*, Look>> looks_;
 };
 

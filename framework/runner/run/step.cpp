@@ -61,6 +61,17 @@ void clear_results(TrainerRun& run) {
   run.norms = {};
 }
 
+// Returns the roles whose plugin is new in this step, and writes the notice `policy_changed` for each.
+std::vector<std::string> report_swaps(const Wiring& wiring, TrainerRun& run) {
+  std::vector<std::string> roles;
+  for (const auto& [step, role, from, to] : wiring.swaps) {
+    if (step != run.step) continue;
+    run.notice("policy_changed", {{"role", role}, {"from", from}, {"to", to}}, to + " replaces " + from);
+    roles.push_back(role);
+  }
+  return roles;
+}
+
 // Joins the flags of several passes: one that any of them found counts.
 void join(torch::Tensor& flag, const torch::Tensor& before) {
   if (before.defined()) flag = flag.defined() ? torch::maximum(before, flag) : before;
@@ -119,13 +130,17 @@ void Step::emit(Event event, TrainerRun& run, Part next) {
   if (is_heard || clock_.part() != next) clock_.to(next);
 }
 
+void Step::record_with(MakeDeviceGraph make) {
+  passes_ = make ? std::make_unique<CapturedPasses>(roles_.wiring, std::move(make)) : nullptr;
+}
+
 void Step::note_listeners() {
   const auto& wiring = roles_.wiring;
   for (std::size_t i = 0; i < has_listeners_.size(); ++i) {
     has_listeners_[i] = std::ranges::any_of(
         wiring.plugins(), [&](const Plugin* plugin) { return wiring.bus.listens(*plugin, static_cast<Event>(i)); });
   }
-  passes_.begin();
+  if (passes_) passes_->begin();
   if (!ranks_.are_several()) return;
   Facts alike = {{"keep_savepoints", snapshots_.asked()},
                  {"want_rerun", transaction_.is_rerun_wanted() ? "asked for" : "not asked for"}};
@@ -187,7 +202,7 @@ void Step::compute_micro_batches(TrainerRun& run, Tries tries) {
     run.micro_batch = micro_batch.to(run.device);
     emit(Event::BatchReady, run, Part::forward);
     const auto forward = [&] { return precision_.forward(run, [&] { return task_.loss(run); }); };
-    run.micro_batch_loss = tries == Tries::once ? forward() : passes_.loss(run, forward);
+    run.micro_batch_loss = tries == Tries::smaller && passes_ ? passes_->loss(run, forward) : forward();
     emit(Event::LossReady, run, Part::backward);
     const auto& whole = ranks_.whole();  // waits for other ranks
     add_loss(run, micro_batch, whole);
@@ -221,7 +236,7 @@ void Step::compute_micro_batches_that_fit(TrainerRun& run) {
       calls_.note(culprit);
       throw Error(trouble + remedy);
     }
-    passes_.forget();
+    if (passes_) passes_->forget();
     if (!run.device.is_cpu()) at::accelerator::emptyCache();
   }
 }

@@ -2,7 +2,7 @@
 #pragma once
 
 #include <array>
-#include <atomic>
+#include <memory>
 
 #include "batches.h"
 #include "checked_roles.h"
@@ -20,8 +20,8 @@ class Step {
  public:
   Step(Roles& roles, SnapshotRing& snapshots, const Ending& ending, std::int64_t validate_every)
       : roles_(roles), snapshots_(snapshots), ending_(ending), plan_(roles, batches_, validate_every) {}
-  void note_listeners();                                                            // after prepare, and after a swap
-  void record_with(MakeDeviceGraph make) { passes_.record_with(std::move(make)); }  // see CapturedPasses
+  void note_listeners();                   // after prepare, and after a swap
+  void record_with(MakeDeviceGraph make);  // before prepare; null: forward and backward are never recorded
 
   enum class Until { end, gradients };  // gradients: the step ends when they are computed, and nothing uses them
   void step(TrainerRun& run, Until until = Until::end);
@@ -62,7 +62,7 @@ class Step {
   Batches batches_{roles_, snapshots_, clock_};
   Plan plan_;
   UpdateLog update_log_;
-  CapturedPasses passes_{roles_.wiring};
+  std::unique_ptr<CapturedPasses> passes_;         // null: nothing is recorded
   std::array<bool, event_count> has_listeners_{};  // the clock is not read around the other events
 };
 

@@ -217,16 +217,6 @@ void swap(Wiring& wiring, TrainerRun& run, const Table& roles) {
   }
 }
 
-std::vector<std::string> report_swaps(const Wiring& wiring, TrainerRun& run) {
-  std::vector<std::string> roles;
-  for (const auto& [step, role, from, to] : wiring.swaps) {
-    if (step != run.step) continue;
-    run.notice("policy_changed", {{"role", role}, {"from", from}, {"to", to}}, to + " replaces " + from);
-    roles.push_back(role);
-  }
-  return roles;
-}
-
 std::string text_of_swaps(const Wiring& wiring) {
   if (wiring.swaps.empty()) return "";
   Table tables;

@@ -4,7 +4,6 @@
 #include <vernier/host.h>
 
 #include <string>
-#include <vector>
 
 #include "wiring.h"
 
@@ -20,9 +19,6 @@ void swap(Wiring& wiring, TrainerRun& run, const Table& roles);
 
 // Throws Error if a table is wrong by itself.
 void try_swap(const Wiring& wiring, const Table& roles);
-
-// Returns the roles whose plugin is new in this step, and writes the notice `policy_changed` for each.
-std::vector<std::string> report_swaps(const Wiring& wiring, TrainerRun& run);
 
 // Returns the swaps of a run for a snapshot, as TOML: the tables of the swapped roles, and the history. "" if there are
 // none.

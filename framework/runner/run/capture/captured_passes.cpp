@@ -278,7 +278,6 @@ void CapturedPasses::begin() {
   shapes_.clear();
   make_ = graphs_;
   is_named_ = false;
-  if (!make_) return;
   if (const auto trouble = why_not_captured(wiring_); !trouble.empty()) give_up(trouble);
 }
 

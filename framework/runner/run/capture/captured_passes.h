@@ -21,8 +21,7 @@ namespace vernier {
 // bit and with other random numbers than the recorded ones; only then the graphs are used. Main thread only.
 class CapturedPasses {
  public:
-  explicit CapturedPasses(const Wiring& wiring) : wiring_(wiring) {}
-  void record_with(MakeDeviceGraph make) { graphs_ = std::move(make); }  // null: nothing is to be recorded
+  CapturedPasses(const Wiring& wiring, MakeDeviceGraph make) : wiring_(wiring), graphs_(std::move(make)) {}
   // Called before the first step, and when plugins have changed. Forgets all passes. Logs once why the plugins do not
   // allow recordings, if they do not.
   void begin();
@@ -49,7 +48,8 @@ class CapturedPasses {
   void give_up(const std::string& trouble);
 
   const Wiring& wiring_;
-  MakeDeviceGraph graphs_, make_;  // that there are; that are used
+  MakeDeviceGraph graphs_;  // of the device
+  MakeDeviceGraph make_;    // the same; null: recordings were given up
   std::map<std::string, Shape> shapes_;
   std::string trouble_;    // that was logged last
   bool is_named_ = false;  // the log has said that graphs are used
