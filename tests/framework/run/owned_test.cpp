@@ -11,6 +11,7 @@
 #include "small_run.h"
 #include "thrown.h"
 #include "toy_run.h"
+#include "wiring/swap.h"
 
 namespace owned_test {
 
