@@ -2,13 +2,12 @@
 #include <algorithm>
 #include <cctype>
 #include <iostream>
-#include <numeric>
 #include <regex>
-#include <utility>
 
 #include "common/text/quoting.h"
 #include "common/text/text_table.h"
 #include "common/verb.h"
+#include "core/synonyms.h"
 #include "project.h"
 
 namespace {
@@ -75,30 +74,6 @@ std::string camel_case(const std::string& name) {
     starts = c == '_';
   }
   return text;
-}
-
-// The nearest word, or "" if more than a third of the letters would have to change. The runner has its own in the SDK,
-// which would bring LibTorch into this program.
-std::string nearest(const std::string& word, const std::vector<std::string>& words) {
-  std::string best;
-  std::size_t best_distance = std::min<std::size_t>(word.size(), 30) / 3 + 1;
-  for (const auto& other : words) {
-    std::vector<std::size_t> row(other.size() + 1);  // Levenshtein's distance, a row at a time
-    std::iota(row.begin(), row.end(), 0);
-    for (std::size_t i = 0; i < word.size(); ++i) {
-      std::size_t diagonal = std::exchange(row[0], i + 1);
-      for (std::size_t j = 0; j < other.size(); ++j) {
-        const auto change = diagonal + (word[i] != other[j]);
-        diagonal = row[j + 1];
-        row[j + 1] = std::min({row[j] + 1, row[j + 1] + 1, change});
-      }
-    }
-    if (row.back() < best_distance || (row.back() == best_distance && best.empty())) {
-      best = other;
-      best_distance = row.back();
-    }
-  }
-  return best;
 }
 
 // The text, and the nearest of the words where one is near.

@@ -186,4 +186,30 @@ std::string common_key(const std::string& word) {
   return "";
 }
 
+std::string nearest(const std::string& word, const std::vector<std::string>& words) {
+  constexpr std::size_t longest = 100;  // the comparison takes the product of the lengths
+  if (word.size() > longest) return "";
+  if (auto same = synonym(word, words); !same.empty()) return same;
+  std::string best;
+  std::size_t best_distance = word.size() / 3 + 1;
+  for (const auto& other : words) {
+    // Optimal string alignment: insertions, deletions, substitutions, swaps of neighbours.
+    std::vector<std::vector<std::size_t>> d(word.size() + 1, std::vector<std::size_t>(other.size() + 1));
+    for (std::size_t i = 0; i <= word.size(); ++i) d[i][0] = i;
+    for (std::size_t j = 0; j <= other.size(); ++j) d[0][j] = j;
+    for (std::size_t i = 1; i <= word.size(); ++i) {
+      for (std::size_t j = 1; j <= other.size(); ++j) {
+        d[i][j] = std::min({d[i - 1][j] + 1, d[i][j - 1] + 1, d[i - 1][j - 1] + (word[i - 1] != other[j - 1])});
+        const bool swapped = i > 1 && j > 1 && word[i - 1] == other[j - 2] && word[i - 2] == other[j - 1];
+        if (swapped) d[i][j] = std::min(d[i][j], d[i - 2][j - 2] + 1);
+      }
+    }
+    const auto distance = d[word.size()][other.size()];
+    if (distance > best_distance || (!best.empty() && distance == best_distance)) continue;
+    best = other;
+    best_distance = distance;
+  }
+  return best;
+}
+
 }  // namespace vernier

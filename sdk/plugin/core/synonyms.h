@@ -19,4 +19,7 @@ VERNIER_API std::string common_key(const std::string& word);
 // \"memory\"` does it" for "log_memory_usage". "" for an unknown word.
 VERNIER_API std::string done_by(const std::string& word);
 
+// The function of <vernier/options.h>, for programs without LibTorch.
+VERNIER_API std::string nearest(const std::string& word, const std::vector<std::string>& words);
+
 }  // namespace vernier
