@@ -1,6 +1,5 @@
 // The program `vernier`: its verbs, and those that other programs run.
 #include <ATen/Context.h>
-#include <sys/syscall.h>
 #include <torch/headeronly/version.h>
 #include <unistd.h>
 #include <vernier/error.h>
@@ -24,7 +23,6 @@
 #include "low_memory.h"
 #include "output/log.h"
 #include "program.h"
-#include "run/process/crash.h"
 #include "shorthands.h"
 #include "wiring/plugin_folders.h"
 
@@ -325,15 +323,3 @@ int run(int argc, char** argv) {
 int main(int argc, char** argv) {
   return vernier::run_program([&] { return vernier::run(argc, argv); });
 }
-
-// They replace the functions of the C library, so that a plugin which ends the process by one of them is named. The
-// sanitizers replace them themselves.
-#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
-extern "C" [[gnu::visibility("default")]] void _exit(int status) {
-  vernier::ExitRefused::refuse_at_once();
-  for (;;) (void)::syscall(SYS_exit_group, status);
-}
-extern "C" [[gnu::visibility("default")]] void _Exit(int status) noexcept {
-  ::_exit(status);
-}
-#endif

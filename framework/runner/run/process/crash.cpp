@@ -44,8 +44,6 @@ std::atomic<const CallsWatched::Calls*> watched = nullptr;
 std::atomic<int> log_file = -1;
 std::atomic<bool> is_terminal = false;
 const ExitRefused* exit_refused = nullptr;
-std::atomic<pid_t> named_process = 0;  // called name_crashes(); a child that a plugin forked did not
-std::atomic<bool> is_ending = false;
 std::atomic<const char*> uncaught = "";
 
 // A line of text in memory of its own: in a signal handler nothing can be allocated.
@@ -157,7 +155,6 @@ void name_crashes() {
   stack.ss_size = room.size();
   (void)::sigaltstack(&stack, nullptr);
   is_terminal = ::isatty(STDERR_FILENO) != 0;
-  named_process = ::getpid();
   std::set_terminate(note_uncaught);
   (void)running_plugin();  // the first walk over the stack opens libgcc
   for (auto& each : fatal) {
@@ -188,19 +185,11 @@ void report_interrupt() {
 // Called at exit, before the static objects are destroyed that existed when the last ExitRefused was made. Once all
 // ExitRefused are gone, only the end of a plugin's library can call exit() again.
 void ExitRefused::refuse() {
-  if (exit_refused != nullptr || running_plugin() != nullptr) end("exit()");
-}
-
-void ExitRefused::refuse_at_once() {
-  if (::getpid() == named_process && !is_ending && running_plugin() != nullptr) end("_exit()");
-}
-
-void ExitRefused::end(const char* call) {
-  is_ending = true;
+  if (exit_refused == nullptr && running_plugin() == nullptr) return;
   const auto* refused = std::exchange(exit_refused, nullptr);
   Line line, error;
   add_caller(error);
-  error.add(call).add(" was called");
+  error.add("exit() was called");
   error.add(watched == nullptr ? ", and ends the process; throw vernier::Error instead"
                                : ", and the run is not done; throw vernier::Error, or call run.control->finish()");
   line.add("vernier: ").add(error.text());

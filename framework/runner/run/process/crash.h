@@ -50,13 +50,8 @@ class ExitRefused {
   ExitRefused& operator=(const ExitRefused&) = delete;
   ~ExitRefused();
 
-  // Called by the function of this program that replaces _exit(): ends the run as at exit(), if a plugin calls it in
-  // this process. Returns otherwise, as in a child that a plugin forked.
-  static void refuse_at_once();
-
  private:
   static void refuse();
-  [[noreturn]] static void end(const char* call);
 
   std::function<void(const std::string&)> at_exit_;
   const ExitRefused* before_;
