@@ -2,7 +2,12 @@
 # vernier-<name>, which `vernier <name>` runs. SUMMARY: its line in `vernier --help`; a program without one is run for
 # an option of another verb. RUNNER: it uses the runner, and so LibTorch. FAST_MALLOC: it has the malloc of programs
 # that train. The sources but the first are the library vernier_<name>, for tests.
+#
+# vernier_share_verb(program name text): a verb that vernier-<program> runs too, under the name vernier-<name>.
 add_custom_target(vernier_verbs)
+function(vernier_share_verb program name summary)
+  set_property(GLOBAL APPEND_STRING PROPERTY VERNIER_VERBS "    {\"${name}\", \"${summary}\", \"${program}\"},\n")
+endfunction()
 function(vernier_add_verb name)
   cmake_parse_arguments(arg "RUNNER;FAST_MALLOC" "SUMMARY" "SOURCES;LIBS" ${ARGN})
   set(target vernier-${name})
@@ -34,5 +39,5 @@ function(vernier_add_verb name)
   set_target_properties(${target} PROPERTIES INSTALL_RPATH "${program_rpath}")
   add_dependencies(vernier_verbs ${target})
   install(TARGETS ${target} RUNTIME DESTINATION bin)
-  set_property(GLOBAL APPEND_STRING PROPERTY VERNIER_VERBS "    {\"${name}\", \"${arg_SUMMARY}\"},\n")
+  vernier_share_verb(${name} ${name} "${arg_SUMMARY}")
 endfunction()

@@ -1,4 +1,4 @@
-// The main of `vernier`, and of the tools that use the runner.
+// The main of `vernier-train`, and of the tools that use the runner.
 #pragma once
 
 #include <functional>

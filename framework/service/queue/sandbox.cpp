@@ -146,10 +146,10 @@ std::vector<std::string> places_of_program(const std::string& program, const fs:
   const char *data = std::getenv("XDG_DATA_HOME"), *home = std::getenv("HOME");
   if (data != nullptr) places.insert(std::string(data) + "/vernier/plugins");
   if (data == nullptr && home != nullptr) places.insert(std::string(home) + "/.local/share/vernier/plugins");
-  // The loader prints what it would load, and starts nothing.
+  // The loader prints what it would load of the program that trains, and starts nothing.
   std::error_code none;
   fs::remove(scratch, none);
-  const auto process = start_process({"env", "LD_TRACE_LOADED_OBJECTS=1", program}, scratch);
+  const auto process = start_process({"env", "LD_TRACE_LOADED_OBJECTS=1", program + "-train"}, scratch);
   ::waitpid(process, nullptr, 0);
   std::istringstream lines(read_whole(scratch));
   fs::remove(scratch, none);

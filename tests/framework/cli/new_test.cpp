@@ -1,4 +1,4 @@
-// `vernier new`, and the verbs that are programs of their own. tests/examples builds and runs what is written here.
+// `vernier new`. tests/examples builds and runs what is written here.
 #include <doctest/doctest.h>
 #include <sys/stat.h>
 
@@ -113,14 +113,6 @@ const std::vector<Refused> refusals = {
     {{"app", "mine", "--output", ""}, "--output names no folder"},
     {{"app", "mine", "--outptu", "x"}, "see vernier new --help"}};
 
-std::string path_of_verbs;
-void look_in_path() {
-  ::setenv("PATH", (path_of_verbs + ":/usr/bin:/bin").c_str(), 1);
-}
-void trace_libraries() {
-  ::setenv("LD_DEBUG", "files", 1);
-}
-
 }  // namespace
 
 TEST_CASE("each kind writes a folder with its name in it") {
@@ -172,57 +164,6 @@ TEST_CASE("a disk that is full leaves no half folder") {
   CHECK(place.call({"new", "task", "rings"}, &limit_files<600>) == 4);  // the smallest template is smaller
   CHECK(place.err == "vernier: rings cannot be written: File too large\n");
   CHECK(place.files_in(".") == std::set<std::string>{"run.toml"});
-}
-
-TEST_CASE("an unknown verb runs the program of its name in PATH") {
-  Place place;
-  const auto program = place.folder.write("vernier-greet", "#!/bin/sh\necho \"$# $1 $2\"\necho oh >&2\nexit 7\n");
-  ::chmod(program.c_str(), 0700);
-  path_of_verbs = place.folder.path().string();
-  CHECK(place.call({"greet", "--set", "a b"}, &look_in_path) == 7);
-  CHECK(place.out == "2 --set a b\n");
-  CHECK(place.err == "oh\n");
-  CHECK(place.call({"greet"}) == 2);  // not in this PATH
-  CHECK(says(place.err, "there is no verb \"greet\""));
-}
-
-TEST_CASE("a verb of another program does not start LibTorch in this one") {
-  Place place;
-  const auto starts_libtorch = [&](const std::string& verb) {
-    CHECK(place.call({verb, "--help"}, &trace_libraries) == 0);
-    std::istringstream lines(place.err);
-    for (std::string line; std::getline(lines, line);) {
-      if (says(line, "calling init: ") && says(line, "libtorch_cpu.so")) return true;
-    }
-    return false;
-  };
-  CHECK_FALSE(starts_libtorch("runs"));
-  CHECK(starts_libtorch("version"));
-}
-
-TEST_CASE("a verb of this program goes before a program of its name") {
-  Place place;
-  const auto program = place.folder.write("vernier-version", "#!/bin/sh\nexit 7\n");
-  ::chmod(program.c_str(), 0700);
-  path_of_verbs = place.folder.path().string();
-  CHECK(place.call({"version"}, &look_in_path) == 0);
-}
-
-TEST_CASE("a verb that is nowhere is refused with the nearest") {
-  struct Case {
-    Arguments arguments;
-    std::string says;
-  };
-  const std::vector<Case> cases = {{{"nwe"}, "there is no verb \"nwe\"; did you mean new?"},
-                                   {{"../vernier-new"}, "there is no verb \"../vernier-new\""},
-                                   {{"--quiet", "new", "app", "mine"}, "say a verb first, and its options after it"}};
-  for (const auto& [arguments, reason] : cases) {
-    Place place;
-    CHECK(place.call(arguments) == 2);
-    CAPTURE(place.err);
-    CHECK(is_one_line(place.err));
-    CHECK(says(place.err, reason));
-  }
 }
 
 }  // namespace new_test

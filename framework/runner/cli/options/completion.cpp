@@ -101,18 +101,12 @@ WordSet settings(const std::vector<std::string>& words, const Host& host) {
 
 }  // namespace
 
-std::vector<std::string> completions(const std::vector<std::string>& words, const std::vector<std::string>& verbs,
-                                     const Verb* own, const Host& host) {
+std::vector<std::string> completions(const Verb& verb, const std::vector<std::string>& words, const Host& host) {
   WordSet offered = settings(words, host);
-  if (!offered.empty()) {
-    // as they are
-  } else if (words.size() == 1) {
-    offered = words[0].starts_with("-") ? WordSet{"--help", "--version"} : WordSet{verbs.begin(), verbs.end()};
-  } else if (own != nullptr && own->name == "plugins" && !words.back().starts_with("-")) {
+  if (offered.empty()) {
+    if (verb.name != "plugins" || words.back().starts_with("-")) return completions_of(verb, words);
     offered = {"run"};
     for (const auto& plugin : host.list()) offered.insert(plugin.role + "/" + plugin.name);
-  } else if (own != nullptr) {
-    return completions_of(*own, words);
   }
   std::erase_if(offered, [&](const auto& word) { return !word.starts_with(words.back()); });
   return {offered.begin(), offered.end()};

@@ -1,5 +1,5 @@
 # bash: completion of vernier's verbs, options, plugins and their keys. Installed, it loads by itself; from a source tree:
-# . framework/runner/shell/vernier.bash
+# . framework/driver/shell/vernier.bash
 _vernier() {
   local IFS=$'\n'
   # shellcheck disable=SC2207  # a candidate has no blanks to split at

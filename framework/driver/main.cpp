@@ -1,0 +1,186 @@
+// The program `vernier`: it finds the program of a verb and becomes it, as git and cargo do. It has no LibTorch, which
+// takes a fifth of a second to start, and which most verbs do not need.
+#include <unistd.h>
+#include <vernier/error.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <filesystem>
+#include <iostream>
+#include <set>
+#include <span>
+#include <stdexcept>
+#include <string>
+#include <string_view>
+#include <system_error>
+
+#include "common/verb.h"
+#include "common/version_line.h"
+#include "core/synonyms.h"
+
+namespace vernier {
+
+namespace {
+
+struct BuiltVerb {
+  std::string_view name;
+  std::string_view summary;  // its line in --help; empty if handed_on() names the verb, and people do not
+  std::string_view program;  // "train": vernier-train runs it
+};
+
+// The verbs that were built with this program: vernier_add_verb() and vernier_share_verb() list them.
+constexpr BuiltVerb built_verbs[] = {
+#include "built_verbs.inc"
+};
+
+constexpr std::string_view program_prefix = "vernier-";
+constexpr std::string_view runner = "train";  // its program knows the keys of configurations
+
+const BuiltVerb* built_verb(std::string_view name) {
+  const auto* found = std::ranges::find(built_verbs, name, &BuiltVerb::name);
+  return found == std::end(built_verbs) ? nullptr : found;
+}
+
+// The programs of verbs lie in this folder too, in the build tree and in an installation.
+std::filesystem::path folder_of_this_program() {
+  return std::filesystem::read_symlink("/proc/self/exe").parent_path();
+}
+
+// Becomes the program of a verb, which lies beside this one or else in PATH. It stays the same process, with its open
+// files and signals. Returns if there is no such program. argv: any word, the arguments of the verb, a null pointer.
+void become(const std::string& verb, char** argv) {
+  if (verb.find('/') != std::string::npos) return;  // a path
+  const auto* built = built_verb(verb);
+  const auto name = std::string(program_prefix) + std::string(built != nullptr ? built->program : verb);
+  auto called = std::string(program_prefix) + verb;  // a program of several verbs runs this one
+  argv[0] = called.data();
+  ::execv((folder_of_this_program() / name).c_str(), argv);
+  if (errno == ENOENT) ::execvp(name.c_str(), argv);
+  // EACCES: also if a folder of PATH may not be read.
+  if (errno == ENOENT || errno == ENOTDIR || errno == EACCES) return;
+  throw std::runtime_error(name + " cannot be started: " + std::generic_category().message(errno));
+}
+
+// Returns the verb that runs in place of this one: the laws of plugins, for example, are tried for
+// `vernier check plugin.so`.
+std::string_view handed_on(std::string_view verb, std::span<char* const> words) {
+  if (verb == "new" && !words.empty() && words.front() == std::string_view("toml")) return "new-toml";
+  for (const std::string_view word : words) {
+    const bool is_library = word.ends_with(".so") && word.find('=') == word.npos;
+    if (verb == "check" && is_library) return "check-plugin";
+    if (verb == "config" && word == "--schema") return "schema";
+  }
+  return verb;
+}
+
+// Returns the verbs of the programs beside this one, of ours and of others.
+std::set<std::string> verbs_beside() {
+  std::set<std::string> verbs;
+  std::error_code none;
+  for (const auto& entry : std::filesystem::directory_iterator(folder_of_this_program(), none)) {
+    const auto name = entry.path().filename().string();
+    if (name.starts_with(program_prefix)) verbs.insert(name.substr(program_prefix.size()));
+  }
+  for (const auto& [name, summary, program] : built_verbs) {
+    if (summary.empty()) {
+      verbs.erase(std::string(name));
+    } else if (verbs.contains(std::string(program))) {
+      verbs.emplace(name);
+    }
+  }
+  return verbs;
+}
+
+// Returns why no program runs a verb, and what to write instead.
+std::string why_no_verb(const std::string& verb) {
+  if (verb.starts_with("-")) return "say a verb first, and its options after it; see vernier --help";
+  if (const auto* built = built_verb(verb); built != nullptr) {
+    return "the program " + std::string(program_prefix) + std::string(built->program) + " is missing in " +
+           folder_of_this_program().string() + "; build or install it again";
+  }
+  const auto beside = verbs_beside();
+  const auto near = nearest(verb, {beside.begin(), beside.end()});
+  return "there is no verb \"" + shortened(verb) + "\"" +
+         (near.empty() ? "; see vernier --help" : "; did you mean " + near + "?");
+}
+
+void print_summaries(std::ostream& out, bool of_runner) {
+  constexpr std::size_t column = 14;
+  for (const auto& [name, summary, program] : built_verbs) {
+    if (summary.empty() || (program == runner) != of_runner) continue;
+    out << "  " << name << std::string(column - name.size(), ' ') << summary << '\n';
+  }
+}
+
+void print_usage(std::ostream& out) {
+  out << "usage: vernier VERB …\n\n";
+  print_summaries(out, /*of_runner=*/true);
+  out << '\n';
+  print_summaries(out, /*of_runner=*/false);
+  out << R"(
+Any other verb runs the program vernier-VERB of PATH. `vernier VERB --help` has the options of a verb.
+
+In the source tree ./vernier builds what is missing and knows four verbs more:
+  build                  builds the program and its plugins
+  test [CTEST OPTIONS]   builds and runs the tests
+  bench [NAME…]          builds and runs the benchmarks
+  gpu-pack               packs them for a bare machine with a GPU
+)";
+}
+
+// Prints what a shell offers, for the scripts in framework/driver/shell: `vernier complete WORD…`.
+int complete(int argc, char** argv) {
+  std::size_t cut = 0;
+  const auto words = joined_pieces({argv + 2, argv + argc}, cut);
+  const auto& now = words.back();
+  if (words.size() > 1) {
+    const auto& before = words[words.size() - 2];
+    const bool is_setting = before == "--set" || before == "--sweep" || now.starts_with("--set=");
+    const std::string verb = is_setting ? std::string(runner) : words.front();
+    // A program of somebody else may not know `complete`, and do its work.
+    if (built_verb(verb) == nullptr) return 0;
+    std::swap(argv[1], argv[2]);
+    become(verb, argv + 1);
+    return 0;
+  }
+  for (const auto& word : now.starts_with("-") ? std::set<std::string>{"--help", "--version"} : verbs_beside()) {
+    if (word.starts_with(now)) std::cout << word.substr(cut) << '\n';
+  }
+  return 0;
+}
+
+int run(int argc, char** argv) {
+  if (argc < 2) {
+    print_usage(std::cerr);
+    return 2;
+  }
+  std::string help = "--help";
+  if (std::string_view(argv[1]) == "help") {  // `vernier help check` is `vernier check --help`
+    argv[1] = argc == 2 ? help.data() : argv[2];
+    if (argc > 2) argv[2] = help.data();
+  }
+  const std::string verb(handed_on(argv[1], std::span(argv + 2, argv + argc)));
+  if (verb == "complete") return complete(argc, argv);
+  if (verb == "--version") {
+    std::cout << version_line << '\n';
+  } else if (verb == "--help") {
+    print_usage(std::cout);
+  } else {
+    if (!verb.starts_with("-")) become(verb, argv + 1);
+    throw std::runtime_error(why_no_verb(verb));
+  }
+  return 0;
+}
+
+}  // namespace
+
+}  // namespace vernier
+
+int main(int argc, char** argv) {
+  try {
+    return vernier::after_output(vernier::run(argc, argv));
+  } catch (const std::exception& error) {
+    std::cerr << "vernier: " << error.what() << '\n';
+    return 2;
+  }
+}
