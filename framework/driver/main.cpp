@@ -14,6 +14,7 @@
 #include <string_view>
 #include <system_error>
 
+#include "common/left_out.h"
 #include "common/verb.h"
 #include "common/version_line.h"
 #include "core/synonyms.h"
@@ -98,6 +99,7 @@ std::string why_no_verb(const std::string& verb) {
     return "the program " + std::string(program_prefix) + std::string(built->program) + " is missing in " +
            folder_of_this_program().string() + "; build or install it again";
   }
+  if (const auto why = left_out(verb); !why.empty()) return why;
   const auto beside = verbs_beside();
   const auto near = nearest(verb, {beside.begin(), beside.end()});
   return "there is no verb \"" + shortened(verb) + "\"" +

@@ -61,7 +61,13 @@ function(vernier_component_of variable path)
   message(FATAL_ERROR "${path} belongs to no component: add it to sdk/components.tsv")
 endfunction()
 
-# Paths are plugins/ROLE/NAME and framework/tools/VERB; the program gets "ROLE/NAME" or "VERB", and the component.
+# vernier_leave_out(component what...): the program names the component if somebody asks for this plugin or verb.
+function(vernier_leave_out component)
+  foreach(what IN LISTS ARGN)
+    set_property(GLOBAL APPEND_STRING PROPERTY VERNIER_LEFT_OUT "    {\"${what}\", \"${component}\"},\n")
+  endforeach()
+endfunction()
+
 function(vernier_build variable path)
   vernier_component_of(component ${path})
   if(component IN_LIST VERNIER_BUILT_COMPONENTS)
@@ -69,8 +75,8 @@ function(vernier_build variable path)
     return()
   endif()
   set(${variable} OFF PARENT_SCOPE)
-  string(REGEX REPLACE "^(plugins|framework/tools|framework)/" "" what ${path})
-  set_property(GLOBAL APPEND_STRING PROPERTY VERNIER_LEFT_OUT "    {\"${what}\", \"${component}\"},\n")
+  string(REGEX REPLACE "^(plugins|framework/tools)/" "" what ${path})
+  vernier_leave_out(${component} ${what})
 endfunction()
 
 # vernier_add_pack(name SOURCES source... UNITY folder... LIBRARIES private...): the library vernier_<name> of a pack.

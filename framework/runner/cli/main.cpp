@@ -49,10 +49,10 @@ for people who come from other trainers; each is exactly a --set
   --grad-accum-steps NUMBER            accumulation.micro_batches: each batch in so many, its size stays
   --batch-size SAMPLES                 task.batch_size
   --epochs EPOCHS                      run.epochs, instead of run.steps
-  --grad-ckpt                          task.recompute=full: activations are computed again; see docs/memory.md
+  --grad-ckpt                          task.recompute=full: activations are computed again; see docs/guides/memory.md
 
   --low-memory           switches on what plugins name as saving memory, where the files do not say else;
-                         each logs its cost: see docs/accumulation.md
+                         each logs its cost: see docs/guides/accumulation.md
 )";
 
 constexpr const char* config_usage = R"(usage: vernier config FILE… [--set KEY=VALUE]…
