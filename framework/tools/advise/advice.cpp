@@ -185,14 +185,4 @@ std::string overlay_file(const Advice& advice, const std::string& path) {
   return out.str();
 }
 
-std::vector<std::string> advice_lines(const std::string& printed) {
-  const std::string word = "advice: ";
-  std::vector<std::string> found;
-  std::istringstream lines(printed);
-  for (std::string line; std::getline(lines, line);) {
-    if (line.starts_with(word)) found.push_back(line.substr(word.size()));
-  }
-  return found;
-}
-
 }  // namespace vernier

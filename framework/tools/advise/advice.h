@@ -32,7 +32,4 @@ nlohmann::ordered_json json_of(const Advice& advice);
 // The file to merge after those of the command; it has --batch too. Only for an advice that there is.
 std::string overlay_file(const Advice& advice, const std::string& path);
 
-// The lines "advice: …" of `vernier check`, without that word.
-std::vector<std::string> advice_lines(const std::string& printed);
-
 }  // namespace vernier

@@ -301,8 +301,14 @@ class Adviser {
 
   Words checks_of(const std::vector<Axis>& axes, const Choice& choice) {
     if (children_.stopped_by() != 0) return {};
-    const auto ended = children_.run(command_of("check", options_.common, candidate(settings_of(axes, choice))));
-    return ended.status == 0 ? advice_lines(ended.out) : Words{"vernier check: " + reason_of(ended)};
+    auto words = command_of("check", options_.common, candidate(settings_of(axes, choice)));
+    words.emplace_back("--advice");
+    const auto ended = children_.run(words);
+    if (ended.status != 0) return {"vernier check: " + reason_of(ended)};
+    std::istringstream lines(ended.out);
+    Words advice;
+    for (std::string line; std::getline(lines, line);) advice.push_back(line);
+    return advice;
   }
 
   double seconds_gone() const {

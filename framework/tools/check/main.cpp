@@ -24,6 +24,7 @@ All of a run but the training: plugins, data, model, device, one batch without a
 library of a plugin, tries the laws of plugins on it; see vernier check PLUGIN.so --help.
 
   --savings              prints only by how many bytes the peak memory of a step is below that of one in float32
+  --advice               prints only the advice, a line each
   --find-lr              also trains a copy of the model for 100 steps at ever higher learning rates, plots the loss,
                          and suggests a rate
   The options of `vernier train`; see vernier train --help.
@@ -128,9 +129,23 @@ void print_savings(const po::variables_map& given) {
   std::cout << in_float32->memory.peak - seen.memory.peak << '\n';
 }
 
+void print_advice(const po::variables_map& given) {
+  set_log_level(static_cast<int>(Level::error));
+  auto prepared = prepare(given);
+  const bool is_alone = prepared->run.control->ranks() == 1;
+  const auto seen = dry_run(prepared->trainer, *prepared->wiring, prepared->run);
+  prepared.reset();
+  const auto in_float32 = seen.is_low && is_alone ? dry_run_in_float32(given) : std::nullopt;
+  for (const auto& line : advise(seen, in_float32)) print_text(line + '\n');
+}
+
 int check(const po::variables_map& given) {
   if (given.count("savings") != 0) {
     print_savings(given);
+    return 0;
+  }
+  if (given.count("advice") != 0) {
+    print_advice(given);
     return 0;
   }
   check_run(given);
@@ -144,6 +159,6 @@ int check(const po::variables_map& given) {
 
 int main(int argc, char** argv) {
   auto options = vernier::configuration_options();
-  options.add_options()("find-lr", "")("savings", "");
+  options.add_options()("find-lr", "")("savings", "")("advice", "");
   return vernier::call_run_verb({"check", vernier::usage, options, vernier::check}, argc, argv);
 }
