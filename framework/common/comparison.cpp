@@ -46,17 +46,22 @@ std::vector<Measure> measures_of(const Json& metrics) {
   return all;
 }
 
-// By name "higher" or "lower", whichever is better, or "". Names that are other measures' are left out.
-Json metrics_of(const std::vector<Row>& rows) {
-  Json metrics = Json::object();
+// By name the metrics of the validations. Names that are other measures' are left out.
+struct Metrics {
+  Json better = Json::object();  // "higher" or "lower", or ""
+  Json units = Json::object();   // of those that have one
+};
+Metrics metrics_of(const std::vector<Row>& rows) {
+  Metrics metrics;
   for (const auto& row : rows) {
     for (const auto& trial : row.trials) {
       if (!is_run(trial.folder)) continue;
-      for (const auto& metric : read_run(trial.folder).metrics()) {
+      const auto run = read_run(trial.folder);
+      for (const auto& metric : run.metrics()) {
         const bool is_plain = metric.name.find_first_of("/~") == std::string::npos;
-        if (is_plain && std::ranges::find(always, metric.name, &Measure::key) == always.end()) {
-          metrics[metric.name] = metric.better;
-        }
+        if (!is_plain || std::ranges::find(always, metric.name, &Measure::key) != always.end()) continue;
+        metrics.better[metric.name] = metric.better;
+        if (const auto unit = run.unit_of(metric.name); !unit.empty()) metrics.units[metric.name] = unit;
       }
     }
   }
@@ -186,15 +191,15 @@ Json result_of(const Trial& trial, const fs::path& root) {
   const auto at = [&](const std::string& path) { return run.summary.value(Json::json_pointer(path), Json()); };
   if (run.summary.contains("error")) result["error"] = run.summary["error"];
   if (!at("/this_process/emulated").is_null()) result["emulated"] = at("/this_process/emulated");
-  for (const auto& measure : measures_of(metrics_of({{"", {trial}}}))) result[measure.key] = at(measure.path);
+  for (const auto& measure : measures_of(metrics_of({{"", {trial}}}).better)) result[measure.key] = at(measure.path);
   result["digest"] = at("/digest");
   return result;
 }
 
 Json comparison_of(const std::vector<Row>& rows, const fs::path& root, double tolerance) {
   refuse_different_tasks(rows);
-  auto metrics = metrics_of(rows);
-  auto measures = measures_of(metrics);
+  auto [better, units] = metrics_of(rows);
+  auto measures = measures_of(better);
   for (auto& measure : measures) {
     if (measure.key == "loss" || measure.key == "validation_loss") measure.tolerance = tolerance;
   }
@@ -217,11 +222,13 @@ Json comparison_of(const std::vector<Row>& rows, const fs::path& root, double to
     candidate["measures"] = std::move(medians);
     if (&candidate != &candidates[0]) candidate["against_baseline"] = std::move(differences);
   }
-  return {{"baseline", baseline["name"]},
-          {"confidence", confidence},
-          {"tolerance", tolerance},
-          {"metrics", std::move(metrics)},
-          {"candidates", std::move(candidates)}};
+  Json comparison = {{"baseline", baseline["name"]},
+                     {"confidence", confidence},
+                     {"tolerance", tolerance},
+                     {"metrics", std::move(better)}};
+  if (!units.empty()) comparison["units"] = std::move(units);
+  comparison["candidates"] = std::move(candidates);
+  return comparison;
 }
 
 void judge_by(Json& comparison, const std::string& metric) {

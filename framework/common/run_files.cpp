@@ -140,6 +140,13 @@ std::vector<MetricSeen> RunFiles::metrics() const {
   return all;
 }
 
+std::string RunFiles::unit_of(const std::string& metric) const {
+  const auto declared = summary.is_object() ? summary.value("metrics", Json::object()) : Json::object();
+  const auto found = declared.find(declared.contains(metric) ? metric : metric.substr(0, metric.find('/')));
+  const auto unit = found == declared.end() ? "" : found->value("unit", "");
+  return unit == "ratio" ? "" : unit;
+}
+
 bool is_run(const fs::path& folder) {
   std::error_code none;
   return fs::exists(folder / "summary.json", none) || fs::exists(folder / history, none) ||
@@ -190,6 +197,13 @@ std::vector<std::string> metric_names(const std::vector<RunFiles>& runs) {
     }
   }
   return names;
+}
+
+std::string with_unit(const std::string& metric, std::span<const RunFiles> runs) {
+  for (const auto& run : runs) {
+    if (const auto unit = run.unit_of(metric); !unit.empty()) return metric + " (" + unit + ")";
+  }
+  return metric;
 }
 
 std::optional<double> lowest(const Series* series) {

@@ -5,6 +5,7 @@
 #include <map>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <span>
 #include <stdexcept>
 #include <string>
 #include <vector>
@@ -47,6 +48,8 @@ struct RunFiles {
 
   const Series* find(const std::string& metric) const;  // null where no step has it
   std::vector<MetricSeen> metrics() const;              // of the summary
+  // The unit that a plugin declared for its metric, by the summary; "" for a plain number or ratio, and if none did.
+  std::string unit_of(const std::string& metric) const;
 };
 
 bool is_run(const std::filesystem::path& folder);
@@ -61,6 +64,9 @@ std::map<std::string, std::string> flat_configuration(const nlohmann::ordered_js
 
 // The names of the metrics of all runs, each once.
 std::vector<std::string> metric_names(const std::vector<RunFiles>& runs);
+
+// The metric with its unit, "latency (ms)", as the runs declare it.
+std::string with_unit(const std::string& metric, std::span<const RunFiles> runs);
 
 // The lowest value that is a number, and the last of all.
 std::optional<double> lowest(const Series* series);

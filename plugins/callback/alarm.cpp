@@ -32,7 +32,7 @@ class Alarm final : public vernier::Callback {
   }
 
   void check(const Run& run) override {
-    if (!line_.is_given()) vernier::refuse(id() + ": `metric` is needed, and a line: `above` or `below`");
+    if (!line_.is_given()) vernier::refuse(id() + ": `metric` is needed, and a line: `above` or `below`", id());
     if (const auto odd = line_.check(run); !odd.empty()) warn(odd);
     if (run.steps > 0 && from_ > run.steps)
       warn("it never looks: from = ", from_, ", and the run has ", run.steps, " steps");

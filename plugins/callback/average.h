@@ -13,7 +13,8 @@
 inline torch::Tensor exact_weight(const vernier::Parameter& parameter, const std::string& who) {
   if (parameter.owned || parameter.master.is_same(parameter.model)) return parameter.best().detach();
   vernier::refuse(who + " needs float32 weights, and another rank has the master of " + parameter.name +
-                  "; use distributed/ddp, or a precision whose weights are in float32 (level O1)");
+                      "; use distributed/ddp, or a precision whose weights are in float32 (level O1)",
+                  who);
 }
 
 // Called in prepare, so that it is refused before the first step.

@@ -15,6 +15,9 @@ class ClipNorm final : public vernier::Callback {
         norm_type_(options.get("norm_type", 2.0, "order of the norm; inf for the largest element", vernier::above(0))) {
   }
 
+  std::vector<vernier::MetricInfo> metrics() const override {
+    return {{.name = "grad_norm", .meaning = "2-norm of all gradients before clipping"}};
+  }
   void attach(vernier::Bus& bus) override {
     bus.on(vernier::Event::GradientsReady, [this](vernier::Run& run) { run.metrics.set("grad_norm", clip(run)); });
   }

@@ -47,9 +47,12 @@ class Ema final : public vernier::Callback {
     warn("it never averages: start = ", start_, " and every = ", every_, ", and the run has ", run.steps, " steps");
   }
 
-  std::vector<vernier::Measure> measures() const override {
-    if (validate_ != "both") return {};
-    return {{"trained_validation_loss", vernier::Better::lower}};
+  std::vector<vernier::MetricInfo> measures() const override {
+    return validate_ == "both" ? metrics() : std::vector<vernier::MetricInfo>();
+  }
+  std::vector<vernier::MetricInfo> metrics() const override {
+    return {{"trained_validation_loss", vernier::Better::lower, "",
+             "validation loss of the weights that are not averaged"}};
   }
   torch::Tensor evaluate(Run& run, const std::function<torch::Tensor()>& body) override {
     if (validate_ == "trained") return body();

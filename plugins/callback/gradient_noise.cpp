@@ -19,6 +19,9 @@ class GradientNoise final : public vernier::Callback {
       : eta_(options.get("eta", 0.01, "variance of the noise in the first update", vernier::above(0))),
         gamma_(options.get("gamma", 0.55, "how fast the variance decays; 0: not at all", vernier::at_least(0))) {}
 
+  std::vector<vernier::MetricInfo> metrics() const override {
+    return {{.name = "gradient_noise", .meaning = "standard deviation of the noise in the gradients"}};
+  }
   void attach(vernier::Bus& bus) override {
     bus.on(vernier::Event::GradientsReady, [this](Run& run) { add_noise(run); });
   }

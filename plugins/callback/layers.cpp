@@ -70,6 +70,16 @@ class LayerMetrics final : public vernier::Callback {
         updates_(options.get("updates", true, "size of the update over that of the weights; copies the weights")),
         precision_(options.get("precision", true, "significant bits of each layer's results in forward")) {}
 
+  std::vector<vernier::MetricInfo> metrics() const override {
+    return {{.name = "update_ratio", .unit = "ratio", .meaning = "2-norm of the update over that of the weights"},
+            {.name = "layer_grad_norm", .meaning = "2-norm of the layer's gradients; layer_grad_norm/h.0.mlp"},
+            {.name = "layer_grad_max", .meaning = "largest magnitude of the layer's gradients"},
+            {.name = "layer_update_ratio",
+             .unit = "ratio",
+             .meaning = "2-norm of the layer's update over that of its weights"},
+            {.name = "layer_precision",
+             .meaning = "significant bits of the layer's results: 24 float32, 11 float16, 8 bfloat16"}};
+  }
   void attach(vernier::Bus& bus) override {
     if (precision_) {
       bus.on(Event::BatchReady, [this](Run& run) { begin_forward(run); });

@@ -32,6 +32,21 @@ class Memory final : public vernier::Callback {
 
   bool needs_gradients() const override { return false; }
 
+  std::vector<vernier::MetricInfo> metrics() const override {
+    const auto part = [](const char* name, const char* meaning) {
+      return vernier::MetricInfo{.name = name, .unit = "bytes", .meaning = meaning, .varies = true};
+    };
+    return {part("memory_peak", "most bytes of tensors at one moment of the step"),
+            part("memory_weights", "bytes of the model's parameters"),
+            part("memory_buffers", "bytes of the model's buffers"),
+            part("memory_masters", "bytes of the weights that the optimizer changes, where these are others"),
+            part("memory_gradients", "bytes of the gradients"),
+            part("memory_optimizer", "bytes of the optimizer's state"),
+            part("memory_weight_copies", "bytes of the casts of weights that are kept until backward"),
+            part("memory_activations", "bytes that are kept from forward for backward"),
+            part("memory_batch", "bytes of the micro-batch"),
+            part("memory_other", "bytes of what else is left when the step ends")};
+  }
   void attach(vernier::Bus& bus) override {
     bus.on(Event::RunBegin, [this](const Run& run) { step_ = std::max(step_, run.step + 1); });
     bus.on(Event::BatchReady, [this](const Run& run) {

@@ -4,7 +4,6 @@
 //   below = -inf   acts when the metric is below it
 #pragma once
 
-#include <vernier/metric_info.h>
 #include <vernier/sdk.h>
 
 #include <algorithm>
@@ -30,14 +29,12 @@ class MetricLine {
   // Called in Plugin::check. Refuses a metric of validations that none measures, and a line that no value crosses.
   // Returns a warning of a name that nobody is known to set; "": none.
   std::string check(const vernier::Run& run) const {
-    if (const auto* info = vernier::metric_info(metric_)) {
+    if (const auto* info = run.metric_info(metric_)) {
       check_range(*info, run);
       return "";
     }
-    std::vector<std::string> names = {"loss"};
-    for (const auto& measure : run.measures.value_or(std::vector<vernier::Measure>())) names.push_back(measure.name);
-    if (std::ranges::find(names, metric_) != names.end()) return "";
-    for (const auto& each : vernier::metric_infos()) names.emplace_back(each.name);
+    std::vector<std::string> names;
+    for (const auto& [name, info] : run.metric_infos) names.push_back(name);
     const auto near = vernier::nearest(metric_, names);
     if (near.empty()) return "";
     return "nobody is known to set the metric \"" + metric_ + "\"; did you mean \"" + near + "\"?";

@@ -21,6 +21,9 @@ class Sam final : public vernier::Callback {
       : rho_(options.get("rho", 0.05, "length of the step to where the gradient is taken", vernier::above(0))),
         adaptive_(options.get("adaptive", false, "the step of each weight is scaled by its size")) {}
 
+  std::vector<vernier::MetricInfo> metrics() const override {
+    return {{.name = "perturbed_loss", .meaning = "training loss at the weights a little uphill"}};
+  }
   void attach(vernier::Bus& bus) override {
     bus.on(vernier::Event::GradientsReady, [this](Run& run) { take_gradients_nearby(run); });
   }

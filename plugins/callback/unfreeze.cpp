@@ -37,7 +37,7 @@ class Unfreeze final : public vernier::Callback {
     bool trains = from_.empty();
     for (std::size_t i = 0; i < from_.size(); ++i) trains = trains || (from_[i] == 0 && !run.parameters[i].frozen);
     if (!trains) {
-      vernier::refuse("callback/unfreeze: nothing trains in the first step; give one group from = 0");
+      vernier::refuse("callback/unfreeze: nothing trains in the first step; give one group from = 0", id());
     }
   }
 
@@ -67,7 +67,8 @@ class Unfreeze final : public vernier::Callback {
     for (const auto& parameter : run.parameters) names.push_back(parameter.name);
     const auto near = vernier::nearest(pattern, names);
     vernier::refuse("callback/unfreeze: `match` has \"" + pattern + "\", which is the name of no parameter" +
-                    (near.empty() ? "" : "; did you mean \"" + near + "\"?"));
+                        (near.empty() ? "" : "; did you mean \"" + near + "\"?"),
+                    id());
   }
 
   void freeze(const Run& run) const {

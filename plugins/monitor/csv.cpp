@@ -84,8 +84,9 @@ class Table final : public vernier::RecordSink {
   void write(const Record& record) override {
     if (record.kind == Record::Kind::end) return;
     for (const auto& entry : record.entries) {
-      const bool is_known = column_of(entry.name) >= 0 || std::ranges::find(fresh_, *entry.name) != fresh_.end();
-      if (!is_known) fresh_.push_back(*entry.name);
+      const bool is_known =
+          column_of(&entry.metric->name) >= 0 || std::ranges::find(fresh_, entry.metric->name) != fresh_.end();
+      if (!is_known) fresh_.push_back(entry.metric->name);
     }
     if (lines_ == 0) {
       begin(std::exchange(fresh_, {}));
@@ -96,7 +97,7 @@ class Table final : public vernier::RecordSink {
     row[0] = std::to_string(record.step);
     row[1] = vernier::shortest(record.time);
     for (const auto& entry : record.entries) {
-      if (const auto column = column_of(entry.name); column >= 0)
+      if (const auto column = column_of(&entry.metric->name); column >= 0)
         row[static_cast<std::size_t>(column)] = vernier::shortest(entry.value);
     }
     append(c10::Join(",", row) + '\n');

@@ -12,7 +12,6 @@
 //   every = 1               steps between lines; a step with notices and the last step always have a line
 // On a GPU each line waits for the device.
 #include <vernier/json_text.h>
-#include <vernier/metric_info.h>
 #include <vernier/sdk.h>
 
 #include <charconv>
@@ -113,7 +112,7 @@ class Jsonl final : public vernier::Monitor {
     if (run.step % every_ != 0 && run.step != run.steps && notices.empty()) return;
     Json line = {{"step", run.step}};
     if (run.loss.defined()) line["loss"] = json_of(run.loss.item<double>());
-    add(line, metrics);
+    add(line, run, metrics);
     line["updates"] = run.updates;
     const bool has_scaler = run.found_inf.defined() || !run.amp.history().empty();  // now, or before a swap
     if (has_scaler) line["overflows"] = run.amp.overflow_count();
@@ -121,10 +120,10 @@ class Jsonl final : public vernier::Monitor {
     append(line);
   }
 
-  static void add(Json& line, const std::vector<const vernier::Metrics::Entry*>& metrics) {
+  static void add(Json& line, const Run& run, const std::vector<const vernier::Metrics::Entry*>& metrics) {
     for (const auto* metric : metrics) {
       if (metric->is_time) continue;
-      const auto* info = vernier::metric_info(metric->name);
+      const auto* info = run.metric_info(metric->name);
       if (info == nullptr || !info->varies) line[metric->name] = json_of(metric->value());
     }
   }
@@ -132,7 +131,7 @@ class Jsonl final : public vernier::Monitor {
   void write_validation(const Run& run) {
     Json line = {{"step", run.step}};
     if (const auto loss = run.metrics.value("validation_loss")) line["validation_loss"] = json_of(*loss);
-    add(line, run.metrics.set_now());
+    add(line, run, run.metrics.set_now());
     append(line);
     file_->flush();
   }

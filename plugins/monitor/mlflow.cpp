@@ -89,9 +89,9 @@ class Store final : public vernier::RecordSink {
   }
 
   void write(const vernier::Record& record) override {
-    for (const auto& [name, value] : record.entries) {
-      file_of(name).append(milliseconds(record.time) + " " + shortest(value) + " " + std::to_string(record.step) +
-                           "\n");
+    for (const auto& [metric, value] : record.entries) {
+      file_of(&metric->name)
+          .append(milliseconds(record.time) + " " + shortest(value) + " " + std::to_string(record.step) + "\n");
     }
   }
 

@@ -3,12 +3,11 @@
 //   file = ""                   a file for node_exporter's textfile collector, "/var/lib/node_exporter/vernier.prom"
 //   interval = 15.0             seconds between two writings of the file; it is written at the end of the run too
 //   every = 1                   steps between records
-// Each number of docs/reference/metrics.md is a metric "vernier_<name>_<unit>" with the label run; counts end with
-// "_total". Two names that become the same are told apart by "_2". A name of another machine may listen too, but anyone
-// who reaches the port can read the metrics: there is no password. Where the port is in use, the monitor is detached
-// and the run goes on without it. Source of the format: Prometheus, "Exposition formats", text format 0.0.4, and its
-// rules for names.
-#include <vernier/metric_info.h>
+// Each metric of docs/reference/metrics.md is "vernier_<name>_<unit>" with the label run; counts end with "_total". Two
+// names that become the same are told apart by "_2". A name of another machine may listen too, but anyone who reaches
+// the port can read the metrics: there is no password. Where the port is in use, the monitor is detached and the run
+// goes on without it.
+// Source of the format: Prometheus, "Exposition formats", text format 0.0.4, and its rules for names.
 #include <vernier/sdk.h>
 #include <vernier/whole_file.h>
 
@@ -62,14 +61,13 @@ std::string suffix_of(const vernier::MetricInfo& info) {
   return (found == suffixes.end() ? "" : found->second) + (info.is_count ? "_total" : "");
 }
 
-Metric metric_of(const std::string& name) {
+Metric metric_of(const vernier::MetricInfo& info) {
   Metric metric;
   metric.name = "vernier_";
-  for (const char c : name) metric.name += std::isalnum(static_cast<unsigned char>(c)) != 0 ? c : '_';
-  const auto* info = vernier::metric_info(name);
-  metric.help = info != nullptr ? info->meaning : name + ", set by the task or a plugin";
-  metric.is_counter = info != nullptr && info->is_count;
-  if (info != nullptr) metric.name += suffix_of(*info);
+  for (const char c : info.name) metric.name += std::isalnum(static_cast<unsigned char>(c)) != 0 ? c : '_';
+  metric.help = info.meaning.empty() ? info.name + ", set by the task or a plugin" : info.meaning;
+  metric.is_counter = info.is_count;
+  metric.name += suffix_of(info);
   return metric;
 }
 
@@ -88,7 +86,7 @@ class Newest {
     metrics_[0].value = static_cast<double>(record.step);
     metrics_[1].value = record.time;
     metrics_[2].value = record.kind == Record::Kind::end ? 0 : 1;
-    for (const auto& entry : record.entries) metrics_[number_of(entry.name)].value = entry.value;
+    for (const auto& entry : record.entries) metrics_[number_of(entry.metric)].value = entry.value;
   }
 
   std::string text() const {
@@ -102,20 +100,20 @@ class Newest {
   }
 
  private:
-  std::size_t number_of(const std::string* name) {
-    const auto known = numbers_.find(name);
+  std::size_t number_of(const vernier::MetricInfo* info) {
+    const auto known = numbers_.find(info);
     if (known != numbers_.end()) return known->second;
-    auto metric = metric_of(*name);
+    auto metric = metric_of(*info);
     const auto wanted = metric.name;
     for (int i = 2; !names_.insert(metric.name).second; ++i) metric.name = wanted + "_" + std::to_string(i);
     metrics_.push_back(std::move(metric));
-    return numbers_[name] = metrics_.size() - 1;
+    return numbers_[info] = metrics_.size() - 1;
   }
 
   std::string label_;
   mutable std::mutex mutex_;
   std::vector<Metric> metrics_;
-  std::map<const std::string*, std::size_t> numbers_;
+  std::map<const vernier::MetricInfo*, std::size_t> numbers_;
   std::set<std::string> names_;
 };
 

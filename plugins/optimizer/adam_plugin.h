@@ -15,10 +15,11 @@ class AdamPlugin final : public FusedPlugin<Settings> {
     if (group.options.state == vernier::AdamState::full) return;
     for (const auto& parameter : run.parameters) {
       if (parameter.master.scalar_type() == torch::kFloat) continue;
-      vernier::refuse(c10::str(this->id(), ": state = \"",
-                               group.options.state == vernier::AdamState::bfloat16 ? "bf16" : "8bit",
-                               "\" is for float32 weights, and ", parameter.name, " is ",
-                               parameter.master.scalar_type(), ": leave `state` out, or keep float32 weights"));
+      vernier::refuse(
+          c10::str(this->id(), ": state = \"", group.options.state == vernier::AdamState::bfloat16 ? "bf16" : "8bit",
+                   "\" is for float32 weights, and ", parameter.name, " is ", parameter.master.scalar_type(),
+                   ": leave `state` out, or keep float32 weights"),
+          this->id());
     }
   }
 

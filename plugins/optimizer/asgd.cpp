@@ -25,7 +25,8 @@ class ASGDPlugin final : public FusedPlugin<vernier::ASGDOptions> {
     for (const auto& parameter : run.parameters) {
       if (parameter.owned) continue;
       vernier::refuse(id() + ": the average of " + parameter.name +
-                      " is on another rank; use distributed/ddp, or a t0 beyond the last step");
+                          " is on another rank; use distributed/ddp, or a t0 beyond the last step",
+                      id());
     }
   }
 

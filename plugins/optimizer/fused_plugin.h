@@ -43,6 +43,9 @@ class FusedPlugin : public vernier::Optimizer {
                                " wants to see them all; leave one of the two out"};
   }
 
+  std::vector<vernier::MetricInfo> metrics() const override {
+    return {{.name = "learning_rate", .meaning = "learning rate of the first parameter group, schedules included"}};
+  }
   void prepare(vernier::Run& run) override {
     if (in_backward_) refuse_masters(run);
     const auto numbers = groups_.assign(run, id());
@@ -167,9 +170,9 @@ class FusedPlugin : public vernier::Optimizer {
     if (eps >= 1e-5) return;
     for (const auto& parameter : run.parameters) {
       if (parameter.master.scalar_type() != torch::kHalf) continue;
-      vernier::refuse(
-          c10::str(id(), ": eps = ", eps, " is too small for float16 weights (", parameter.name,
-                   "), whose squared gradients vanish: set eps = 1e-4, or keep float32 weights (level O2)"));
+      vernier::refuse(c10::str(id(), ": eps = ", eps, " is too small for float16 weights (", parameter.name,
+                               "), whose squared gradients vanish: set eps = 1e-4, or keep float32 weights (level O2)"),
+                      id());
     }
   }
 
@@ -193,9 +196,10 @@ class FusedPlugin : public vernier::Optimizer {
   void refuse_masters(const vernier::Run& run) const {
     for (const auto& parameter : run.parameters) {
       if (parameter.master.is_same(parameter.model)) continue;
-      vernier::refuse(c10::str(id(), ": in_backward updates the model's own weights, and the ",
-                               "precision keeps others for it (", parameter.name,
-                               "); choose one without masters, or leave in_backward out"));
+      vernier::refuse(
+          c10::str(id(), ": in_backward updates the model's own weights, and the ", "precision keeps others for it (",
+                   parameter.name, "); choose one without masters, or leave in_backward out"),
+          id());
     }
   }
   void set_rates(vernier::Run& run) {

@@ -36,6 +36,9 @@ class LbfgsPlugin final : public vernier::Optimizer {
     if (search != "none") settings_.line_search_fn(search);
   }
 
+  std::vector<vernier::MetricInfo> metrics() const override {
+    return {{.name = "learning_rate", .meaning = "learning rate of the first parameter group, schedules included"}};
+  }
   void prepare(vernier::Run& run) override {
     const auto numbers = groups_.assign(run, id());
     std::vector<torch::Tensor> parameters;
@@ -140,7 +143,8 @@ class LbfgsPlugin final : public vernier::Optimizer {
     const bool has_memory = parameter.master.numel() == 0 || parameter.master.storage().nbytes() > 0;
     if (has_memory && (dtype == torch::kFloat32 || dtype == torch::kFloat64)) return;
     vernier::refuse(id() + " needs weights in float32, and the precision keeps " + parameter.name +
-                    " in 16 bits: use level O1 or O2");
+                        " in 16 bits: use level O1 or O2",
+                    id());
   }
   void refuse_other_size(const vernier::State& state) const {
     std::int64_t elements = 0;

@@ -2,9 +2,10 @@
 // the levels O2 and O3, in float16. Small gradients underflow in float16, so it needs a loss scaler. Source:
 // Micikevicius et al., Mixed Precision Training, ICLR 2018. Options: those of vernier/mixed_precision.h and
 // vernier/precision_rules.h.
+#include <vernier/draft/capture.h>
 #include <vernier/mixed_precision.h>
 
-class Fp16 final : public vernier::MixedPrecision {
+class Fp16 final : public vernier::MixedPrecision, public vernier::draft::Capturable {
  public:
   explicit Fp16(vernier::Options& options) : MixedPrecision(options, torch::kHalf) {}
   bool allows_capture() const override { return casts_alone(); }

@@ -74,6 +74,7 @@ class DynamicScaler final : public vernier::Scaler {
                                                   ": the run would end before the scale is lowered"));
   }
 
+  std::vector<vernier::MetricInfo> metrics() const override { return ScaleWatch::metrics(); }
   void attach(vernier::Bus& bus) override {
     watch_.attach(bus, *this, [this] { return scale_->value(); });
   }

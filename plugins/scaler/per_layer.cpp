@@ -137,6 +137,7 @@ class PerLayerScaler final : public vernier::Scaler {
   }
 
   // The guard lives from BatchReady to scale(). Guards of later listeners are made after it and destroyed before it.
+  std::vector<vernier::MetricInfo> metrics() const override { return ScaleWatch::metrics(); }
   void attach(vernier::Bus& bus) override {
     watch_.attach(bus, *this, [this] { return scale_->value(); });
     bus.on(Event::BatchReady, [this](vernier::Run&) {
@@ -150,13 +151,15 @@ class PerLayerScaler final : public vernier::Scaler {
     if (run.control != nullptr && run.control->ranks() > 1) {
       vernier::refuse(
           "scaler/per_layer cannot train on several ranks: only the rank in which a layer overflows knows which one it "
-          "was; use scaler/dynamic");
+          "was; use scaler/dynamic",
+          id());
     }
     for (const auto& parameter : run.parameters) {
       const auto dtype = parameter.model.scalar_type();
       if (dtype != torch::kFloat16 && dtype != torch::kBFloat16) continue;
       vernier::refuse(c10::str("scaler/per_layer: ", parameter.name, " is ", dtype,
-                               ", where what a layer's factor saves is lost again: use precision level O1"));
+                               ", where what a layer's factor saves is lost again: use precision level O1"),
+                      id());
     }
     scale_.emplace(run.device, law_);
     layers_ = vernier::Layers(*run.model);
@@ -244,10 +247,12 @@ class PerLayerScaler final : public vernier::Scaler {
       const auto is_layer = [&](const auto& name) { return vernier::matches(groups_[i], name); };
       if (std::ranges::any_of(layers_.names(), is_layer)) {
         vernier::refuse("scaler/per_layer: `group` has \"" + groups_[i] +
-                        "\", and all its layers belong to patterns that stand before it; put it first");
+                            "\", and all its layers belong to patterns that stand before it; put it first",
+                        id());
       }
       const auto example = layers_.names().empty() ? "" : ", such as " + layers_.names().front();
-      vernier::refuse("scaler/per_layer: `group` has \"" + groups_[i] + "\", which is the name of no layer" + example);
+      vernier::refuse("scaler/per_layer: `group` has \"" + groups_[i] + "\", which is the name of no layer" + example,
+                      id());
     }
   }
 

@@ -11,6 +11,7 @@
 #include <functional>
 #include <optional>
 #include <utility>
+#include <vector>
 
 // The metric "underflow", every so many steps, from gradients that are still scaled.
 class UnderflowMeter {
@@ -71,6 +72,12 @@ class OverflowBound {
 
 class ScaleWatch {
  public:
+  // Returns the declarations of the metrics that every scaler sets, for Plugin::metrics().
+  static std::vector<vernier::MetricInfo> metrics() {
+    return {{.name = "scale", .meaning = "factor by which the loss is multiplied before backward"},
+            {.name = "underflow", .unit = "ratio", .meaning = "share of the gradients that become 0 in 16 bits"}};
+  }
+
   explicit ScaleWatch(vernier::Options& options)
       : meter(options),
         bound(options),

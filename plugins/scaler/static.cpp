@@ -13,6 +13,7 @@ class StaticScaler final : public vernier::Scaler {
       : value_(options.get("scale", 65536.0, "what the loss is multiplied by", vernier::between(0x1p-126, 0x1p127))),
         watch_(options) {}
 
+  std::vector<vernier::MetricInfo> metrics() const override { return ScaleWatch::metrics(); }
   void attach(vernier::Bus& bus) override {
     bus.on(vernier::Event::StepEnd, [this](vernier::Run& run) { watch_.end_step(run, *this, value_); });
   }

@@ -44,6 +44,7 @@ class StatisticalScaler final : public vernier::Scaler {
     if (most_ <= least_) options.refuse("max_scale", "is not above min_scale: use the static scaler");
   }
 
+  std::vector<vernier::MetricInfo> metrics() const override { return ScaleWatch::metrics(); }
   void attach(vernier::Bus& bus) override {
     watch_.attach(bus, *this, [this] { return scale_.item<double>(); });
   }

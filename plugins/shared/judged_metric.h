@@ -1,7 +1,6 @@
 // A metric of the validations by which a plugin judges a run: its options `metric` and `mode`.
 #pragma once
 
-#include <vernier/metric_info.h>
 #include <vernier/options.h>
 #include <vernier/run.h>
 
@@ -22,7 +21,7 @@ class JudgedMetric {
     using vernier::Better;
     auto better = run.better(name_);
     if (better == Better::unknown) {
-      if (const auto* info = vernier::metric_info(name_)) better = info->better;
+      if (const auto* info = run.metric_info(name_)) better = info->better;
     }
     if (mode_ == "auto") {
       if (better == Better::unknown) {

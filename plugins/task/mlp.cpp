@@ -12,6 +12,7 @@
 #include <ATen/ops/linear.h>
 #include <ATen/ops/relu.h>
 #include <torch/nn/modules/container/modulelist.h>
+#include <vernier/draft/capture.h>
 #include <vernier/exported_model.h>
 #include <vernier/sdk.h>
 #include <vernier/task_options.h>
@@ -68,7 +69,7 @@ class Network final : public torch::nn::Module {
   std::vector<std::shared_ptr<Linear>> layers_;
 };
 
-class Mlp final : public vernier::Task, public vernier::Exportable {
+class Mlp final : public vernier::Task, public vernier::Exportable, public vernier::draft::Capturable {
  public:
   explicit Mlp(Options& options)
       : inputs_(options.get("inputs", 32, "numbers of a point", between(1, widest))),
@@ -114,11 +115,13 @@ class Mlp final : public vernier::Task, public vernier::Exportable {
 
   std::int64_t batches_per_epoch() const override { return (training() + batch_size_ - 1) / batch_size_; }
 
-  bool allows_capture() const override { return true; }
   torch::Tensor loss(const Batch& micro_batch) override {
     return at::cross_entropy_loss(network_->forward(micro_batch.tensors[0]), micro_batch.tensors[1]);
   }
 
+  std::vector<vernier::MetricInfo> metrics() const override {
+    return {{"accuracy", vernier::Better::higher, "ratio", "share of the samples whose class is right", 0, 1}};
+  }
   torch::Tensor validate(Run& run) override {
     if (held_out_ == 0) return {};
     const auto labels = labels_.narrow(0, training(), held_out_).to(run.device);

@@ -87,9 +87,9 @@ std::vector<Baseline> baselines_of(const State& facts) {
       return season_before(seen.index_select(2, outputs.to(seen.device())), horizon, season);
     };
   };
-  all.push_back({"last value", repeat(1)});
+  all.push_back({"last value", repeat(1), true});
   if (const auto season = facts.integer("season"); season > 1) {
-    all.push_back({std::to_string(season) + " steps before", repeat(season)});
+    all.push_back({std::to_string(season) + " steps before", repeat(season), true});
   }
   return all;
 }

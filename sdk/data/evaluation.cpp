@@ -3,9 +3,9 @@
 #include <torch/types.h>
 #include <vernier/data/evaluation.h>
 #include <vernier/error.h>
-#include <vernier/metric_info.h>
 #include <vernier/options.h>
 
+#include <algorithm>
 #include <charconv>
 #include <cmath>
 #include <vector>
@@ -308,9 +308,30 @@ class ReciprocalRank final : public Mean {
 
 Metric::~Metric() = default;
 
-Better Metric::better() const {
-  const auto* info = metric_info(name());
-  return info == nullptr ? Better::unknown : info->better;
+const std::vector<MetricInfo>& metric_infos() {
+  constexpr auto lower = Better::lower, higher = Better::higher;
+  static const std::vector<MetricInfo> all = {
+      {"accuracy", higher, "ratio", "share of the samples whose class is right", 0, 1},
+      {"top_k", higher, "ratio", "share of the samples whose class is among the k likeliest; top_5", 0, 1},
+      {"f1", higher, "ratio", "mean of the f1 of the classes that occur, as target or prediction", 0, 1},
+      {"auc", higher, "ratio", "area under the receiver operating characteristic of two classes", 0, 1},
+      {"perplexity", lower, "", "exponential of the mean cross-entropy", 1},
+      {"mae", lower, "", "mean absolute error, in the unit of the target", 0},
+      {"rmse", lower, "", "root of the mean squared error, in the unit of the target", 0},
+      {"r2", higher, "", "share of the target's variance that is explained; 0 for its mean", -HUGE_VAL, 1},
+      {"ndcg_k", higher, "ratio", "gain of the k first items of a group over that of the best order; ndcg_10", 0, 1},
+      {"mrr", higher, "ratio", "mean over the groups of 1 / place of the first relevant item", 0, 1}};
+  return all;
+}
+
+MetricInfo Metric::info() const {
+  auto kind = name();
+  const auto end = kind.find_last_not_of("0123456789") + 1;  // of "top_5"
+  if (end < kind.size() && kind[end - 1] == '_') kind.replace(end, kind.npos, "k");
+  const auto found = std::ranges::find(metric_infos(), kind, &MetricInfo::name);
+  MetricInfo info = found == metric_infos().end() ? MetricInfo{} : *found;
+  info.name = name();
+  return info;
 }
 
 std::optional<State> Metric::state_dict() const {

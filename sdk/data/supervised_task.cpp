@@ -140,7 +140,8 @@ void SupervisedTask::set_training(DatasetPtr dataset, torch::Tensor weights) {
 
 void SupervisedTask::add_validation(DatasetPtr dataset, const std::string& name) {
   if (!impl_->held_out.empty() && name.empty()) {
-    throw Error(id() + ": a second validation set needs a name, as in add_validation(dataset, \"unseen_years\")");
+    throw Error(id() + ": a second validation set needs a name, as in add_validation(dataset, \"unseen_years\")",
+                Error::Kind::training, id());
   }
   if (dataset->size() > 0) impl_->held_out.emplace_back(name, std::move(dataset));
 }
@@ -165,7 +166,7 @@ std::vector<Baseline> SupervisedTask::baselines() const {
 void SupervisedTask::prepare(Run& run) {
   build(run);
   const auto require = [this](bool is_there, const char* function) {
-    if (!is_there) throw Error(id() + ": build() must call " + function, Error::Kind::training);
+    if (!is_there) throw Error(id() + ": build() must call " + function, Error::Kind::training, id());
   };
   require(impl_->model != nullptr, "set_model()");
   require(impl_->training != nullptr || !impl_->reads_data, "set_training()");
@@ -201,10 +202,14 @@ void SupervisedTask::Impl::read_held_out(const Run& run) const {
   }
 }
 
-constexpr const char *lone_sample = "more than 1 value per channel",
-                     *lone_remedy =
-                         "batch normalisation cannot train on a batch of one sample; set [task] drop_last = true, "
-                         "another batch_size, or larger micro-batches";
+constexpr const char* lone_remedy =
+    "batch normalisation cannot train on a batch of one sample; set [task] drop_last = true, another batch_size, or "
+    "larger micro-batches";
+
+// LibTorch's batch normalisation throws an error of the general type, so only its text tells it from others.
+bool is_of_lone_sample(const std::exception& error) {
+  return std::string_view(error.what()).find("more than 1 value per channel") != std::string_view::npos;
+}
 
 // Batch normalisation has no variance of one value: the last batch of an epoch would end the run.
 void SupervisedTask::Impl::refuse_lone_sample(SupervisedTask& task) const {
@@ -217,25 +222,27 @@ void SupervisedTask::Impl::refuse_lone_sample(SupervisedTask& task) const {
   const auto random = generator.get_state().clone();
   std::vector<torch::Tensor> before;
   for (const auto& buffer : buffers) before.push_back(buffer.value().clone());
-  std::string trouble;
+  bool is_refused = false;
   try {
     const torch::NoGradGuard no_grad;
     Random none(options.seed, 0, 0);
     const std::vector<Sample> one = {training->get(0, none)};
     model->train();
     task.forward(stack(one));
-  } catch (...) {
-    trouble = caught().message;  // another one is the first step's to report
+  } catch (const std::exception& error) {
+    is_refused = is_of_lone_sample(error);
+  } catch (...) {  // it is the first step's to report, as is any other error
   }
   for (std::size_t i = 0; i < before.size(); ++i) buffers[i].value().set_data(before[i]);
   generator.set_state(random);
-  if (trouble.find(lone_sample) == std::string::npos) return;
+  if (!is_refused) return;
   refuse(c10::str(task.id(), ": ", size == 1 ? "each batch" : "the last batch of an epoch", " has one sample, of ",
-                  samples, " in batches of ", size, ": ", lone_remedy));
+                  samples, " in batches of ", size, ": ", lone_remedy),
+         task.id());
 }
 
 Batch SupervisedTask::next() {
-  if (!impl_->loader) refuse(id() + ": a trained model was loaded without its data, and cannot be trained");
+  if (!impl_->loader) refuse(id() + ": a trained model was loaded without its data, and cannot be trained", id());
   return impl_->next_of(*impl_->loader);
 }
 
@@ -256,13 +263,16 @@ std::string SupervisedTask::where(std::int64_t index) const {
   return impl_->training ? impl_->training->where(index) : Task::where(index);
 }
 
-std::optional<std::vector<Measure>> SupervisedTask::measures() const {
+std::optional<std::vector<MetricInfo>> SupervisedTask::measures() const {
   if (!impl_->reads_data) return std::nullopt;  // a trained model is used, and nothing is judged
-  std::vector<Measure> all;
+  std::vector<MetricInfo> all;
   for (const auto& [name, dataset] : impl_->held_out) {
     const auto prefix = name.empty() ? "" : name + "_";
     all.push_back({all.empty() ? "validation_loss" : prefix + "loss", Better::lower});
-    for (const auto& metric : impl_->metrics) all.push_back({prefix + metric->name(), metric->better()});
+    for (const auto& metric : impl_->metrics) {
+      all.push_back(metric->info());
+      all.back().name = prefix + metric->name();
+    }
   }
   return all;
 }
@@ -288,21 +298,22 @@ torch::Tensor SupervisedTask::loss(const Batch& micro_batch) {
     try {
       return impl_->loss_of(forward(micro_batch), micro_batch);
     } catch (const std::exception& error) {  // TorchScript has its own
-      if (std::string_view(error.what()).find(lone_sample) == std::string_view::npos) throw;
-      refuse(id() + ": " + lone_remedy);
+      if (!is_of_lone_sample(error)) throw;
+      refuse(id() + ": " + lone_remedy, id());
     }
   }();
   if (impl_->recompute && !impl_->has_recomputed) {
     refuse(id() +
-           ": option recompute has no effect, since the model is not a torch::nn::Sequential and calls no "
-           "part of itself through recomputed(); leave the option out");
+               ": option recompute has no effect, since the model is not a torch::nn::Sequential and calls no "
+               "part of itself through recomputed(); leave the option out",
+           id());
   }
   return loss;
 }
 
 torch::Tensor SupervisedTask::validate(Run& run) {
   const auto loss = validate_with(run, [this](const Batch& batch) { return forward(batch); });
-  if (loss.defined() && run.step == run.steps && impl_->target_facts.has("season")) {
+  if (loss.defined() && run.step == run.steps && !impl_->target_facts.tensors.empty()) {
     impl_->warn_of_better(*this, run, loss);
   }
   return loss;
@@ -329,6 +340,7 @@ void SupervisedTask::Impl::warn_of_better(SupervisedTask& task, Run& run, const 
   std::string best;
   double least = loss.item<double>();
   for (const auto& baseline : task.baselines()) {
+    if (!baseline.is_rival) continue;
     const auto other = validate_on(run, held_out.front().first, held_out.front().second, baseline.forward, {});
     if (!other.defined()) return;
     if (const double value = other.item<double>(); value < least) best = baseline.name, least = value;
@@ -415,7 +427,8 @@ void SupervisedTask::load(const State& state) {
     if (is_mended) return warn(difference, "; the run goes on, because it had ended with: ", state.text("unreadable"));
     if (allows) return warn(difference, "; the run is resumed all the same");
     refuse(id() + ": " + difference +
-           "; give the same files, give --allow-inexact to resume all the same, or start a new run");
+               "; give the same files, give --allow-inexact to resume all the same, or start a new run",
+           id());
   };
   compare("the files of the model", given_files(state.part("learned")), given_files(impl_->learned));
   compare("the data", state.text("data"), own.text("data"));

@@ -15,6 +15,8 @@
 #include <sstream>
 
 #include "long_form.h"
+#include "metric_row.h"
+#include "run/trainer_metrics.h"
 #include "small_run.h"
 #include "thrown.h"
 #include "tools/check_plugin/laws.h"
@@ -322,6 +324,45 @@ TEST_CASE("every plugin exports its descriptor alone") {
   });
 }
 
+// A metric's source in docs/metrics.md: the plugins that declare it, or their role where many do.
+std::string source_of(const vernier::MetricInfo& info) {
+  const auto role = info.source.substr(0, info.source.find('/'));
+  return role == "task" || std::ranges::count(info.source, ',') > 1 ? role : info.source;
+}
+
+TEST_CASE("every metric is declared with a unit, a meaning and a source, as docs/metrics.md lists it") {
+  const std::set<std::string> units = {"", "s", "bytes", "1/s", "ratio", "degrees Celsius", "W", "J", "Hz", "dB"};
+  const auto page = read_text(VERNIER_SOURCE_DIR "/docs/metrics.md");
+  const auto host = built_plugins();
+  vernier::MetricInfos all;
+  vernier::HostApi::declare(all, vernier::trainer_metrics(), "trainer");
+  for_each_plugin([&](const Host::Listed& plugin) {
+    Options options(id_of(plugin), {}, "");
+    vernier::HostApi::only_describe(options);
+    vernier::HostApi::declare(all, host.make(plugin.role, plugin.name, options)->metrics(), id_of(plugin));
+  });
+  CHECK(all.size() > 50);
+  for (const auto& [name, info] : all) {
+    CAPTURE(name);
+    CHECK(units.contains(info.unit));
+    CHECK(info.meaning.size() > 10);
+    CHECK_FALSE(info.meaning.ends_with('.'));
+    const auto row = metric_row(info, source_of(info));
+    CHECK_MESSAGE(page.find('\n' + row) != std::string::npos, "docs/metrics.md lacks this row: " << row);
+  }
+  std::istringstream lines(page);
+  for (std::string line; std::getline(lines, line);) {
+    if (line == "<!-- /metrics -->") break;
+    const auto name = line.starts_with("| `") ? line.substr(3, line.find('`', 3) - 3) : "";
+    const auto source = line.substr(line.rfind("| ", line.size() - 3) + 1);
+    const bool is_of_task = source == " task |";  // sdk/data/evaluation_test has these
+    const bool is_built = source == " trainer |" || std::ranges::any_of(host.list(), [&](const auto& plugin) {
+                            return source.find(' ' + id_of(plugin)) != std::string::npos;
+                          });
+    if (!name.empty() && !is_of_task && is_built) CHECK_MESSAGE(all.contains(name), name, " is declared by nobody");
+  }
+}
+
 TEST_CASE("every plugin's source opens with its name, and with its options and their defaults") {
   for_each_plugin([](const Host::Listed& plugin) {
     const auto head = head_of(plugin);
@@ -330,11 +371,12 @@ TEST_CASE("every plugin's source opens with its name, and with its options and t
     for (const auto& option : vernier::describe(subject_of(plugin, folder))) {
       CAPTURE(option.key);
       const bool is_required = std::regex_search(head, std::regex("\\b" + option.key + "\\b[ \\w,]*required"));
-      if (option.fallback == "required" || (option.fallback == "\"\"" && is_required)) {
+      const auto fallback = option.fallback_text();
+      if (option.is_required || (fallback == "\"\"" && is_required)) {
         CHECK(is_required);
       } else {
         const auto written = default_in(head, option.key);
-        CHECK_MESSAGE(is_same_value(written, option.fallback), written, " is written, ", option.fallback, " is meant");
+        CHECK_MESSAGE(is_same_value(written, fallback), written, " is written, ", fallback, " is meant");
       }
     }
   });

@@ -10,12 +10,14 @@
 #include <utility>
 
 #include "plugin_library.h"
+#include "run/trainer_metrics.h"
 #include "temporary_folder.h"
 
 struct Monitored {
   explicit Monitored(const TemporaryFolder& folder, const std::string& id, vernier::Table options = {},
                      std::int64_t first_step = 0, const vernier::State* saved = nullptr)
       : plugin(make_plugin<vernier::Monitor>(id, std::move(options))) {
+    vernier::HostApi::declare(run.metric_infos, vernier::trainer_metrics(), "trainer");
     vernier::HostApi::attach(bus, *plugin, true);
     if (saved != nullptr) plugin->load(*saved);
     run.name = "quick";

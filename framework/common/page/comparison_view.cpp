@@ -98,8 +98,13 @@ std::string interval_of(const Json& compared, double factor, const char* format)
   return print_number(format, std::min(one, other)) + " to " + print_number(format, std::max(one, other));
 }
 
-// "faster, 1.55 to 1.59 times", for one that is higher or lower. better: of a metric's values.
-std::string claim_of(const std::string& key, const std::string& what, const std::string& better, const Json& compared) {
+// Which values of a metric are better, and its unit; "": not known, or none.
+struct Declared {
+  std::string better, unit;
+};
+
+// "faster, 1.55 to 1.59 times", for one that is higher or lower.
+std::string claim_of(const std::string& key, const std::string& what, const Declared& declared, const Json& compared) {
   const bool is_higher = compared.at("verdict") == "higher";
   if (key == "samples_per_second") {
     return (is_higher ? "faster, " : "slower, ") + interval_of(compared, 1, "%.3g") + " times the samples/s";
@@ -108,8 +113,10 @@ std::string claim_of(const std::string& key, const std::string& what, const std:
     return (is_higher ? "more memory, " : "less memory, ") + interval_of(compared, 1, "%.3g") + " times the baseline's";
   }
   const std::string direction = is_higher ? "higher" : "lower";
+  const auto& [better, unit] = declared;
   const auto judged = better.empty() ? direction : (better == direction ? "better (" : "worse (") + direction + ")";
-  return judged + ' ' + what + ", by " + interval_of(compared, is_higher ? 1 : -1, "%.3g");
+  return judged + ' ' + what + ", by " + interval_of(compared, is_higher ? 1 : -1, "%.3g") +
+         (unit.empty() ? "" : ' ' + unit);
 }
 
 void append(std::string& list, const std::string& separator, const std::string& text) {
@@ -117,7 +124,8 @@ void append(std::string& list, const std::string& separator, const std::string& 
 }
 
 // Every measure that has a verdict, claims first. "" where the candidate has no result beside the baseline's.
-std::string verdict_of(const Json& candidate, const Json& metrics) {
+std::string verdict_of(const Json& candidate, const Json& comparison) {
+  const auto metrics = comparison.value("metrics", Json::object()), units = comparison.value("units", Json::object());
   std::vector<std::pair<std::string, std::string>> words = {{"samples_per_second", "speed"},
                                                             {"peak_memory_bytes", "memory"},
                                                             {"loss", "loss"},
@@ -130,7 +138,7 @@ std::string verdict_of(const Json& candidate, const Json& metrics) {
     if (!compared.is_object()) continue;
     const std::string verdict = compared.value("verdict", "");
     if (verdict == "higher" || verdict == "lower")
-      append(claims, "; ", claim_of(key, word, metrics.value(key, ""), compared));
+      append(claims, "; ", claim_of(key, word, {metrics.value(key, ""), units.value(key, "")}, compared));
     if (verdict == "equal") append(equal, ", ", word);
     if (verdict == "no difference shown") append(not_shown, ", ", word);
     are_too_few = are_too_few || verdict == "not enough seeds";
@@ -237,7 +245,7 @@ ComparisonView view_of(const Json& comparison) try {
     view.losses.push_back({name, candidate.loss("loss"), candidate.gap("loss"), candidate.loss("validation_loss"),
                            candidate.gap("validation_loss")});
     if (!json.contains("against_baseline")) continue;
-    const auto verdict = verdict_of(json, comparison.value("metrics", Json::object()));
+    const auto verdict = verdict_of(json, comparison);
     if (!verdict.empty()) view.verdicts.emplace_back(json.at("name").get<std::string>(), verdict);
   }
   view.heading = heading_of(comparison, most_seeds);

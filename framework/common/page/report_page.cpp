@@ -143,9 +143,10 @@ void write_metrics(const std::vector<RunFiles>& runs, std::ostream& out) {
       lasts.push_back(found == metrics.end() ? "" : text_of(found->last));
       bests.push_back(found == metrics.end() ? "" : text_of(found->best));
     }
-    write_row(name + ", last", lasts, out);
+    const auto title = with_unit(name, runs);
+    write_row(title + ", last", lasts, out);
     const bool has_best = std::ranges::any_of(bests, [](const auto& value) { return !value.empty(); });
-    if (has_best) write_row(name + ", best", bests, out);
+    if (has_best) write_row(title + ", best", bests, out);
   }
 }
 
@@ -180,7 +181,8 @@ void write_charts(const std::vector<RunFiles>& runs, std::ostream& out) {
       const auto* series = runs[i].find(name);
       if (series != nullptr) curves.push_back({runs[i].name, series, i, name == "loss" ? &runs[i].notices : nullptr});
     }
-    out << "<figure><figcaption>" << escaped(name) << "</figcaption>\n" << svg_plot(curves) << "</figure>\n";
+    out << "<figure><figcaption>" << escaped(with_unit(name, runs)) << "</figcaption>\n"
+        << svg_plot(curves) << "</figure>\n";
   }
   out << "</div>\n";
 }
@@ -222,7 +224,8 @@ void write_heat_maps(const std::vector<RunFiles>& runs, std::ostream& out) {
     out << "<h2>Layers" << (runs.size() > 1 ? " of " + key_of(i) + escaped(runs[i].name) : "")
         << "</h2>\n<div class=charts>\n";
     for (const auto& map : maps) {
-      out << "<figure><figcaption>" << escaped(map.kind) << "</figcaption>\n" << svg_heat_map(map) << "</figure>\n";
+      out << "<figure><figcaption>" << escaped(with_unit(map.kind, std::span(&runs[i], 1))) << "</figcaption>\n"
+          << svg_heat_map(map) << "</figure>\n";
     }
     out << "</div>\n";
     write_text_table(layers_table_of(maps), out);

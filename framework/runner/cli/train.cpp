@@ -81,9 +81,10 @@ std::string replanned(const Wiring& wiring) {
   for (const auto& callback : wiring.callbacks) {
     const auto& [options, table] = wiring.origin_of(*callback);
     const auto& declared = HostApi::declared(options);
-    const auto key = std::ranges::find(declared, "replan", &HostApi::Declared::key);
+    const auto key = std::ranges::find(declared, "replan", &OptionInfo::key);
+    const auto* replans = key == declared.end() ? nullptr : std::get_if<bool>(&key->value.data);
     const bool is_path = use_of(table).find_first_of("./") != std::string::npos;  // which no key of --set names
-    if (key == declared.end() || key->value != "false" || is_path) continue;
+    if (replans == nullptr || *replans || is_path) continue;
     const auto set = " --set " + shell_quoted("callback." + use_of(table) + ".replan=true");
     if (text.find(set) == std::string::npos) text += set;
   }

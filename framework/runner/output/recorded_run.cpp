@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <string_view>
 
 #include "summary.h"
 #include "wiring/config.h"
@@ -86,6 +87,17 @@ std::optional<State> read_snapshot(Checkpoint& checkpoint, TrainerRun& run, cons
   return checkpoint.read(run, is_run ? "" : from);
 }
 
+// Errors of files name the file in their text alone: it is looked for, so that no path stands there twice.
+void rethrow_of_run(const std::string& path, Error::Kind otherwise) {
+  try {
+    throw;
+  } catch (const Error& error) {
+    if (std::string_view(error.what()).find(path) != std::string_view::npos) throw;
+  } catch (...) {  // goes on below, where it is still in flight
+  }
+  rethrow_naming(path, "", otherwise);
+}
+
 void resume(Prepared& prepared, const std::string& from, bool allow_inexact) try {
   auto snapshot = read_snapshot(*prepared.wiring->checkpoint, prepared.run, from);
   if (!snapshot) {
@@ -94,7 +106,7 @@ void resume(Prepared& prepared, const std::string& from, bool allow_inexact) try
   }
   prepared.trainer.resume(prepared.run, std::move(*snapshot), allow_inexact);
 } catch (...) {
-  rethrow_naming(from.empty() ? prepared.run.output : from, "", Error::Kind::training);
+  rethrow_of_run(from.empty() ? prepared.run.output : from, Error::Kind::training);
 }
 
 bool has_all_it_needs(const Prepared& prepared) {

@@ -20,6 +20,9 @@ OutputFolder open_run(Prepared& prepared, const std::string& from, bool allow_in
 // The snapshot at `from`, which may be the folder of a run: its newest one then. If that is empty: of run.output.
 std::optional<State> read_snapshot(Checkpoint& checkpoint, TrainerRun& run, const std::string& from);
 
+// Call it in a catch (...) block. Rethrows an exception from reading the run or checkpoint at `path`, with that path.
+[[noreturn]] void rethrow_of_run(const std::string& path, Error::Kind otherwise);
+
 // Continues where the checkpoint at `from` was written; if that is empty, from the newest in run.output.
 void resume(Prepared& prepared, const std::string& from, bool allow_inexact);
 

@@ -4,6 +4,7 @@
 #include <vernier/error.h>
 
 #include <algorithm>
+#include <cmath>
 #include <fstream>
 
 #include "files/json.h"
@@ -23,13 +24,30 @@ OrderedJson number(const std::optional<double>& value) {
   return value ? number(*value) : OrderedJson(nullptr);
 }
 
+const char* word_of(Better better) {
+  return better == Better::higher ? "higher" : "lower";
+}
+
 // The metrics of the validations, but the loss: last and best values, and which are better.
 OrderedJson validation(const Run& run, const Outcome& outcome) {
   OrderedJson all = OrderedJson::object();
   for (const auto& [name, measured] : outcome.measured) {
     const auto better = better_of(run, name);
     all[name] = {{"final", number(measured.last)}, {"best", number(measured.best)}};
-    if (better != Better::unknown) all[name]["better"] = better == Better::higher ? "higher" : "lower";
+    if (better != Better::unknown) all[name]["better"] = word_of(better);
+  }
+  return all;
+}
+
+// The declarations of the plugins' metrics, for programs that read the run. docs/metrics.md has those of the trainer.
+OrderedJson metrics_of_plugins(const Run& run) {
+  OrderedJson all = OrderedJson::object();
+  for (const auto& [name, info] : run.metric_infos) {
+    if (info.source.starts_with("trainer")) continue;
+    auto& one = all[name] = {{"unit", info.unit}, {"meaning", info.meaning}, {"source", info.source}};
+    if (info.better != Better::unknown) one["better"] = word_of(info.better);
+    if (std::isfinite(info.least)) one["least"] = info.least;
+    if (std::isfinite(info.most)) one["most"] = info.most;
   }
   return all;
 }
@@ -89,6 +107,7 @@ void write_summary(const std::string& path, const Run& run, const RunOptions& op
   summary["validation_loss"] = {{"final", number(outcome.validation_loss)},
                                 {"best", number(outcome.best_validation_loss)}};
   summary["validation"] = validation(run, outcome);
+  summary["metrics"] = metrics_of_plugins(run);
   summary["this_process"] = {{"steps", outcome.steps},
                              {"seconds", number(outcome.seconds)},
                              {"times", times},

@@ -14,6 +14,7 @@
 #include "core/process_state.h"
 #include "files/json.h"
 #include "run/state/snapshot.h"
+#include "trainer_metrics.h"
 #include "wiring/swap.h"
 
 namespace vernier {
@@ -106,11 +107,21 @@ void prepare_task(Roles& roles, Step& step, TrainerRun& run, const InitModel& in
   if (roles.accumulation->gathers()) step.batches().samples(run);  // now, because the first batch is a whole one
 }
 
-void note_measures(const Roles& roles, TrainerRun& run) {
-  run.measures = roles.wiring.task->measures();
+void note_metrics(Roles& roles, TrainerRun& run) {
+  HostApi::declare(run.metric_infos, trainer_metrics(), "trainer");
+  for (const auto* plugin : roles.wiring.plugins()) {
+    roles.calls.note(plugin);
+    HostApi::declare(run.metric_infos, plugin->metrics(), plugin->id());
+  }
+  const auto& task = roles.wiring.task;
+  roles.calls.note(task.get());
+  run.measures = task->measures();
+  if (run.measures) HostApi::declare(run.metric_infos, *run.measures, task->id());
   if (run.measures && run.measures->empty()) return;
   for (const auto& callback : roles.wiring.callbacks) {
+    roles.calls.note(callback.get());
     const auto more = callback->measures();
+    HostApi::declare(run.metric_infos, more, callback->id());
     if (run.measures) run.measures->insert(run.measures->end(), more.begin(), more.end());
   }
 }
@@ -158,7 +169,7 @@ void prepare_plugins(Roles& roles, Step& step, const Saving& saving, TrainerRun&
     roles.ranks.share_model(run);
     roles.owners.choose(run);
   }
-  note_measures(roles, run);
+  note_metrics(roles, run);
   if (trains) check_plugins(roles, step, run);
   step.note_listeners();
 }

@@ -2,7 +2,6 @@
 
 #include <c10/util/ScopeExit.h>
 #include <torch/nn/module.h>
-#include <vernier/metric_info.h>
 
 #include <algorithm>
 #include <cmath>
@@ -15,11 +14,7 @@
 namespace vernier {
 
 Better better_of(const Run& run, const std::string& metric) {
-  if (run.measures) {
-    const auto found = std::ranges::find(*run.measures, metric, &Measure::name);
-    if (found != run.measures->end()) return found->better;
-  }
-  const auto* info = metric_info(metric);
+  const auto* info = run.metric_info(metric);
   return info == nullptr ? Better::unknown : info->better;
 }
 

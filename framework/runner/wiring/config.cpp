@@ -304,7 +304,7 @@ Table defaults_of_run(const std::string& name) {
   const auto options = described_run(name);
   Table run;
   for (const auto& option : HostApi::declared(options)) {
-    run[option.key] = parse_value(option.fallback, "the default of run." + option.key);
+    run[option.key] = {option.fallback.data, "the default of run." + option.key};
   }
   return escaped({{"run", {std::move(run), ""}}});
 }

@@ -146,17 +146,20 @@ void take_over(Wiring& wiring, TrainerRun& run, const Takeover& takeover) {
     const PluginCall call(takeover.next->id(), "as it took over");
     takeover.next->prepare(run);
     if (takeover.role == Precision::role) run.emulated = wiring.precision->emulated();
+    HostApi::declare(run.metric_infos, takeover.next->metrics(), takeover.next->id());
     takeover.next->check(run);
     const bool takes_all = takeover.role == Optimizer::role
                                ? old.id() == takeover.next->id()
                                : is_same(takeover.made.table, wiring.table_of(*takeover.next));
     hand_over(saved, *takeover.next, takes_all);
   } catch (...) {
-    const auto& [id, place] = std::pair(takeover.next->id(), takeover.place);
-    auto [text, kind] = caught();
-    if (text.find(id) == std::string::npos) text.insert(0, id + " as it took over from " + old.id() + ": ");
-    if (!place.empty() && text.find(place) == std::string::npos) text.insert(0, place + ": ");
-    std::throw_with_nested(Error(text, kind));
+    const auto& id = takeover.next->id();
+    try {
+      rethrow_naming(id, " as it took over from " + old.id(), Error::Kind::training, takeover.place);
+    } catch (const Error& error) {
+      if (error.who() != id || !error.place().empty() || takeover.place.empty()) throw;
+      std::throw_with_nested(Error(takeover.place + ": " + error.what(), error.kind(), id, takeover.place));
+    }
   }
 }
 

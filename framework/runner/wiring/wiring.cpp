@@ -120,8 +120,9 @@ OrderedJson options_read(const Options& options, Keys keys) {
   OrderedJson read = OrderedJson::object();
   for (const auto& option : HostApi::declared(options)) {
     if (keys == Keys::compared && option.is_resumable) continue;
-    const auto parsed = OrderedJson::parse(option.value, nullptr, /*allow_exceptions=*/false);
-    read[option.key] = parsed.is_discarded() ? OrderedJson(option.value) : parsed;
+    const auto text = value_text(option.value);
+    const auto parsed = OrderedJson::parse(text, nullptr, /*allow_exceptions=*/false);
+    read[option.key] = parsed.is_discarded() ? OrderedJson(text) : parsed;
   }
   return read;
 }
@@ -382,7 +383,8 @@ std::string Wiring::table() const {
     name.resize(std::max<std::size_t>(name.size(), 12), ' ');
     text << "  " << role << name;
     for (const auto& option : HostApi::declared(origin_of(*plugin).options)) {
-      if (option.value != option.fallback) text << ' ' << option.key << '=' << shortened(option.value, most);
+      const auto value = value_text(option.value);
+      if (value != option.fallback_text()) text << ' ' << option.key << '=' << shortened(value, most);
     }
     text << '\n';
   }

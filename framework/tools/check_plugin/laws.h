@@ -26,7 +26,7 @@ bool applies(const Law& law, const Subject& subject);
 // option_laws.cpp
 // What the plugin declares when it is made from a table, as `vernier plugins role/name` does: options that must be
 // given need not be.
-std::vector<HostApi::Declared> describe(const Subject& subject, Table table = {});
+std::vector<OptionInfo> describe(const Subject& subject, Table table = {});
 void check_loads(const Subject& subject);
 void check_documents_options(const Subject& subject);
 void check_refuses_unknown_keys(const Subject& subject);

@@ -8,7 +8,7 @@
 
 namespace vernier {
 
-std::vector<HostApi::Declared> describe(const Subject& subject, Table table) {
+std::vector<OptionInfo> describe(const Subject& subject, Table table) {
   Options options(subject.id(), std::move(table), "check");
   HostApi::only_describe(options);
   subject.host.make(subject.role, subject.use, options);
@@ -18,7 +18,7 @@ std::vector<HostApi::Declared> describe(const Subject& subject, Table table) {
 namespace {
 
 // "rule.match" is the key of each table in the list `rule`.
-bool is_of_a_list(const HostApi::Declared& option) {
+bool is_of_a_list(const OptionInfo& option) {
   return option.key.find('.') != std::string::npos;
 }
 
@@ -58,7 +58,6 @@ void check_documents_options(const Subject& subject) {
     if (!std::regex_match(option.key, std::regex("[a-z][a-z0-9_]*(\\.[a-z][a-z0-9_]*)?"))) {
       throw Error("the key `" + option.key + "` is not in lower case with underscores");
     }
-    if (option.type.empty() || option.fallback.empty()) throw Error("`" + option.key + "` has no type or no default");
     if (option.meaning.size() < 8) {
       throw Error("`" + option.key + "` means \"" + option.meaning + "\"; say what it is in a few words");
     }
@@ -77,9 +76,9 @@ void check_refuses_unknown_keys(const Subject& subject) {
 
 void check_refuses_other_types(const Subject& subject) {
   for (const auto& option : describe(subject)) {
-    if (is_of_a_list(option) || option.type == "a table") continue;
+    if (is_of_a_list(option) || option.type == OptionInfo::Type::table) continue;
     expect_refusal(subject, option.key, {Table{}, "run.toml:7"},
-                   "run.toml:7: " + subject.id() + ": `" + option.key + "` must be " + option.type);
+                   "run.toml:7: " + subject.id() + ": `" + option.key + "` must be " + option.type_text());
   }
 }
 

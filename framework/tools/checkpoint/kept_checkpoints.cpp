@@ -80,7 +80,7 @@ StoredCheckpoint KeptCheckpoints::read(const std::string& checkpoint) const {
     snapshot = read_snapshot(*plugin_, run, checkpoint);
     if (!snapshot) throw Error(plugin_->id() + " finds no checkpoint here");
   } catch (...) {
-    rethrow_naming(checkpoint, "", Error::Kind::training);
+    rethrow_of_run(checkpoint, Error::Kind::training);
   }
   auto stored = split_snapshot(*snapshot);
   stored.manifest.step = snapshot->has("run/step") ? snapshot->integer("run/step") : -1;

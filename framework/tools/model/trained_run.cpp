@@ -86,7 +86,7 @@ std::unique_ptr<Prepared> load_run(const std::string& path, const std::vector<st
   try {
     restore_weights(std::move(*snapshot), prepared->run, prepared->wiring->plugins());
   } catch (...) {
-    rethrow_naming(path, "", Error::Kind::configuration);
+    rethrow_of_run(path, Error::Kind::configuration);
   }
   return prepared;
 }

@@ -4,9 +4,8 @@
 #include <vernier/host.h>
 #include <vernier/plugin.h>
 
-#include <iterator>
+#include <cmath>
 #include <map>
-#include <sstream>
 
 #include "cli/options/plugin_list.h"
 
@@ -14,7 +13,7 @@ namespace vernier {
 
 namespace {
 
-using DeclaredOptions = std::vector<HostApi::Declared>;
+using DeclaredOptions = std::vector<OptionInfo>;
 
 struct Described {
   std::string name;
@@ -36,28 +35,14 @@ OrderedJson one_of(const std::vector<std::string>& words, const char* pattern) {
           {"anyOf", OrderedJson::array({OrderedJson{{"enum", words}}, OrderedJson{{"pattern", pattern}}})}};
 }
 
-std::vector<std::string> split_words(const std::string& text) {
-  std::istringstream stream(text);
-  return {std::istream_iterator<std::string>(stream), {}};
+// A value as JSON; discarded where JSON has none, as for inf. Whole numbers have no ".0".
+OrderedJson json_of(const Value& value) {
+  return OrderedJson::parse(value_text(value), nullptr, /*allow_exceptions=*/false);
 }
 
-// The limits as Options::declared() says them: "1 to 5", "0 < x <= 5", "at least 1", "above 0", "at most 3".
-void add_limits(const std::string& range, OrderedJson& schema) {
-  const auto words = split_words(range);
-  const auto limit = [&](const char* name, std::size_t word) { schema[name] = OrderedJson::parse(words.at(word)); };
-  if (words.size() == 3 && words[1] == "to") {
-    limit("minimum", 0);
-    limit("maximum", 2);
-  } else if (words.size() == 5 && words[3] == "<=") {
-    limit("exclusiveMinimum", 0);
-    limit("maximum", 4);
-  } else if (range.starts_with("at least ")) {
-    limit("minimum", 2);
-  } else if (range.starts_with("at most ")) {
-    limit("maximum", 2);
-  } else if (range.starts_with("above ")) {
-    limit("exclusiveMinimum", 1);
-  }
+void add_limits(const Range& range, OrderedJson& schema) {
+  if (std::isfinite(range.min)) schema[range.above ? "exclusiveMinimum" : "minimum"] = json_of({range.min, ""});
+  if (std::isfinite(range.max)) schema["maximum"] = json_of({range.max, ""});
 }
 
 OrderedJson properties_of(const DeclaredOptions& options);
@@ -73,7 +58,8 @@ DeclaredOptions options_in(const std::string& key, const DeclaredOptions& all) {
   return inner;
 }
 
-OrderedJson schema_of_type(const HostApi::Declared& option, const DeclaredOptions& all) {
+OrderedJson schema_of_type(const OptionInfo& option, const DeclaredOptions& all) {
+  using Type = OptionInfo::Type;
   const auto number = [&](const char* type) {
     auto schema = or_reference(type);
     add_limits(option.range, schema);
@@ -84,27 +70,37 @@ OrderedJson schema_of_type(const HostApi::Declared& option, const DeclaredOption
     schema["items"] = std::move(items);
     return schema;
   };
-  if (option.type == "true or false") return or_reference("boolean");
-  if (option.type == "an integer") return number("integer");
-  if (option.type == "a number") return number("number");
-  if (option.type == "a list of integers") return list(number("integer"));
-  if (option.type == "a list of numbers") return list(number("number"));
-  if (option.type == "a list of strings") return {{"type", {"array", "string"}}, {"items", {{"type", "string"}}}};
-  if (option.type == "a list of tables") return list(closed_object(properties_of(options_in(option.key, all))));
-  if (option.type == "a table") return {{"type", "object"}};
-  if (option.range.empty()) return {{"type", "string"}};
-  auto words = split_words(option.range);  // "a | b | c"
-  std::erase(words, "|");
-  return one_of(words, R"(\$\{)");
+  switch (option.type) {
+    case Type::boolean:
+      return or_reference("boolean");
+    case Type::integer:
+      return number("integer");
+    case Type::number:
+      return number("number");
+    case Type::integers:
+      return list(number("integer"));
+    case Type::numbers:
+      return list(number("number"));
+    case Type::strings:
+      return {{"type", {"array", "string"}}, {"items", {{"type", "string"}}}};
+    case Type::tables:
+      return list(closed_object(properties_of(options_in(option.key, all))));
+    case Type::table:
+      return {{"type", "object"}};
+    case Type::string:
+      break;
+  }
+  if (option.words.empty()) return {{"type", "string"}};
+  return one_of(option.words, R"(\$\{)");
 }
 
-OrderedJson schema_of_option(const HostApi::Declared& option, const DeclaredOptions& all) {
+OrderedJson schema_of_option(const OptionInfo& option, const DeclaredOptions& all) {
   auto schema = schema_of_type(option, all);
-  const bool is_required = option.fallback == "required";
+  const auto limits = option.limits_text();
   schema["description"] =
-      option.meaning + (is_required ? "; required" : "") + (option.range.empty() ? "" : " (" + option.range + ")");
-  const auto fallback = OrderedJson::parse(option.fallback, nullptr, /*allow_exceptions=*/false);
-  if (!fallback.is_discarded()) schema["default"] = fallback;  // JSON has no inf
+      option.meaning + (option.is_required ? "; required" : "") + (limits.empty() ? "" : " (" + limits + ")");
+  const auto fallback = json_of(option.fallback);
+  if (!option.is_required && !fallback.is_discarded()) schema["default"] = fallback;
   return schema;
 }
 
@@ -187,7 +183,7 @@ OrderedJson schema_of(const Host& host) {
   auto& run = properties["run"]["properties"];
   run["name"].erase("default");  // that of the first file
   auto steps = or_reference("integer");
-  add_limits("at least 0", steps);
+  add_limits(at_least(0), steps);
   auto& every = run["validate_every"];
   every = {{"description", every["description"]},
            {"default", every["default"]},

@@ -1,7 +1,6 @@
 #include "view.h"
 
 #include <vernier/memory.h>
-#include <vernier/metric_info.h>
 
 #include <cmath>
 #include <fstream>
@@ -35,10 +34,11 @@ View::View(const vernier::Run& run)
 void View::take(const vernier::Record& record) {
   const std::lock_guard lock(mutex_);
   time_ = record.time;
-  for (const auto& [name, value] : record.entries) {
-    newest_[*name] = {record.step, value};
-    const bool has_room = histories_.size() < most_histories || histories_.contains(*name);
-    if (has_room) histories_[*name].add(record.step, value);
+  for (const auto& [metric, value] : record.entries) {
+    const auto& name = metric->name;
+    newest_[name] = {record.step, value, metric};
+    const bool has_room = histories_.size() < most_histories || histories_.contains(name);
+    if (has_room) histories_[name].add(record.step, value);
   }
   for (const auto& [name, text] : record.notices) {
     notices_.push_back({++notice_id_, record.step, name, text});
@@ -49,8 +49,8 @@ void View::take(const vernier::Record& record) {
   if (record.kind == vernier::Record::Kind::end || (is_step && time_ - step_event_at_ < step_events_apart)) return;
   if (is_step) step_event_at_ = time_;
   Json data = {{"step", record.step}, {"time", record.time}};
-  for (const auto& [name, value] : record.entries) {
-    if (histories_.contains(*name)) data[*name] = number(value);
+  for (const auto& [metric, value] : record.entries) {
+    if (histories_.contains(metric->name)) data[metric->name] = number(value);
   }
   events_.add(is_step ? "step" : "validation", data);
 }
@@ -82,12 +82,12 @@ Json View::metrics() const {
   const std::lock_guard lock(mutex_);
   Json all = Json::array();
   for (const auto& [name, newest] : newest_) {
-    const auto* info = vernier::metric_info(name);
-    all.push_back({{"name", name},
-                   {"step", newest.step},
-                   {"value", number(newest.value)},
-                   {"unit", info != nullptr ? info->unit : ""},
-                   {"meaning", info != nullptr ? info->meaning : "set by the task or a plugin"}});
+    all.push_back(
+        {{"name", name},
+         {"step", newest.step},
+         {"value", number(newest.value)},
+         {"unit", newest.metric->unit},
+         {"meaning", newest.metric->meaning.empty() ? "set by the task or a plugin" : newest.metric->meaning}});
   }
   return {{"metrics", all}};
 }

@@ -52,6 +52,7 @@ class View {
   struct Newest {
     std::int64_t step;
     double value;
+    const vernier::MetricInfo* metric;  // of the Collector
   };
   std::map<std::string, Newest> newest_;
   std::map<std::string, vernier::History> histories_;

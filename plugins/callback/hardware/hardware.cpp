@@ -28,6 +28,20 @@ class Hardware final : public vernier::Callback {
     options.resumable("nvml");
   }
 
+  std::vector<vernier::MetricInfo> metrics() const override {
+    const auto sensor = [](const char* name, const char* unit, const char* meaning, bool is_count = false) {
+      return vernier::MetricInfo{.name = name, .unit = unit, .meaning = meaning, .is_count = is_count, .varies = true};
+    };
+    return {sensor("cpu_load", "ratio", "share of the machine's processors that were busy"),
+            sensor("memory_resident", "bytes", "memory that the process holds"),
+            sensor("memory_allocated", "bytes", "memory of tensors on the run's device, where it is counted"),
+            sensor("cpu_temperature", "degrees Celsius", "temperature of the hottest sensor of a processor"),
+            sensor("cpu_energy", "J", "energy of the processors since the process began", true),
+            sensor("gpu_temperature", "degrees Celsius", "temperature of the run's GPU"),
+            sensor("gpu_power", "W", "power that the run's GPU draws"),
+            sensor("gpu_clock", "Hz", "clock of the processors of the run's GPU"),
+            sensor("gpu_load", "ratio", "share of the time in which the run's GPU was busy")};
+  }
   void attach(vernier::Bus& bus) override {
     bus.on(Event::RunBegin, [this](Run& run) { begin(run); });
     bus.on(Event::StepEnd, [this](Run& run) { report(run); });

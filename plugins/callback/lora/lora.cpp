@@ -29,6 +29,7 @@
 #include <c10/core/impl/LocalDispatchKeySet.h>
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/custom_class.h>
+#include <vernier/draft/capture.h>
 #include <vernier/json_text.h>
 #include <vernier/linear_call.h>
 #include <vernier/model_adapter.h>
@@ -100,7 +101,10 @@ class CompactLinear final : public torch::autograd::Function<CompactLinear> {
   };
 };
 
-class Lora final : public vernier::Callback, public vernier::Interceptor, public vernier::ModelAdapter {
+class Lora final : public vernier::Callback,
+                   public vernier::Interceptor,
+                   public vernier::ModelAdapter,
+                   public vernier::draft::Capturable {
  public:
   explicit Lora(vernier::Options& options)
       : rank_(options.get("rank", 8, "rows of A, columns of B", between(1, 65536))),
@@ -122,7 +126,6 @@ class Lora final : public vernier::Callback, public vernier::Interceptor, public
     }
   }
 
-  bool allows_capture() const override { return true; }
   void attach(vernier::Bus& bus) override {
     bus.on(Event::BatchReady, [this](Run&) { guard_.emplace(layers_, *this); });
     bus.on(Event::LossReady, [this](Run&) {

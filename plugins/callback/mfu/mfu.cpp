@@ -69,6 +69,17 @@ class Mfu final : public vernier::Callback {
     options.resumable("peak");
   }
 
+  std::vector<vernier::MetricInfo> metrics() const override {
+    return {{.name = "model_flops", .meaning = "floating-point operations of the model's products in the step"},
+            {.name = "model_flops_per_second",
+             .unit = "1/s",
+             .meaning = "floating-point operations of the model's products a second",
+             .varies = true},
+            {.name = "mfu",
+             .unit = "ratio",
+             .meaning = "these as a share of the peak of this process's device",
+             .varies = true}};
+  }
   void attach(vernier::Bus& bus) override {
     bus.on(Event::StepBegin, [this](Run& run) { begin_step(run); });
     bus.on(Event::BatchReady, [this](Run& run) { begin_micro_batch(run); });

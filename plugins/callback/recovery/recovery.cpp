@@ -116,6 +116,9 @@ class Recovery final : public vernier::Callback {
     refuse_contradictions(options);
   }
 
+  std::vector<vernier::MetricInfo> metrics() const override {
+    return {{.name = "grad_norm", .meaning = "2-norm of all gradients before clipping"}};
+  }
   void attach(vernier::Bus& bus) override {
     bus.on(Event::StepBegin, [this](Run& run) {
       has_acted_ = false;

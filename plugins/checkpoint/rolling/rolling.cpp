@@ -23,6 +23,7 @@
 // cannot, the save is not repeated.
 #include <ATen/ops/tensor.h>
 #include <vernier/checkpoint_split.h>
+#include <vernier/draft/capture.h>
 #include <vernier/error.h>
 #include <vernier/roles.h>
 
@@ -67,7 +68,7 @@ double seconds_since(Clock::time_point begin) {
 constexpr std::int64_t steps_between_looks = 4;  // where ranks ask each other
 constexpr std::chrono::milliseconds between_looks{50};
 
-class Rolling final : public vernier::Checkpoint {
+class Rolling final : public vernier::Checkpoint, public vernier::draft::Capturable {
  public:
   explicit Rolling(vernier::Options& options)
       : every_(
@@ -103,7 +104,6 @@ class Rolling final : public vernier::Checkpoint {
     }
   }
 
-  bool allows_capture() const override { return true; }
   void attach(vernier::Bus& bus) override {
     bus.on(Event::RunBegin, [this](Run&) { last_ = Clock::now(); });
     bus.on(Event::StepBegin, [this](Run& run) { look(run); });

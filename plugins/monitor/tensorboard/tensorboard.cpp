@@ -9,7 +9,6 @@
 // Source of the format: TensorBoard's .proto files and TFRecord, named in events.h.
 #include <ATen/ops/histc.h>
 #include <unistd.h>
-#include <vernier/metric_info.h>
 #include <vernier/sdk.h>
 
 #include <array>
@@ -62,7 +61,9 @@ class Events final : public vernier::RecordSink {
     if (goes_back) file_->append(tensorboard::restart_event(record.time, record.step));
     last_ = record.step;
     tensorboard::Message summary;
-    for (const auto& [name, value] : record.entries) tensorboard::add_scalar(summary, *name, value, meaning_once(name));
+    for (const auto& [metric, value] : record.entries) {
+      tensorboard::add_scalar(summary, metric->name, value, meaning_once(*metric));
+    }
     for (const auto& histogram : record.histograms) tensorboard::add_histogram(summary, histogram);
     for (const auto& [name, text] : record.notices) tensorboard::add_text(summary, "notices/" + name, text);
     if (!summary.text().empty()) file_->append(tensorboard::summary_event(record.time, record.step, summary));
@@ -80,15 +81,13 @@ class Events final : public vernier::RecordSink {
 
  private:
   // TensorBoard keeps the first description of a scalar.
-  std::string meaning_once(const std::string* name) {
-    if (!described_.insert(name).second) return "";
-    const auto* info = vernier::metric_info(*name);
-    if (info == nullptr) return "";
-    return info->meaning + (*info->unit == '\0' ? std::string() : std::string(" (") + info->unit + ")");
+  std::string meaning_once(const vernier::MetricInfo& metric) {
+    if (!described_.insert(&metric).second) return "";
+    return metric.meaning + (metric.unit.empty() ? "" : " (" + metric.unit + ")");
   }
 
   std::unique_ptr<AppendFile> file_;
-  std::set<const std::string*> described_;
+  std::set<const vernier::MetricInfo*> described_;
   std::int64_t last_;
 };
 

@@ -136,6 +136,21 @@ class Format final : public vernier::MixedPrecision {
   std::string emulated() const override { return title_; }
   bool changes(std::string_view) const override { return true; }
 
+  std::vector<vernier::MetricInfo> metrics() const override {
+    return {{.name = "format_sqnr",
+             .unit = "dB",
+             .meaning = "squares of the numbers over those of their rounding errors; format_sqnr/h.0.mlp/x"},
+            {.name = "format_saturated",
+             .unit = "ratio",
+             .meaning = "share of the numbers beyond the largest of their format and scale"},
+            {.name = "format_flushed", .unit = "ratio", .meaning = "share of the numbers that become 0 and were not"},
+            {.name = "format_used_codes",
+             .unit = "ratio",
+             .meaning = "share of the codes of a format of up to 16 bits that occur"},
+            {.name = "format_amax", .meaning = "largest magnitude of the numbers"},
+            {.name = "format_direction",
+             .meaning = "cosine of the layer's gradient and that without rounding; format_direction/h.0.mlp"}};
+  }
   void attach(vernier::Bus& bus) override {
     MixedPrecision::attach(bus);
     bus.on(vernier::Event::StepBegin, [this](Run& run) { begin(run); });

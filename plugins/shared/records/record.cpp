@@ -36,12 +36,11 @@ double value_on_host(const torch::Tensor& value) {
   return value.item<double>();
 }
 
-void add(Record& record, Name name, double value) {
-  record.entries.push_back({&names[name], value});
-}
-
-void add(Record& record, Name name, std::int64_t value) {
-  add(record, name, static_cast<double>(value));
+// The declaration of a metric that records call `name`.
+MetricInfo named(const std::string& name, const MetricInfo* declared) {
+  auto info = declared != nullptr ? *declared : MetricInfo{};
+  info.name = name;
+  return info;
 }
 
 }  // namespace
@@ -99,15 +98,19 @@ void Collector::collect(const Run& run, Record::Kind kind, Record& into) {
 }
 
 void Collector::add_step(const Run& run, Record& into) {
-  if (run.loss.defined()) add_tensor(names[loss], run.loss, into);
-  add(into, epoch, run.epoch);
-  add(into, samples, run.samples);
-  if (run.tokens > 0) add(into, tokens, run.tokens);
-  add(into, updates, run.updates);
-  add(into, skipped, std::max<std::int64_t>(0, run.step - run.updates - (run.results_are_late ? 1 : 0)));
+  if (counts_.empty()) {
+    for (const auto& name : names) counts_.push_back(named(name, run.metric_info(name)));
+  }
+  const auto add = [&](Name name, auto value) { into.entries.push_back({&counts_[name], static_cast<double>(value)}); };
+  if (run.loss.defined()) add_tensor(counts_[loss], run.loss, into);
+  add(epoch, run.epoch);
+  add(samples, run.samples);
+  if (run.tokens > 0) add(tokens, run.tokens);
+  add(updates, run.updates);
+  add(skipped, std::max<std::int64_t>(0, run.step - run.updates - (run.results_are_late ? 1 : 0)));
   if (run.found_inf.defined() || !run.amp.history().empty()) {  // there is a scaler, or there was one before a swap
-    add(into, overflows, run.amp.overflow_count());
-    add(into, overflow_rate, run.amp.overflow_ratio());
+    add(overflows, run.amp.overflow_count());
+    add(overflow_rate, run.amp.overflow_ratio());
   }
   add_rates(run, into);
 }
@@ -117,35 +120,40 @@ void Collector::add_rates(const Run& run, Record& into) {
   const auto before = std::exchange(rates_, {now, run.samples, run.tokens, true});
   const double seconds = std::chrono::duration<double>(now - before.at).count();
   if (!before.is_known || !(seconds > 0) || run.samples < before.samples) return;  // less after a rewind
-  add(into, samples_rate, static_cast<double>(run.samples - before.samples) / seconds);
-  if (run.tokens > 0) add(into, tokens_rate, static_cast<double>(run.tokens - before.tokens) / seconds);
+  const auto add = [&](Name name, std::int64_t count) {
+    into.entries.push_back({&counts_[name], static_cast<double>(count) / seconds});
+  };
+  add(samples_rate, run.samples - before.samples);
+  if (run.tokens > 0) add(tokens_rate, run.tokens - before.tokens);
 }
 
 void Collector::add_metrics(const Run& run, Record& into) {
   std::size_t slot = 0;
   for (const auto* metric : run.metrics.set_now()) {
-    const auto& name = kept(metric->name, slot++);
+    const auto& info = kept(run, metric->name, slot++);
     if (const auto* tensor = std::get_if<torch::Tensor>(&metric->number)) {
-      add_tensor(name, *tensor, into);
+      add_tensor(info, *tensor, into);
     } else {
-      into.entries.push_back({&name, std::get<double>(metric->number)});
+      into.entries.push_back({&info, std::get<double>(metric->number)});
     }
   }
 }
 
-void Collector::add_tensor(const std::string& name, const torch::Tensor& value, Record& into) {
-  if (value.is_cpu()) return into.entries.push_back({&name, value_on_host(value)});
+void Collector::add_tensor(const MetricInfo& metric, const torch::Tensor& value, Record& into) {
+  if (value.is_cpu()) return into.entries.push_back({&metric, value_on_host(value)});
   on_device_.emplace_back(value, into.entries.size());
-  into.entries.push_back({&name, 0});
+  into.entries.push_back({&metric, 0});
 }
 
 // Steps have the same metrics in the same order, mostly: then it is one comparison.
-const std::string& Collector::kept(const std::string& name, std::size_t slot) {
+const MetricInfo& Collector::kept(const Run& run, const std::string& name, std::size_t slot) {
   if (slot >= last_seen_.size()) last_seen_.resize(slot + 1);
   auto& seen = last_seen_[slot];
   if (seen != nullptr && seen->first == name) return seen->second;
-  const auto found = std::ranges::find(names_, name, &std::pair<std::string, std::string>::first);
-  seen = found != names_.end() ? &*found : &names_.emplace_back(name, is_taken(name) ? "metric_" + name : name);
+  const auto found = std::ranges::find(metrics_, name, &std::pair<std::string, MetricInfo>::first);
+  seen = found != metrics_.end() ? &*found
+         : is_taken(name)        ? &metrics_.emplace_back(name, named("metric_" + name, nullptr))
+                                 : &metrics_.emplace_back(name, named(name, run.metric_info(name)));
   return seen->second;
 }
 

@@ -33,7 +33,7 @@ inline bool is_progress(const Notice& notice) {
 struct Record {
   enum class Kind { step, validation, end };
   struct Entry {
-    const std::string* name;  // lives as long as the Collector
+    const MetricInfo* metric;  // with the name that it has in records; lives as long as the Collector
     double value;
   };
   // Values that are on their way from a device until the writer thread resolves the record.
@@ -72,12 +72,13 @@ class Collector {
   void add_step(const Run& run, Record& into);
   void add_metrics(const Run& run, Record& into);
   void add_rates(const Run& run, Record& into);
-  void add_tensor(const std::string& name, const torch::Tensor& value, Record& into);
-  const std::string& kept(const std::string& name, std::size_t slot);
+  void add_tensor(const MetricInfo& metric, const torch::Tensor& value, Record& into);
+  const MetricInfo& kept(const Run& run, const std::string& name, std::size_t slot);
 
-  std::deque<std::pair<std::string, std::string>> names_;              // a metric's, and the one that it has in records
-  std::vector<const std::pair<std::string, std::string>*> last_seen_;  // by the metric's place in the step
-  std::vector<std::pair<torch::Tensor, std::size_t>> on_device_;       // of the record that is filled
+  std::vector<MetricInfo> counts_;                                    // of the numbers that come from the run's counts
+  std::deque<std::pair<std::string, MetricInfo>> metrics_;            // by the name that a plugin set
+  std::vector<const std::pair<std::string, MetricInfo>*> last_seen_;  // by the metric's place in the step
+  std::vector<std::pair<torch::Tensor, std::size_t>> on_device_;      // of the record that is filled
   Rates rates_;
 };
 

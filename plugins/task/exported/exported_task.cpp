@@ -36,7 +36,7 @@ class OfOneLogit final : public vernier::Metric {
  public:
   explicit OfOneLogit(vernier::MetricPtr metric) : metric_(std::move(metric)) {}
   std::string name() const override { return metric_->name(); }
-  vernier::Better better() const override { return metric_->better(); }
+  vernier::MetricInfo info() const override { return metric_->info(); }
   void reset() override { metric_->reset(); }
   void update(const torch::Tensor& output, const torch::Tensor& target) override {
     const auto logits = output.reshape({-1});

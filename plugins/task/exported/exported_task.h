@@ -4,6 +4,7 @@
 #include <vernier/data/data_source.h>
 #include <vernier/data/predictor.h>
 #include <vernier/data/supervised_task.h>
+#include <vernier/draft/capture.h>
 
 #include <functional>
 #include <memory>
@@ -28,10 +29,9 @@ struct Form {
 };
 
 // A plugin adds network_of(), and gives its name and what the option `model` says of the file.
-class ExportedTask : public vernier::SupervisedTask, public vernier::Predictor {
+class ExportedTask : public vernier::SupervisedTask, public vernier::Predictor, public vernier::draft::Capturable {
  public:
   ExportedTask(Options& options, const char* name, const char* kind_of_file);
-  bool allows_capture() const override { return true; }
   void build(Run& run) override;
   DatasetPtr read_inputs(const std::string& path) override { return read_several({path}); }
   // A source for each input, or a file with the same parts in it; an image or a folder of images.

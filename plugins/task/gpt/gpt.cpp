@@ -27,6 +27,7 @@
 // tokenizer.
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/ops/cross_entropy_loss.h>
+#include <vernier/draft/capture.h>
 #include <vernier/error.h>
 #include <vernier/exported_model.h>
 #include <vernier/memory_ledger.h>
@@ -113,7 +114,10 @@ Sample read_sample(Options& options) {
   return sample;
 }
 
-class Gpt final : public vernier::Task, public vernier::LanguageModel, public vernier::Exportable {
+class Gpt final : public vernier::Task,
+                  public vernier::LanguageModel,
+                  public vernier::Exportable,
+                  public vernier::draft::Capturable {
  public:
   explicit Gpt(Options& options)
       : paths_(options.require<std::vector<std::string>>("data", "files and folders of text")),
@@ -184,10 +188,12 @@ class Gpt final : public vernier::Task, public vernier::LanguageModel, public ve
     return budgeted_ ? budgeted_->forward(micro_batch.samples, micro_batch.tensors[0].device(), forward) : forward();
   }
 
-  std::optional<std::vector<vernier::Measure>> measures() const override {
-    if (looked_at_.numel() == 0) return std::vector<vernier::Measure>();
-    return std::vector<vernier::Measure>{{"validation_loss", vernier::Better::lower},
-                                         {"bits_per_byte", vernier::Better::lower}};
+  std::vector<vernier::MetricInfo> metrics() const override {
+    return {{"bits_per_byte", vernier::Better::lower, "", "validation loss in bits for each byte of text", 0}};
+  }
+  std::optional<std::vector<vernier::MetricInfo>> measures() const override {
+    if (looked_at_.numel() == 0) return std::vector<vernier::MetricInfo>();
+    return std::vector<vernier::MetricInfo>{{"validation_loss", vernier::Better::lower}, metrics().front()};
   }
 
   std::string memory_remedy() const override { return "compute activations again ([task] recompute)"; }

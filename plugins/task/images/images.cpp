@@ -42,6 +42,7 @@
 #include <vernier/data/readers.h>
 #include <vernier/data/supervised_task.h>
 #include <vernier/data/transforms.h>
+#include <vernier/draft/capture.h>
 #include <vernier/exported_model.h>
 #include <vernier/json_text.h>
 #include <vernier/sdk.h>
@@ -78,7 +79,10 @@ DatasetPtr augmented(const DatasetPtr& images, const std::string& how) {
   return vernier::transform(images, std::move(transforms));
 }
 
-class Images final : public vernier::SupervisedTask, public vernier::Predictor, public vernier::OnnxExportable {
+class Images final : public vernier::SupervisedTask,
+                     public vernier::Predictor,
+                     public vernier::OnnxExportable,
+                     public vernier::draft::Capturable {
  public:
   explicit Images(Options& options)
       : SupervisedTask(options, 64),
@@ -115,7 +119,6 @@ class Images final : public vernier::SupervisedTask, public vernier::Predictor, 
     check_options(options);
   }
 
-  bool allows_capture() const override { return true; }
   void build(Run& run) override {
     if (is_trained()) recall();
     if (reads_data()) is_trained() ? read_to_evaluate(run.seed) : read_to_train(run.seed);

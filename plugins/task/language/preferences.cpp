@@ -18,7 +18,16 @@ namespace {
 
 using vernier::between;
 
-constexpr std::array names = {"rewards_chosen", "rewards_rejected", "rewards_margins", "rewards_accuracies"};
+const std::vector<vernier::MetricInfo>& infos() {
+  using vernier::Better;
+  static const std::vector<vernier::MetricInfo> all = {
+      {"rewards_chosen", Better::higher, "", "mean reward of the chosen answers"},
+      {"rewards_rejected", Better::lower, "", "mean reward of the rejected answers"},
+      {"rewards_margins", Better::higher, "", "mean of the chosen answer's reward less that of the rejected one"},
+      {"rewards_accuracies", Better::higher, "ratio", "share of the pairs whose chosen answer has the higher reward", 0,
+       1}};
+  return all;
+}
 
 // The sums of the four numbers over the pairs, and their count: [5].
 torch::Tensor sums_of(const torch::Tensor& rewards) {
@@ -32,8 +41,8 @@ torch::Tensor sums_of(const torch::Tensor& rewards) {
 class RewardMetric final : public vernier::Metric {
  public:
   RewardMetric(std::size_t which, double beta) : which_(which), beta_(beta) {}
-  std::string name() const override { return names[which_]; }
-  vernier::Better better() const override { return which_ == 1 ? vernier::Better::lower : vernier::Better::higher; }
+  std::string name() const override { return info().name; }
+  vernier::MetricInfo info() const override { return infos()[which_]; }
   void reset() override { sums_ = torch::Tensor(); }
   void update(const torch::Tensor& ratios, const torch::Tensor&) override {
     const auto sums = sums_of(ratios * beta_);
@@ -172,16 +181,20 @@ torch::Tensor Preferences::loss_of(const torch::Tensor& ratios, const torch::Ten
   return -((1 - label_smoothing_) * right + label_smoothing_ * at::log_sigmoid(-rewards)).mean();
 }
 
+std::vector<vernier::MetricInfo> Preferences::metric_infos() const {
+  return are_learned() ? infos() : std::vector<vernier::MetricInfo>();
+}
+
 std::vector<vernier::MetricPtr> Preferences::metrics() const {
   std::vector<vernier::MetricPtr> all;
-  for (std::size_t i = 0; i < names.size(); ++i) all.push_back(std::make_unique<RewardMetric>(i, beta_));
+  for (std::size_t i = 0; i < infos().size(); ++i) all.push_back(std::make_unique<RewardMetric>(i, beta_));
   return all;
 }
 
 void Preferences::report_rewards(vernier::Run& run) const {
   if (!rewards_.defined()) return;
-  for (std::size_t i = 0; i < names.size(); ++i) {
-    run.metrics.set(names[i], rewards_[static_cast<std::int64_t>(i)] / rewards_[4]);
+  for (std::size_t i = 0; i < infos().size(); ++i) {
+    run.metrics.set(infos()[i].name.c_str(), rewards_[static_cast<std::int64_t>(i)] / rewards_[4]);
   }
 }
 

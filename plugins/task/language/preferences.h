@@ -44,6 +44,7 @@ class Preferences {
   torch::Tensor loss_of(const torch::Tensor& ratios, const torch::Tensor& targets) const;
   // rewards_chosen, rewards_rejected, rewards_margins and rewards_accuracies, of validations.
   std::vector<vernier::MetricPtr> metrics() const;
+  std::vector<vernier::MetricInfo> metric_infos() const;  // theirs; none where no preferences are learned
 
   // The same of what loss() has seen since forget_rewards(), as metrics of a step.
   void report_rewards(vernier::Run& run) const;

@@ -39,6 +39,7 @@
 #pragma once
 
 #include <vernier/data/supervised_task.h>
+#include <vernier/draft/capture.h>
 #include <vernier/published_model.h>
 #include <vernier/text/generation.h>
 
@@ -59,7 +60,10 @@
 
 namespace language {
 
-class PublishedTask : public vernier::SupervisedTask, public vernier::PublishedModel, public vernier::LanguageModel {
+class PublishedTask : public vernier::SupervisedTask,
+                      public vernier::PublishedModel,
+                      public vernier::LanguageModel,
+                      public vernier::draft::Capturable {
  public:
   PublishedTask(vernier::Options& options, Family family);
 
@@ -71,6 +75,7 @@ class PublishedTask : public vernier::SupervisedTask, public vernier::PublishedM
   vernier::Batch next() override;
   std::optional<double> weight_of(const vernier::Batch& part) const override;
   torch::Tensor loss(const vernier::Batch& micro_batch) override;
+  std::vector<vernier::MetricInfo> metrics() const override { return preferences_.metric_infos(); }
   // The losses of preferences read the lengths of texts on the host.
   bool allows_capture() const override { return !preferences_.are_learned(); }
   torch::Tensor validate(vernier::Run& run) override;

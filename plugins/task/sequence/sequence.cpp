@@ -32,6 +32,7 @@
 #include <vernier/data/digits.h>
 #include <vernier/data/predictor.h>
 #include <vernier/data/supervised_task.h>
+#include <vernier/draft/capture.h>
 #include <vernier/json_text.h>
 #include <vernier/sdk.h>
 
@@ -59,7 +60,7 @@ torch::Tensor without_zeros(const torch::Tensor& deviation) {
   return at::where(deviation > 0, deviation, at::ones_like(deviation));
 }
 
-class Sequence final : public vernier::SupervisedTask, public vernier::Predictor {
+class Sequence final : public vernier::SupervisedTask, public vernier::Predictor, public vernier::draft::Capturable {
  public:
   explicit Sequence(Options& options)
       : SupervisedTask(options, 32),
@@ -92,7 +93,6 @@ class Sequence final : public vernier::SupervisedTask, public vernier::Predictor
     refuse_contradictions(options);
   }
 
-  bool allows_capture() const override { return true; }
   void build(Run& run) override {
     if (is_trained()) recall();
     if (kind_ != "forecast" && held_out_data_.empty() != held_out_targets_.empty()) {

@@ -47,6 +47,7 @@
 #include <vernier/data/predictor.h>
 #include <vernier/data/split.h>
 #include <vernier/data/supervised_task.h>
+#include <vernier/draft/capture.h>
 #include <vernier/sdk.h>
 
 #include <algorithm>
@@ -85,7 +86,10 @@ torch::Tensor weights_of(const torch::Tensor& classes) {
   return counts.reciprocal().index_select(0, classes);
 }
 
-class Tabular final : public vernier::SupervisedTask, public vernier::Predictor, public vernier::OnnxExportable {
+class Tabular final : public vernier::SupervisedTask,
+                      public vernier::Predictor,
+                      public vernier::OnnxExportable,
+                      public vernier::draft::Capturable {
  public:
   explicit Tabular(Options& options)
       : SupervisedTask(options),
@@ -115,7 +119,6 @@ class Tabular final : public vernier::SupervisedTask, public vernier::Predictor,
     }
   }
 
-  bool allows_capture() const override { return true; }
   void build(Run& run) override {
     seed_ = run.seed;
     if (is_trained()) {

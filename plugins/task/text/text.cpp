@@ -40,6 +40,7 @@
 #include <vernier/data/predictor.h>
 #include <vernier/data/split.h>
 #include <vernier/data/supervised_task.h>
+#include <vernier/draft/capture.h>
 #include <vernier/json_text.h>
 #include <vernier/published_model.h>
 #include <vernier/sdk.h>
@@ -78,7 +79,7 @@ struct Data {
   torch::Tensor groups;   // of each text, in a ranking
 };
 
-class Text : public vernier::SupervisedTask, public vernier::Predictor {
+class Text : public vernier::SupervisedTask, public vernier::Predictor, public vernier::draft::Capturable {
  public:
   explicit Text(Options& options)
       : SupervisedTask(options),
@@ -108,7 +109,6 @@ class Text : public vernier::SupervisedTask, public vernier::Predictor {
     refuse_contradictions(options);
   }
 
-  bool allows_capture() const override { return true; }
   void build(Run& run) override {
     if (is_trained()) recall();
     Data data;

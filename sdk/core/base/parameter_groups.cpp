@@ -10,12 +10,13 @@ namespace vernier {
 
 namespace {
 
-void refuse_unmatched(const std::vector<std::string>& match, const std::string& place, const Run& run) {
+void refuse_unmatched(const std::vector<std::string>& match, const std::string& place, const Run& run,
+                      const std::string& optimizer) {
   for (const auto& pattern : match) {
     const auto is_named = [&](const auto& parameter) { return matches(pattern, parameter.name); };
     if (std::ranges::any_of(run.parameters, is_named)) continue;
     const auto example = run.parameters.empty() ? "" : ", such as " + run.parameters.front().name;
-    refuse(place + ": `match` has \"" + pattern + "\", which is the name of no parameter" + example);
+    refuse(place + ": `match` has \"" + pattern + "\", which is the name of no parameter" + example, optimizer);
   }
 }
 
@@ -33,7 +34,7 @@ ParameterGroups::ParameterGroups(Options& options, const std::function<void(Opti
 }
 
 std::vector<std::size_t> ParameterGroups::assign(Run& run, const std::string& optimizer) const {
-  for (const auto& group : groups_) refuse_unmatched(group.match, group.place, run);
+  for (const auto& group : groups_) refuse_unmatched(group.match, group.place, run, optimizer);
   std::vector<std::size_t> numbers;
   std::string names;
   std::size_t count = 0;
@@ -49,7 +50,7 @@ std::vector<std::size_t> ParameterGroups::assign(Run& run, const std::string& op
   }
   if (count == 0) return numbers;
   if (count == run.parameters.size()) {
-    refuse(optimizer + ": all parameters are frozen: leave one out of the groups with frozen = true");
+    refuse(optimizer + ": all parameters are frozen: leave one out of the groups with frozen = true", optimizer);
   }
   log(Level::info, optimizer,
       c10::str(count, " of ", run.parameters.size(), " parameters are frozen: ", names,

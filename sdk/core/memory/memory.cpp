@@ -192,8 +192,8 @@ c10::CachingDeviceAllocator::Stat stat(const c10::CachingDeviceAllocator::StatAr
 bool is_out_of_memory(const std::exception& exception) {
   if (dynamic_cast<const c10::OutOfMemoryError*>(&exception) != nullptr) return true;
   if (dynamic_cast<const std::bad_alloc*>(&exception) != nullptr) return true;
-  // LibTorch's CPU allocator has no type of its own for it.
-  // Nor have the libraries of a GPU, which take memory past LibTorch's allocator.
+  // LibTorch's CPU allocator throws the general type, and so do the libraries of a GPU, which take memory past
+  // LibTorch's allocator: only their texts tell it from other errors.
   const std::string_view text = exception.what();
   constexpr const char* words[] = {"DefaultCPUAllocator: can't allocate memory", "CUDA error: out of memory",
                                    "ALLOC_FAILED"};

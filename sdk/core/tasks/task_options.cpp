@@ -21,7 +21,7 @@ std::optional<Keep> read_recompute(Options& options) {
 
 void refuse_recompute(const Options& options) {
   for (const auto& option : HostApi::declared(options)) {
-    if (option.key != "recompute" || option.value == "\"none\"") continue;
+    if (option.key != "recompute" || value_text(option.value) == "\"none\"") continue;
     options.refuse("recompute", "has no effect on this task, which computes no part of its model again; leave it out");
   }
 }

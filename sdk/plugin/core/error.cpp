@@ -8,7 +8,8 @@
 
 namespace vernier {
 
-Error::Error(const std::string& what, Kind kind) : std::runtime_error(what), kind_(kind) {}
+Error::Error(const std::string& what, Kind kind, std::string who, std::string place)
+    : std::runtime_error(what), kind_(kind), who_(std::move(who)), place_(std::move(place)) {}
 Error::~Error() = default;
 
 namespace {
@@ -77,15 +78,15 @@ void rethrow_naming(const std::string& who, const std::string& when, Error::Kind
     throw;
   } catch (const Error& error) {
     const bool has_cause = dynamic_cast<const std::nested_exception*>(&error) != nullptr;
-    if (has_cause || std::string_view(error.what()).find(who) != std::string_view::npos) throw;
+    if (has_cause || error.who() == who) throw;
   } catch (...) {  // goes on below, where it is still in flight
   }
   const auto [text, kind] = caught(otherwise);
-  std::throw_with_nested(Error((place.empty() ? "" : place + ": ") + who + when + ": " + text, kind));
+  std::throw_with_nested(Error((place.empty() ? "" : place + ": ") + who + when + ": " + text, kind, who, place));
 }
 
-void refuse(const std::string& text) {
-  throw Error(text, Error::Kind::configuration);
+void refuse(const std::string& text, const std::string& who) {
+  throw Error(text, Error::Kind::configuration, who);
 }
 
 std::string some_of(const std::vector<std::string>& names) {

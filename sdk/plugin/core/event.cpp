@@ -138,7 +138,7 @@ void Bus::add(Event event, std::function<void(Run&)> call, bool only_looks) {
   if (attaching_monitor_ && !only_looks) {
     throw Error(attaching_->id() + " is a monitor, and may only look: its listener for " + name_of(event) +
                     " must take `const Run&`; make it a callback if it changes the run",
-                Error::Kind::plugin);
+                Error::Kind::plugin, attaching_->id());
   }
   auto& listeners = listeners_[static_cast<std::size_t>(event)];
   // Monitors stand behind all others, whenever they were attached.

@@ -67,6 +67,14 @@ const Metrics::Entry* HostApi::find(const Metrics& metrics, std::string_view nam
   return nullptr;
 }
 
+void HostApi::declare(MetricInfos& known, std::vector<MetricInfo> more, const std::string& source) {
+  for (auto& info : more) {
+    auto& sources = known.try_emplace(info.name, info).first->second.source;
+    const bool is_named = sources == source || sources.ends_with(", " + source);
+    if (!is_named) sources += (sources.empty() ? "" : ", ") + source;
+  }
+}
+
 std::optional<double> Metrics::value(const char* name) const {
   const auto wanted = checked(name);
   for (const auto* entry : set_now()) {

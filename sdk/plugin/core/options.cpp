@@ -13,16 +13,18 @@ namespace vernier {
 
 namespace {
 
+using Type = OptionInfo::Type;
+
 template <class T>
-const char* type_name() {
-  if constexpr (std::is_same_v<T, bool>) return "true or false";
-  if constexpr (std::is_same_v<T, std::int64_t>) return "an integer";
-  if constexpr (std::is_same_v<T, double>) return "a number";
-  if constexpr (std::is_same_v<T, std::string>) return "a string";
-  if constexpr (std::is_same_v<T, std::vector<std::int64_t>>) return "a list of integers";
-  if constexpr (std::is_same_v<T, std::vector<double>>) return "a list of numbers";
-  if constexpr (std::is_same_v<T, std::vector<std::string>>) return "a list of strings";
-  if constexpr (std::is_same_v<T, Table>) return "a table";
+constexpr Type type_of() {
+  if constexpr (std::is_same_v<T, bool>) return Type::boolean;
+  if constexpr (std::is_same_v<T, std::int64_t>) return Type::integer;
+  if constexpr (std::is_same_v<T, double>) return Type::number;
+  if constexpr (std::is_same_v<T, std::string>) return Type::string;
+  if constexpr (std::is_same_v<T, std::vector<std::int64_t>>) return Type::integers;
+  if constexpr (std::is_same_v<T, std::vector<double>>) return Type::numbers;
+  if constexpr (std::is_same_v<T, std::vector<std::string>>) return Type::strings;
+  if constexpr (std::is_same_v<T, Table>) return Type::table;
 }
 
 const char* type_name(const Value& value) {
@@ -61,8 +63,7 @@ std::string show(const std::string& value) {
   return text + '"';
 }
 std::string show(const Value& value);
-template <class T>
-std::string show(const std::vector<T>& values) {
+std::string show(const Array& values) {
   std::string text = "[";
   for (const auto& value : values) text += (text.size() > 1 ? ", " : "") + show(value);
   return text + "]";
@@ -83,6 +84,17 @@ std::string show(const Range& range) {
   if (low && high) return show(range.min) + (range.above ? " < x <= " : " to ") + show(range.max);
   if (low) return (range.above ? "above " : "at least ") + show(range.min);
   return high ? "at most " + show(range.max) : "";
+}
+
+template <class T>
+Value to_value(const T& value) {
+  return {value, ""};
+}
+template <class T>
+Value to_value(const std::vector<T>& values) {
+  Array array;
+  for (const auto& value : values) array.push_back({value, ""});
+  return {array, ""};
 }
 
 template <class T>
@@ -144,14 +156,33 @@ std::string quotes_for(const Value& value) {
 
 }  // namespace
 
+std::string value_text(const Value& value) {
+  return show(value);
+}
+
+std::string OptionInfo::type_text() const {
+  constexpr const char* texts[] = {"true or false",      "an integer",        "a number",          "a string",
+                                   "a list of integers", "a list of numbers", "a list of strings", "a table",
+                                   "a list of tables"};
+  return texts[static_cast<std::size_t>(type)];
+}
+
+std::string OptionInfo::limits_text() const {
+  return words.empty() ? show(range) : c10::Join(" | ", words);
+}
+
+std::string OptionInfo::fallback_text() const {
+  return is_required ? "required" : show(fallback);
+}
+
 Options::Options(std::string owner, Table table, std::string where)
     : owner_(std::move(owner)), table_(std::move(table)), where_(std::move(where)) {}
 
 void Options::refuse(const char* key, const std::string& reason) const {
   const auto found = table_.find(key);
   const std::string& where = found == table_.end() ? where_ : found->second.where;
-  vernier::refuse((where.empty() ? "" : where + ": ") + shortened(owner_, 400) + ": `" + shortened(key) + "` " +
-                  reason);
+  throw Error((where.empty() ? "" : where + ": ") + shortened(owner_, 400) + ": `" + shortened(key) + "` " + reason,
+              Error::Kind::configuration, owner_.substr(0, owner_.find(": ")), where);
 }
 
 void Options::resumable(const char* key) {
@@ -163,21 +194,20 @@ void Options::saves_memory(const char* key, const char* value, const char* price
 }
 
 template <class T>
-T Options::read(const char* key, const T& fallback, const char* meaning, Range range, const char* words) {
+T Options::read(const char* key, const T& fallback, const char* meaning, Range range, std::vector<std::string> words) {
   T value = fallback;
   const auto found = table_.find(key);
   const bool is_right_type = found == table_.end() || convert(found->second, value);
-  declared_.push_back(
-      {key, type_name<T>(), show(fallback), show(value), *words != '\0' ? words : show(range), meaning});
+  declared_.push_back({key, meaning, type_of<T>(), to_value(fallback), to_value(value), range, std::move(words)});
+  const auto type = declared_.back().type_text();
   if (!is_right_type) {
     const auto hint = std::is_same_v<T, std::string> ? quotes_for(found->second) : "";
-    refuse(key, std::string("must be ") + type_name<T>() + ", and is " + type_name(found->second) + hint + " (" +
-                    meaning + ")");
+    refuse(key, "must be " + type + ", and is " + type_name(found->second) + hint + " (" + meaning + ")");
   }
   if (!all_within(value, range)) {
     const std::string wanted = show(range);  // empty where NaN is all that is refused
-    refuse(key, "must be " + (wanted.empty() ? type_name<T>() : wanted) + ", and is " + shortened(show(value)) + " (" +
-                    meaning + ")");
+    refuse(key, "must be " + (wanted.empty() ? type : wanted) + ", and is " + shortened(show(declared_.back().value)) +
+                    " (" + meaning + ")");
   }
   return value;
 }
@@ -221,12 +251,11 @@ double Options::real(const char* key, double fallback, const char* meaning, Rang
 
 std::string Options::choose(const char* key, const char* fallback, std::initializer_list<const char*> words,
                             const char* meaning) {
-  const std::string all = c10::Join(" | ", words);
-  std::string chosen = read(key, std::string(fallback), meaning, {}, all.c_str());
+  std::string chosen = read(key, std::string(fallback), meaning, {}, {words.begin(), words.end()});
   if (std::ranges::find(words, chosen) == words.end()) {
     const std::string near = nearest(chosen, {words.begin(), words.end()});
     refuse(key, "is \"" + shortened(chosen) + "\"; " + (near.empty() ? "it" : "did you mean \"" + near + "\"? It") +
-                    " takes " + all);
+                    " takes " + declared_.back().limits_text());
   }
   return chosen;
 }
@@ -234,8 +263,8 @@ std::string Options::choose(const char* key, const char* fallback, std::initiali
 template <class T>
 T Options::require(const char* key, const char* meaning, Range range) {
   T value = read(key, T{}, meaning, given(key) ? range : Range{});
-  declared_.back().fallback = "required";
-  declared_.back().range = show(range);
+  declared_.back().is_required = true;
+  declared_.back().range = range;
   bool is_missing = !given(key);
   if constexpr (!std::is_same_v<T, std::int64_t>) is_missing = value.empty();
   if (is_missing && !describing_) refuse(key, std::string("is needed: ") + meaning);
@@ -257,7 +286,8 @@ void Options::tables(const char* key, const char* meaning, const std::function<v
   const std::string header = "[[" + owner_.substr(0, slash) + "." + key + "]]";
   const std::string wrong = std::string("must be a list of tables: write ") + header + " (" + meaning + ")";
   if (found != table_.end() && entries == nullptr) refuse(key, wrong);
-  declared_.push_back({key, "a list of tables", "[]", entries == nullptr ? "[]" : show(*entries), "", meaning});
+  const Array none_given;
+  declared_.push_back({key, meaning, Type::tables, {none_given, ""}, {entries == nullptr ? none_given : *entries, ""}});
   const auto declare = [&](const Options& one) {
     for (auto declared : one.declared_) {
       declared.key = std::string(key) + "." + declared.key;

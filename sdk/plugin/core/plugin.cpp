@@ -48,8 +48,8 @@ torch::Tensor Plugin::evaluate(Run&, const std::function<torch::Tensor()>& body)
 std::unique_ptr<Plugin> Plugin::fill(const std::string&) {
   return nullptr;
 }
-bool Plugin::allows_capture() const {
-  return false;
+std::vector<MetricInfo> Plugin::metrics() const {
+  return {};
 }
 std::string Plugin::memory_remedy() const {
   return "";

@@ -47,7 +47,7 @@ torch::Tensor Task::validate(Run&) {
   return {};
 }
 
-std::optional<std::vector<Measure>> Task::measures() const {
+std::optional<std::vector<MetricInfo>> Task::measures() const {
   return std::nullopt;
 }
 
@@ -177,7 +177,7 @@ std::vector<std::string> Distributed::gather(const std::string& bytes) {
 bool Distributed::shards_optimizer() const {
   return false;
 }
-std::vector<Measure> Callback::measures() const {
+std::vector<MetricInfo> Callback::measures() const {
   return {};
 }
 

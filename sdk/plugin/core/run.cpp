@@ -48,6 +48,7 @@ Run::Run(RunFacts& facts)
       model(facts.model),
       parameters(facts.parameters),
       measures(facts.measures),
+      metric_infos(facts.metric_infos),
       validations(facts.validations),
       emulated(facts.emulated),
       control(facts.control),
@@ -113,6 +114,12 @@ Better Run::better(const std::string& metric) const {
     refuse(text + "there are none, because no data is held out; set `validation_share` or `validation` of [task]");
   const auto near = nearest(metric, names);
   refuse(text + (near.empty() ? "they measure " : "did you mean \"" + near + "\"? They measure ") + all);
+}
+
+const MetricInfo* Run::metric_info(std::string_view metric) const {
+  auto found = metric_infos.find(metric);
+  if (found == metric_infos.end()) found = metric_infos.find(metric.substr(0, metric.find('/')));
+  return found == metric_infos.end() ? nullptr : &found->second;
 }
 
 std::vector<torch::Tensor> Run::gradients() {

@@ -257,6 +257,39 @@ TEST_CASE("compare: metrics of the validations are shown and judged, and one of 
   CHECK_FALSE(says(page, "tokens per second"));
 }
 
+TEST_CASE("compare: a metric of a stranger's plugin has the unit and direction that it declares") {
+  Compared place;
+  place.folder.write("own.toml", "[run]\noutput = 'own'\n[[callback]]\nuse = 'strangers_metric'\nlatency = 4.5\n");
+  REQUIRE(place.train({"own.toml", "--plugin-path", VERNIER_BINARY_DIR "/fixtures/plugins"}) == 0);
+  const auto summary = place.summary("own");
+  const nlohmann::json declared = {{"unit", "ms"},
+                                   {"meaning", "time of a request to the model"},
+                                   {"source", "callback/strangers_metric"},
+                                   {"better", "lower"},
+                                   {"least", 0}};
+  CHECK(summary["metrics"]["latency"] == declared);
+  CHECK_FALSE(summary["metrics"].contains("validation_loss"));  // the trainer's own
+  CHECK(summary["validation"]["latency"] == nlohmann::json{{"final", 4.5}, {"best", 4.5}, {"better", "lower"}});
+  REQUIRE(place.call({"report", "own"}) == 0);
+  const auto page = read_text(place.at("report.html"));
+  CHECK(says(page, "<th>latency (ms), best</th><td class=number>4.5</td>"));
+  CHECK(says(page, "<figcaption>latency (ms)</figcaption>"));
+  for (int seed = 1; seed <= 3; ++seed) {
+    for (const std::string candidate : {"run", "other"}) {
+      place.leave(candidate, seed, 1000, 1e8, 2);
+      const auto path = "c/" + candidate + "/seed-" + std::to_string(seed) + "/summary.json";
+      auto left = nlohmann::json::parse(read_text(place.at(path)));
+      left["metrics"] = summary["metrics"];
+      left["validation"] = summary["validation"];
+      left["validation"]["latency"]["final"] = (candidate == "run" ? 5 : 4) + 0.001 * seed;
+      place.folder.write(path, left.dump());
+    }
+  }
+  REQUIRE(place.compare({"other.toml", "--quiet"}) == 0);
+  CHECK(matches(place.out, "better \\(lower\\) latency, by [0-9.]+ to [0-9.]+ ms"));
+  CHECK(place.json()["units"] == nlohmann::json{{"latency", "ms"}});
+}
+
 TEST_CASE("compare: one seed that diverged is reported, and the others are compared") {
   Compared place;
   for (int seed = 1; seed <= 3; ++seed) {

@@ -2,8 +2,13 @@
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
+#include <iostream>
 #include <regex>
+#include <sstream>
 
+#include "cli/options/completion.h"
+#include "cli/options/plugin_list.h"
 #include "python.h"
 #include "small_run.h"
 #include "temporary_folder.h"
@@ -110,6 +115,61 @@ TEST_CASE("schema: options have their type, default, range and meaning") {
   const auto& level = table_of("precision", "fp32")["properties"]["level"];
   CHECK(level["anyOf"][0]["enum"] == OrderedJson::parse(R"(["O0", "O1"])"));
   CHECK(schema()["properties"]["run"]["properties"]["steps"]["minimum"] == 0);
+}
+
+TEST_CASE("schema: it, completion and the list of options say what an option declares") {
+  const TemporaryFolder folder;
+  std::filesystem::create_directory(folder.path() / "callback");
+  std::filesystem::copy_file(VERNIER_BINARY_DIR "/fixtures/plugins/callback/declares.so",
+                             folder.path() / "callback/declares.so");
+  const vernier::Host host({folder.path()});
+  const auto made = vernier::schema_of(host);
+  const auto& options = made["properties"]["callback"]["items"]["then"]["properties"];
+  std::ostringstream list;
+  auto* const before = std::cout.rdbuf(list.rdbuf());
+  vernier::describe_plugin(host, "callback/declares");
+  std::cout.rdbuf(before);
+  // schema: JSON with ' for quotes. listed: of `vernier plugins callback/declares`. words: those that completion
+  // offers.
+  const auto check = [&](const std::string& key, std::string schema, const std::string& listed,
+                         const std::vector<std::string>& words = {}) {
+    CAPTURE(key);
+    std::ranges::replace(schema, '\'', '"');
+    CHECK(options[key] == OrderedJson::parse(schema));
+    CHECK_MESSAGE(list.str().find("\n  " + key + " = " + listed + "\n") != std::string::npos, list.str());
+    const auto typed = "callback.declares." + key + "=";
+    std::vector<std::string> completed;
+    for (const auto& word : words) completed.push_back(typed + word);
+    CHECK(vernier::completions({"train", "--set", typed}, {}, nullptr, host) == completed);
+  };
+  const std::string or_reference = "'string'], 'pattern': '^\\\\$\\\\{.*\\\\}$', ";
+  const std::string count = "{'type': ['integer', " + or_reference + "'minimum': 1";
+  const std::string number = "{'type': ['number', " + or_reference;
+  const std::string list_of = "{'type': ['array', " + or_reference + "'items': ";
+  check("flag", "{'type': ['boolean', " + or_reference + "'description': 'a switch', 'default': true}",
+        "true   (true or false)\n      a switch", {"false", "true"});
+  check("whole", count + ", 'description': 'a count (at least 1)', 'default': 3}",
+        "3   (an integer: at least 1)\n      a count");
+  check("real", number + "'exclusiveMinimum': 0, 'description': 'a rate (above 0)', 'default': 0.5}",
+        "0.5   (a number: above 0)\n      a rate");
+  check("share", number + "'minimum': 0, 'maximum': 1, 'description': 'a share (0 to 1)', 'default': 1}",
+        "1   (a number: 0 to 1)\n      a share");
+  check("endless", number + "'description': 'a bound'}", "inf   (a number)\n      a bound");
+  check("colour",
+        "{'type': 'string', 'anyOf': [{'enum': ['red', 'blue']}, {'pattern': '\\\\$\\\\{'}], "
+        "'description': 'a colour (red | blue)', 'default': 'red'}",
+        "\"red\"   (a string: red | blue)\n      a colour", {"blue", "red"});
+  check("names",
+        "{'type': ['array', 'string'], 'items': {'type': 'string'}, 'description': 'some names', 'default': ['a']}",
+        "[\"a\"]   (a list of strings)\n      some names");
+  check("sizes", list_of + count + "}, 'description': 'some sizes (at least 1)', 'default': [3]}",
+        "[3]   (a list of integers: at least 1)\n      some sizes");
+  check("path", "{'type': 'string', 'description': 'a file; required'}", "required   (a string)\n      a file");
+  check("rule",
+        list_of +
+            "{'type': 'object', 'properties': {'match': {'type': 'string', 'description': 'a name', "
+            "'default': ''}}, 'additionalProperties': false}, 'description': 'some rules', 'default': []}",
+        "[]   (a list of tables)\n      some rules");
 }
 
 TEST_CASE("schema: no range of a number is left out, and none is forgotten") {

@@ -2,6 +2,7 @@
 // recorded is named. A GPU has its own part of the pack; here HostGraph stands for it.
 #include <doctest/doctest.h>
 #include <torch/csrc/autograd/variable.h>
+#include <vernier/draft/capture.h>
 
 #include <filesystem>
 #include <functional>
@@ -139,7 +140,7 @@ TEST_CASE("captured passes: a run has the bits of one that calls the operators")
 namespace {
 
 // A task whose loss does what the function says, to its number `x`.
-class Special final : public toy::Task {
+class Special final : public toy::Task, public vernier::draft::Capturable {
  public:
   using Loss = std::function<torch::Tensor(const torch::Tensor& loss, const toy::Model& model)>;
   Special(bool is_allowed, Loss loss) : is_allowed_(is_allowed), loss_(std::move(loss)) {}

@@ -196,7 +196,7 @@ TEST_CASE("a plugin checks the whole run before its first step, and knows what v
   struct Wants final : vernier::Callback {
     explicit Wants(std::string name) : metric(std::move(name)) { set_id("callback/wants"); }
     void check(const Run& run) override { better = run.better(metric); }
-    std::vector<vernier::Measure> measures() const override { return {{"patience_left"}}; }
+    std::vector<vernier::MetricInfo> measures() const override { return {{"patience_left"}}; }
     std::string metric;
     vernier::Better better = vernier::Better::unknown;
   };

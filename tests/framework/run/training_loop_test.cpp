@@ -340,7 +340,7 @@ TEST_CASE("trainer: a validation's metrics are its own, and the step before know
 namespace {
 
 struct Measures final : toy::Task {  // epochs of 3 batches
-  using Measured = std::optional<std::vector<vernier::Measure>>;
+  using Measured = std::optional<std::vector<vernier::MetricInfo>>;
   explicit Measures(Measured all) : measured(std::move(all)) {}
   Measured measures() const override { return measured; }
   Measured measured;
@@ -361,7 +361,7 @@ struct Planned final : vernier::Callback {
 
 TEST_CASE("trainer: validations are planned and made by steps, by epochs, or after the last step alone") {
   const Measures::Measured known = {{{"validation_loss", vernier::Better::lower}}};
-  const Measures::Measured nothing = std::vector<vernier::Measure>{};
+  const Measures::Measured nothing = std::vector<vernier::MetricInfo>{};
   struct Case {
     Measures::Measured measures;
     std::int64_t every, steps;

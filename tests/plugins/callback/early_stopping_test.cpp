@@ -4,6 +4,7 @@
 #include <vernier/host.h>
 #include <vernier/plugin.h>
 
+#include "run/trainer_metrics.h"
 #include "same_tensors.h"
 #include "small_run.h"
 #include "thrown.h"
@@ -20,6 +21,10 @@ namespace {
 class Measured final : public toy::Task {
  public:
   explicit Measured(std::vector<double> losses) : losses_(std::move(losses)) {}
+  std::vector<vernier::MetricInfo> metrics() const override {
+    using vernier::Better;
+    return {{"accuracy", Better::higher}, {"r2", Better::higher}, {"f1", Better::higher}};
+  }
   torch::Tensor validate(Run& run) override {
     const double loss = losses_.at(static_cast<std::size_t>(run.step - 1));
     for (const char* name : {"accuracy", "r2", "own"}) run.metrics.set(name, -loss);
@@ -127,11 +132,15 @@ namespace {
 
 // Returns the refusal or the warning of a plugin's check() for a run with these measures, or "".
 std::string said_of(const std::string& plugin, const std::string& options, std::int64_t validations,
-                    std::optional<std::vector<vernier::Measure>> measures) {
+                    std::optional<std::vector<vernier::MetricInfo>> measures) {
   static std::string warned;
   warned.clear();
   vernier::TrainerRun run;
   run.steps = 100;
+  vernier::HostApi::declare(run.metric_infos, vernier::trainer_metrics(), "trainer");
+  vernier::HostApi::declare(run.metric_infos,
+                            {{"accuracy", vernier::Better::higher, "ratio", "", 0, 1}, {"f1", vernier::Better::higher}},
+                            "task/toy");
   run.measures = std::move(measures);
   run.validations = validations;
   vernier::set_log_sink([](vernier::Level, const std::string&, const std::string& text) { warned += text; });
@@ -198,7 +207,7 @@ const Judge judges[] = {
 
 TEST_CASE("what judges validations says before the first step that it cannot, or must not") {
   using vernier::Better;
-  const std::vector<vernier::Measure> all = {
+  const std::vector<vernier::MetricInfo> all = {
       {"validation_loss", Better::lower}, {"accuracy", Better::higher}, {"own", Better::unknown}};
   for (const auto& [plugin, options, validations, part] : judges) {
     CAPTURE(plugin);
@@ -209,7 +218,7 @@ TEST_CASE("what judges validations says before the first step that it cannot, or
     const bool is_of_validations = std::string(part) != "" || validations == 0;
     if (is_of_validations || std::string(plugin) == "callback/swa" || std::string(plugin) == "callback/switch")
       continue;
-    const auto nothing = said_of(plugin, options, 0, std::vector<vernier::Measure>());
+    const auto nothing = said_of(plugin, options, 0, std::vector<vernier::MetricInfo>());
     CHECK_MESSAGE(says(nothing, "there are none, because no data is held out"), nothing);
   }
 }

@@ -22,6 +22,8 @@ struct Schedule {
       : plugin(make_plugin<vernier::Callback>("callback/schedule", from_toml({options}))) {
     vernier::HostApi::attach(bus, *plugin, false);
     run.steps = updates;
+    vernier::HostApi::declare(run.metric_infos,
+                              {{"accuracy", vernier::Better::higher}, {"f1", vernier::Better::higher}}, "task/toy");
   }
   double factor(std::int64_t done) {
     run.updates = done;

@@ -98,6 +98,8 @@ struct Fixture {
     vernier::HostApi::attach(bus, *plugin, false);
     run.name = "test";
     run.output = folder.path().string();
+    vernier::HostApi::declare(run.metric_infos,
+                              {{"accuracy", vernier::Better::higher}, {"f1", vernier::Better::higher}}, "task/toy");
     warnings.clear();
     vernier::set_log_sink(collect_warnings);
   }

@@ -5,6 +5,10 @@
 
 #include <cmath>
 #include <functional>
+#include <tuple>
+
+#include "metric_row.h"
+#include "temporary_folder.h"
 
 namespace evaluation_test {
 
@@ -73,6 +77,46 @@ TEST_CASE("metrics of classes are those of their definitions, in batches of any 
     check(vernier::top_k(9), 1.0);
     check(vernier::f1(5), f1_by_class(logits.argmax(1), target, 5));
     check(vernier::perplexity(), std::exp(entropy));
+  }
+}
+
+TEST_CASE("metrics declare which values are better, and docs/metrics.md has each declaration") {
+  using vernier::Better;
+  const auto page = read_text(VERNIER_SOURCE_DIR "/docs/metrics.md");
+  for (const auto& info : vernier::metric_infos()) {
+    CHECK_MESSAGE(page.find('\n' + metric_row(info, "task")) != std::string::npos, metric_row(info, "task"));
+  }
+  const std::tuple<const char*, Better, double, double> judgements[] = {{"accuracy", Better::higher, 0, 1},
+                                                                        {"top_1", Better::higher, 0, 1},
+                                                                        {"top_50", Better::higher, 0, 1},
+                                                                        {"f1", Better::higher, 0, 1},
+                                                                        {"auc", Better::higher, 0, 1},
+                                                                        {"r2", Better::higher, -HUGE_VAL, 1},
+                                                                        {"perplexity", Better::lower, 1, HUGE_VAL},
+                                                                        {"mae", Better::lower, 0, HUGE_VAL},
+                                                                        {"rmse", Better::lower, 0, HUGE_VAL},
+                                                                        {"ndcg_10", Better::higher, 0, 1}};
+  for (const auto& [name, better, least, most] : judgements) {
+    CAPTURE(name);
+    const auto info = vernier::metric_by_name(name, 2)->info();
+    CHECK(info.name == name);
+    CHECK(info.better == better);
+    CHECK(info.least == least);
+    CHECK(info.most == most);
+    CHECK_FALSE(info.meaning.empty());
+  }
+  struct Own final : Metric {
+    explicit Own(std::string name) : own(std::move(name)) {}
+    std::string name() const override { return own; }
+    void reset() override {}
+    void update(const torch::Tensor&, const torch::Tensor&) override {}
+    torch::Tensor value() const override { return {}; }
+    std::string own;
+  };
+  CHECK(Own("accuracy").info().better == Better::higher);
+  for (const char* name : {"top_", "top_x", "top_5_accuracy", "los", ""}) {
+    CHECK(Own(name).info().better == Better::unknown);
+    CHECK(Own(name).info().name == name);
   }
 }
 

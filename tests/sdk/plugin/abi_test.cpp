@@ -51,6 +51,7 @@ TEST_CASE("abi: the contract has few headers, and sdk.h brings all of them but t
   const std::filesystem::path folder = VERNIER_SOURCE_DIR "/sdk/plugin/include/vernier";
   std::size_t count = 0;
   for (const auto& header : std::filesystem::directory_iterator(folder)) {
+    if (header.is_directory()) continue;  // draft
     ++count;
     CAPTURE(header.path().string());
     const auto name = header.path().filename().string();
@@ -59,6 +60,32 @@ TEST_CASE("abi: the contract has few headers, and sdk.h brings all of them but t
       CHECK(read_text(folder / "sdk.h").find("<vernier/" + name + ">") != std::string::npos);
   }
   CHECK(count <= 22);
+}
+
+TEST_CASE("abi: a change in draft/ leaves the hash as it was, and one in another header does not") {
+  namespace fs = std::filesystem;
+  const TemporaryFolder folder;
+  const fs::path sdk = VERNIER_SOURCE_DIR "/sdk", copy = folder.path() / "sdk";
+  fs::create_directories(copy / "plugin");
+  fs::copy(sdk / "cmake", copy / "cmake");
+  fs::copy(sdk / "plugin/include", copy / "plugin/include", fs::copy_options::recursive);
+  const auto hash = [&] { return printed_by("sh " + (copy / "cmake/code_hash.sh").string() + " --abi"); };
+  const auto before = hash();
+  const auto headers = copy / "plugin/include/vernier";
+  REQUIRE(fs::exists(headers / "draft/capture.h"));
+  std::ofstream(headers / "draft/capture.h", std::ios::app) << "int another;\n";
+  std::ofstream(headers / "draft/another.h") << "int another;\n";
+  CHECK(hash() == before);
+  std::ofstream(headers / "task.h", std::ios::app) << "int another;\n";
+  CHECK(hash() != before);
+}
+
+TEST_CASE("abi: the contract's headers include none of draft/, so plugins without it do not see it") {
+  for (const auto& header : std::filesystem::directory_iterator(VERNIER_SOURCE_DIR "/sdk/plugin/include/vernier")) {
+    if (header.is_directory()) continue;
+    CAPTURE(header.path().string());
+    CHECK(read_text(header.path()).find("vernier/draft/") == std::string::npos);
+  }
 }
 
 TEST_CASE("abi: comments and white space are no change, code is") {

@@ -123,8 +123,9 @@ TEST_CASE("error: an exception is rethrown with its plugin, once, and the cause 
   };
   CHECK(renamed(std::runtime_error("boom\n")) == failed("task/toy in step 3: boom"));
   CHECK(renamed(Error("boom", Error::Kind::plugin), "run.toml:5") == refused("run.toml:5: task/toy in step 3: boom"));
-  CHECK(renamed(Error("run.toml:6: task/toy: `data` is empty", Error::Kind::configuration)) ==
+  CHECK(renamed(Error("run.toml:6: task/toy: `data` is empty", Error::Kind::configuration, "task/toy")) ==
         configuration("run.toml:6: task/toy: `data` is empty"));
+  CHECK(renamed(Error("it is not task/toy")) == failed("task/toy in step 3: it is not task/toy"));
   CHECK(renamed(42) == failed("task/toy in step 3: it threw no std::exception"));
   try {
     try {

@@ -185,13 +185,49 @@ TEST_CASE("options: what is read is declared, for people and for summary.json") 
   CHECK(options.require<Words>("data", "files").empty());
   const auto& all = vernier::HostApi::declared(options);
   REQUIRE(all.size() == 4);
-  const auto is = [](const vernier::HostApi::Declared& d, const Words& expected) {
-    return Words{d.key, d.type, d.fallback, d.value, d.range, d.meaning} == expected;
+  const auto is = [](const vernier::OptionInfo& d, const Words& expected) {
+    return Words{d.key, d.type_text(), d.fallback_text(), value_text(d.value), d.limits_text(), d.meaning} == expected;
   };
   CHECK(is(all[0], {"rate", "a number", "0.001", "0.25", "0 to 1", "step size"}));
   CHECK(is(all[1], {"colour", "a string", "\"red\"", "\"red\"", "red | blue", "of the lamp"}));
   CHECK(is(all[2], {"names", "a list of strings", "[\"a\"]", "[\"a\"]", "", "in order"}));
   CHECK(is(all[3], {"data", "a list of strings", "required", "[]", "", "files"}));
+}
+
+TEST_CASE("options: types, ranges, words and defaults are declared as values, and each is worded in one place") {
+  using vernier::OptionInfo;
+  using Type = OptionInfo::Type;
+  const struct {
+    OptionInfo option;
+    const char *type, *limits, *fallback;
+  } cases[] = {
+      {{"k", "m", Type::boolean, {true, ""}, {}}, "true or false", "", "true"},
+      {{"k", "m", Type::integer, {std::int64_t{3}, ""}, {}, vernier::at_least(1)}, "an integer", "at least 1", "3"},
+      {{"k", "m", Type::number, {0.5, ""}, {}, vernier::above(0)}, "a number", "above 0", "0.5"},
+      {{"k", "m", Type::number, {1.0, ""}, {}, vernier::between(0, 1)}, "a number", "0 to 1", "1"},
+      {{"k", "m", Type::number, {1.0, ""}, {}, {.min = 0, .max = 5, .above = true}}, "a number", "0 < x <= 5", "1"},
+      {{"k", "m", Type::number, {HUGE_VAL, ""}, {}, {.max = 3}}, "a number", "at most 3", "inf"},
+      {{"k", "m", Type::string, {std::string("a"), ""}, {}, {}, {"a", "b"}}, "a string", "a | b", "\"a\""},
+      {{"k", "m", Type::integers, {Array{{std::int64_t{3}, ""}}, ""}, {}}, "a list of integers", "", "[3]"},
+      {{"k", "m", Type::numbers, {Array{}, ""}, {}, vernier::at_least(0)}, "a list of numbers", "at least 0", "[]"},
+      {{"k", "m", Type::strings, {Array{}, ""}, {}, {}, {}, true}, "a list of strings", "", "required"},
+      {{"k", "m", Type::table, {Table{}, ""}, {}}, "a table", "", "{}"},
+      {{"k", "m", Type::tables, {Array{}, ""}, {}}, "a list of tables", "", "[]"}};
+  for (const auto& [option, type, limits, fallback] : cases) {
+    CAPTURE(type);
+    CHECK(option.type_text() == type);
+    CHECK(option.limits_text() == limits);
+    CHECK(option.fallback_text() == fallback);
+  }
+  Options options("scaler/toy", {{"rate", written(1, std::int64_t{1})}}, "");
+  options.get("rate", 0.5, "step size", vernier::between(0, 1));
+  options.choose("colour", "red", {"red", "blue"}, "of the lamp");
+  const auto& declared = vernier::HostApi::declared(options);
+  CHECK(declared[0].type == Type::number);
+  CHECK(std::get<double>(declared[0].fallback.data) == 0.5);
+  CHECK(std::get<double>(declared[0].value.data) == 1);
+  CHECK(declared[0].range.max == 1);
+  CHECK(declared[1].words == Words{"red", "blue"});
 }
 
 TEST_CASE("options: nearest counts insertions, deletions, substitutions and swaps of neighbours") {

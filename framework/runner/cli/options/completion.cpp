@@ -6,7 +6,6 @@
 
 #include <map>
 #include <set>
-#include <sstream>
 
 #include "plugin_list.h"
 #include "wiring/wiring.h"
@@ -25,12 +24,8 @@ std::map<std::string, WordSet> options_with_words(const Host& host, const std::s
     for (const auto& option : HostApi::declared(described)) {
       if (option.key.find('.') != std::string::npos) continue;  // of a list of tables
       WordSet& words = options[option.key];
-      if (option.type == "true or false") words = {"true", "false"};
-      if (option.range.find(" | ") == std::string::npos) continue;
-      std::istringstream text(option.range);
-      for (std::string word; text >> word;) {
-        if (word != "|") words.insert(word);
-      }
+      if (option.type == OptionInfo::Type::boolean) words = {"true", "false"};
+      words.insert(option.words.begin(), option.words.end());
     }
   } catch (const Error&) {  // a library that cannot be used offers nothing
   }

@@ -38,8 +38,9 @@ void describe_plugin(const Host& host, const std::string& id) {
   const auto options = options_of(host, id);
   std::cout << id << (HostApi::declared(options).empty() ? ": no options\n" : "\n");
   for (const auto& option : HostApi::declared(options)) {
-    std::cout << "  " << option.key << " = " << option.fallback << "   (" << option.type
-              << (option.range.empty() ? "" : ": " + option.range) << ")\n      " << option.meaning << '\n';
+    const auto limits = option.limits_text();
+    std::cout << "  " << option.key << " = " << option.fallback_text() << "   (" << option.type_text()
+              << (limits.empty() ? "" : ": " + limits) << ")\n      " << option.meaning << '\n';
   }
 }
 

@@ -5,6 +5,7 @@
 #include <torch/autograd.h>
 #include <torch/csrc/autograd/variable.h>
 #include <torch/nn/module.h>
+#include <vernier/draft/capture.h>
 #include <vernier/error.h>
 
 #include <algorithm>
@@ -175,6 +176,11 @@ std::vector<std::size_t> holders(const Run& run, const std::vector<torch::Tensor
   return all;
 }
 
+bool allows_capture(const Plugin& plugin) {
+  const auto* capturable = dynamic_cast<const draft::Capturable*>(&plugin);
+  return capturable != nullptr && capturable->allows_capture();
+}
+
 // Why forward and backward cannot be recorded as a graph, which would call no plugin; "" if they can.
 std::string why_not_captured(const Wiring& wiring) {
   if (wiring.distributed->ranks() > 1) return "several ranks train together";
@@ -184,7 +190,7 @@ std::string why_not_captured(const Wiring& wiring) {
     const bool is_called = plugin == wiring.task.get() || plugin == wiring.precision.get() ||
                            wiring.bus.listens(*plugin, Event::BatchReady) ||
                            wiring.bus.listens(*plugin, Event::LossReady);
-    if (is_called && !plugin->allows_capture()) who += (who.empty() ? "" : ", ") + plugin->id();
+    if (is_called && !allows_capture(*plugin)) who += (who.empty() ? "" : ", ") + plugin->id();
   }
   return who.empty() ? "" : "these plugins do not allow it: " + who;
 }

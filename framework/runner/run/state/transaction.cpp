@@ -99,9 +99,12 @@ void Transaction::commit() {
 void Transaction::want_rerun(const Plugin& asker) {
   if (wiring_.optimizer->steps_in_backward()) {
     refuse(asker.id() + " has part of a step run again, and with " + wiring_.optimizer->id() +
-           "'s in_backward the weights have changed by then: leave one of them out");
+               "'s in_backward the weights have changed by then: leave one of them out",
+           asker.id());
   }
-  if (phase_ != Phase::between) throw Error(asker.id() + " calls want_rerun() within a step");
+  if (phase_ != Phase::between) {
+    throw Error(asker.id() + " calls want_rerun() within a step", Error::Kind::training, asker.id());
+  }
   askers_.insert(&asker);
   rewire();
 }

@@ -15,7 +15,7 @@ class VERNIER_API Callback : public Plugin {
   static constexpr const char* role = "callback";
   ~Callback() override;
   // After prepare: the numbers that its evaluate() adds to those of the task.
-  virtual std::vector<Measure> measures() const;
+  virtual std::vector<MetricInfo> measures() const;
   // False if its listener of GradientsReady needs no gradients: an optimizer may have freed them in backward.
   virtual bool needs_gradients() const;
 };

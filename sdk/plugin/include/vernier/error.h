@@ -15,12 +15,16 @@ namespace vernier {
 class VERNIER_API Error : public std::runtime_error {
  public:
   enum class Kind { configuration = 2, plugin = 3, training = 4 };
-  explicit Error(const std::string& what, Kind kind = Kind::training);
+  // who, place: the plugin and the line of a file that the text names. The host adds those that are empty.
+  explicit Error(const std::string& what, Kind kind = Kind::training, std::string who = "", std::string place = "");
   ~Error() override;
   Kind kind() const { return kind_; }
+  const std::string& who() const { return who_; }
+  const std::string& place() const { return place_; }
 
  private:
   Kind kind_;
+  std::string who_, place_;
 };
 
 // Returns the message of any exception in one line, without LibTorch's C++ backtrace.
@@ -35,12 +39,12 @@ struct Caught {
 VERNIER_API Caught caught(Error::Kind otherwise = Error::Kind::training);
 
 // Call it in a catch (...) block. Rethrows the exception, nested in an Error whose text begins with place, who and
-// when. An Error that already names `who` or nests another exception is rethrown unchanged.
+// when. An Error whose who() is `who`, or that nests another exception, is rethrown unchanged.
 [[noreturn]] VERNIER_API void rethrow_naming(const std::string& who, const std::string& when, Error::Kind otherwise,
                                              const std::string& place = "");
 
-// Throws Error(text, Error::Kind::configuration).
-[[noreturn]] VERNIER_API void refuse(const std::string& text);
+// Throws Error(text, Error::Kind::configuration, who). who: the plugin that the text names.
+[[noreturn]] VERNIER_API void refuse(const std::string& text, const std::string& who = "");
 
 // An option that cannot be what it is, and why: "max_scale", "is below min_scale". Empty where all is well.
 struct Contradiction {

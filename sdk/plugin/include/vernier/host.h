@@ -34,7 +34,8 @@ struct RunFacts : Counters {
   std::int64_t steps = 0;
   std::shared_ptr<torch::nn::Module> model;
   std::vector<Parameter> parameters;
-  std::optional<std::vector<Measure>> measures;
+  std::optional<std::vector<MetricInfo>> measures;
+  MetricInfos metric_infos;
   std::int64_t validations = 0;
   std::string emulated;
   Control* control = nullptr;
@@ -46,14 +47,14 @@ struct TrainerRun : RunFacts, Run {
   TrainerRun() : Run(static_cast<RunFacts&>(*this)) {}
   using Counters::amp, Counters::batches_drawn, Counters::epoch, Counters::last_update, Counters::samples;
   using Counters::step, Counters::tokens, Counters::updates;
-  using RunFacts::control, RunFacts::device, RunFacts::emulated, RunFacts::measures, RunFacts::model, RunFacts::name;
-  using RunFacts::output, RunFacts::parameters, RunFacts::quiet, RunFacts::replay_command, RunFacts::replayed_from;
-  using RunFacts::results_are_late, RunFacts::seed, RunFacts::steps, RunFacts::validates, RunFacts::validations;
+  using RunFacts::control, RunFacts::device, RunFacts::emulated, RunFacts::measures, RunFacts::metric_infos;
+  using RunFacts::model, RunFacts::name, RunFacts::output, RunFacts::parameters, RunFacts::quiet;
+  using RunFacts::replay_command, RunFacts::replayed_from, RunFacts::results_are_late, RunFacts::seed, RunFacts::steps;
+  using RunFacts::validates, RunFacts::validations;
 };
 
 // All that only a host may do with plugins, their options, the bus and metrics. Main thread only.
 struct VERNIER_API HostApi {
-  using Declared = Options::Declared;      // a key that a plugin has read
   using LessMemory = Options::LessMemory;  // see Options::saves_memory
 
   static void set_id(Plugin& plugin, std::string id) { plugin.id_ = std::move(id); }
@@ -70,7 +71,7 @@ struct VERNIER_API HostApi {
     if (!bus.listeners_[static_cast<std::size_t>(event)].empty()) bus.tell(event, run);
   }
 
-  static const std::vector<Declared>& declared(const Options& options) { return options.declared_; }
+  static const std::vector<OptionInfo>& declared(const Options& options) { return options.declared_; }
   static const std::vector<LessMemory>& less_memory(const Options& options) { return options.less_memory_; }
   static void refuse_unread(const Options& options) { options.refuse_unread(); }  // keys that no plugin has read
   static void only_describe(Options& options) { options.describing_ = true; }     // required keys read as empty
@@ -78,6 +79,8 @@ struct VERNIER_API HostApi {
   // The metric's entry of this step, or null; unlike Metrics::value() no host sync.
   static const Metrics::Entry* find(const Metrics& metrics, std::string_view name);
   static void clear(Metrics& metrics) { metrics.clear(); }  // at the start of a step
+  // Adds declarations. The first one of a name counts, and its source names all who declare it.
+  static void declare(MetricInfos& known, std::vector<MetricInfo> more, const std::string& source);
 };
 
 }  // namespace vernier

@@ -5,6 +5,9 @@
 #include <vernier/tensor.h>
 
 #include <cstdint>
+#include <functional>
+#include <limits>
+#include <map>
 #include <optional>
 #include <string>
 #include <utility>
@@ -40,11 +43,19 @@ class VERNIER_API Metrics {
 // Which values of a metric are the better ones; unknown: nobody has said.
 enum class Better { unknown, lower, higher };
 
-// A number that validations measure: "accuracy", higher.
-struct Measure {
-  std::string name;
+// The declaration of a metric, by whoever sets it. Monitors, reports and comparisons show it.
+struct MetricInfo {
+  std::string name;  // "accuracy"; it also declares "accuracy/any.layer"
   Better better = Better::unknown;
+  std::string unit = {};     // "s", "bytes", "1/s", "ratio" (0 to 1), "dB"; "": a plain number
+  std::string meaning = {};  // a phrase for people, without a full stop: "largest gradient of the update"
+  double least = -std::numeric_limits<double>::infinity(), most = std::numeric_limits<double>::infinity();
+  bool is_count = false;  // counts since the start of the run: it falls only after a rewind
+  // Equal runs may have different values. Files that are the same for equal runs, as jsonl's, leave the metric out.
+  bool varies = false;
+  std::string source = {};  // set by the host: "trainer", or the plugins that declare it
 };
+using MetricInfos = std::map<std::string, MetricInfo, std::less<>>;  // by name
 
 // An unusual event, for monitors and the log. Names in use: step_skipped, scale_changed, scale_low, scale_high,
 // policy_changed, checkpoint_saved, checkpoint_failed, checkpoint_skipped, checkpoint_progress, out_of_memory,

@@ -14,6 +14,23 @@
 
 namespace vernier {
 
+// An option as a plugin declares it by reading it.
+struct VERNIER_API OptionInfo {
+  enum class Type { boolean, integer, number, string, integers, numbers, strings, table, tables };
+  std::string key, meaning;
+  Type type = Type::string;
+  Value fallback, value;                // the default, and the value that was read
+  Range range = {};                     // of numbers
+  std::vector<std::string> words = {};  // of choose(): the strings that it takes
+  bool is_required = false, is_resumable = false;
+
+  std::string type_text() const;      // "an integer"
+  std::string limits_text() const;    // "at least 1", "red | blue"; "": any value
+  std::string fallback_text() const;  // in TOML, or "required"
+};
+// Returns a value as TOML writes it, and JSON too, unless it has tables, inf or nan.
+VERNIER_API std::string value_text(const Value& value);
+
 // A plugin's constructor reads it, on the main thread. Wrong types, values out of range and unknown keys throw
 // Error::Kind::configuration with file:line, plugin, key and remedy.
 class VERNIER_API Options {
@@ -61,23 +78,19 @@ class VERNIER_API Options {
 
  private:
   friend struct HostApi;
-  struct Declared {
-    std::string key, type, fallback, value, range, meaning;
-    bool is_resumable = false;
-  };
   struct LessMemory {
     std::string key, value, price;
   };
   void refuse_unread() const;
   template <class T>
-  T read(const char* key, const T& fallback, const char* meaning, Range range, const char* words = "");
+  T read(const char* key, const T& fallback, const char* meaning, Range range, std::vector<std::string> words = {});
   std::int64_t integer(const char* key, std::int64_t fallback, const char* meaning, Range range);
   double real(const char* key, double fallback, const char* meaning, Range range);
 
   std::string owner_;
   Table table_;
   std::string where_;
-  std::vector<Declared> declared_;
+  std::vector<OptionInfo> declared_;
   std::vector<LessMemory> less_memory_;
   bool describing_ = false;
 };

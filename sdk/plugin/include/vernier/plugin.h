@@ -7,12 +7,14 @@
 #include <c10/util/StringUtil.h>
 #include <vernier/error.h>
 #include <vernier/event.h>
+#include <vernier/metrics.h>
 #include <vernier/options.h>
 #include <vernier/state.h>
 
 #include <functional>
 #include <memory>
 #include <string>
+#include <vector>
 
 namespace vernier {
 
@@ -58,12 +60,9 @@ class VERNIER_API Plugin {
   // which may refer to this plugin and is destroyed before it. Null: the role has its default. For "callback": one
   // more.
   virtual std::unique_ptr<Plugin> fill(const std::string& role);
-  // Returns whether forward and backward may be recorded as a CUDA graph, which repeats the operators and calls nobody.
-  // True: all that this plugin does there depends on the batch's tensors, weights and buffers alone, and it changes
-  // them in place if at all. So it has no counters, schedules, host random numbers, metrics or copies of weights that
-  // outlive a step there, and of a Batch it reads `tensors` and `samples`. With `[run] cuda_graph` the task, the
-  // precision and all listeners to BatchReady and LossReady are asked, after prepare.
-  virtual bool allows_capture() const;
+  // Called once, after every plugin is prepared, and after a swap. Declares the metrics that this plugin sets, as its
+  // constructor declares its options. Those that measures() of a task or callback returns are declared thereby.
+  virtual std::vector<MetricInfo> metrics() const;
   // Called when a micro-batch does not fit into memory: of the accumulation if it has several samples, of the task if
   // it has one. Returns what the user can change, as the end of a sentence; "" if nothing.
   virtual std::string memory_remedy() const;

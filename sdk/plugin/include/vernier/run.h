@@ -10,6 +10,7 @@
 
 #include <memory>
 #include <optional>
+#include <string_view>
 #include <vector>
 
 namespace vernier {
@@ -63,7 +64,8 @@ class VERNIER_API Run : public StepState {
   const std::shared_ptr<torch::nn::Module>& model;
   const std::vector<Parameter>& parameters;  // from the end of Task::prepare on
   // From Plugin::check on. What validations measure, by task and callbacks; nothing: the task does not say.
-  const std::optional<std::vector<Measure>>& measures;
+  const std::optional<std::vector<MetricInfo>>& measures;
+  const MetricInfos& metric_infos;  // from Plugin::check on: what the trainer and the plugins of this run declare
   const std::int64_t& validations;  // how many are planned, the last included; 0: no data is held out
   const std::string& emulated;      // after Precision::prepare: what this machine only emulates ("fp8")
   Control* const& control;          // what a plugin may ask of the trainer; null where there is no trainer
@@ -81,6 +83,8 @@ class VERNIER_API Run : public StepState {
 
   // From Plugin::check on: which values of a metric are better. Throws Error for one that no validation measures.
   Better better(const std::string& metric) const;
+  // From Plugin::check on: the declaration of a metric, which lives as long as the run; null if nobody declares it.
+  const MetricInfo* metric_info(std::string_view metric) const;
 
   // From Scaler::unscale to the optimizer's step, else Error: the gradients in the order of `parameters`, those without
   // one left out. Divides them by grad_scale first where that is defined, so get them here alone.

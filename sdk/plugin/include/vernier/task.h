@@ -28,7 +28,7 @@ class VERNIER_API Task : public Plugin {
   // mode. Other numbers go into run.metrics. Leaves the random state alone; returns early if run.is_stopping().
   virtual torch::Tensor validate(Run& run);
   // After prepare: all that validations measure, "validation_loss" too. Empty: nothing held out; none: not known yet.
-  virtual std::optional<std::vector<Measure>> measures() const;
+  virtual std::optional<std::vector<MetricInfo>> measures() const;
 };
 
 }  // namespace vernier

@@ -64,7 +64,7 @@ class VERNIER_API MixedPrecision : public Precision, public Interceptor {
   // float8_recipe("delayed").
   void use_float8(Float8Recipe recipe, bool spare_first_and_last);
 
-  // For allows_capture() of a policy that adds nothing to this class. False in fp8, whose scales are chosen by the
+  // For draft::Capturable of a policy that adds nothing to this class. False in fp8, whose scales are chosen by the
   // host, and where casts outlive forward().
   bool casts_alone() const;
   virtual bool intercepts() const;  // whether forward() has to see the operations; false costs nothing

@@ -15,6 +15,7 @@ namespace vernier {
 struct Baseline {
   std::string name;                                          // "most frequent class"
   std::function<torch::Tensor(const Batch& batch)> forward;  // its outputs, of the shape and units of the model's
+  bool is_rival = false;                                     // the last validation warns if it is better than the model
 };
 
 // Returns facts of all training targets [samples, …] for baselines_of(): how often each class occurs, or of numbers

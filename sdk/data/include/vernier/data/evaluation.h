@@ -10,6 +10,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 namespace vernier {
 
@@ -19,8 +20,8 @@ class VERNIER_API Metric {
  public:
   virtual ~Metric();
   virtual std::string name() const = 0;  // of the number: "accuracy"
-  // Which values are better. By default as metric_info.h has it for the name; unknown: whoever compares must say.
-  virtual Better better() const;
+  // Its declaration. By default that of metric_infos() for the name, or the name alone.
+  virtual MetricInfo info() const;
   virtual void reset() = 0;  // forgets all samples
   // Adds the samples of a batch; dimension 0 is the sample. Both are on the run's device. No host sync.
   virtual void update(const torch::Tensor& output, const torch::Tensor& target) = 0;
@@ -60,5 +61,8 @@ VERNIER_API MetricPtr mean_reciprocal_rank();
 // By the name that TOML files use: accuracy, top_5 (any k), f1, perplexity, auc, mae, rmse, r2, ndcg_10 (any k), mrr.
 // Throws Error for any other. classes: for f1.
 VERNIER_API MetricPtr metric_by_name(const std::string& name, std::int64_t classes);
+
+// The declarations of all of these; the name is "top_k" for top_5, and "ndcg_k" for ndcg_10.
+VERNIER_API const std::vector<MetricInfo>& metric_infos();
 
 }  // namespace vernier

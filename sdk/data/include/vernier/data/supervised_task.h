@@ -53,7 +53,7 @@ class VERNIER_API SupervisedTask : public Task {
   torch::Tensor loss(const Batch& micro_batch) override;
   std::string where(std::int64_t index) const override;
   torch::Tensor validate(Run& run) override;
-  std::optional<std::vector<Measure>> measures() const override;
+  std::optional<std::vector<MetricInfo>> measures() const override;
   State save() const override;
   void load(const State& state) override;
   std::string memory_remedy() const override;
