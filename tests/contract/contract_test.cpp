@@ -324,15 +324,15 @@ TEST_CASE("every plugin exports its descriptor alone") {
   });
 }
 
-// A metric's source in docs/metrics.md: the plugins that declare it, or their role where many do.
+// A metric's source in docs/reference/metrics.md: the plugins that declare it, or their role where many do.
 std::string source_of(const vernier::MetricInfo& info) {
   const auto role = info.source.substr(0, info.source.find('/'));
   return role == "task" || std::ranges::count(info.source, ',') > 1 ? role : info.source;
 }
 
-TEST_CASE("every metric is declared with a unit, a meaning and a source, as docs/metrics.md lists it") {
+TEST_CASE("every metric is declared with a unit, a meaning and a source, as docs/reference/metrics.md lists it") {
   const std::set<std::string> units = {"", "s", "bytes", "1/s", "ratio", "degrees Celsius", "W", "J", "Hz", "dB"};
-  const auto page = read_text(VERNIER_SOURCE_DIR "/docs/metrics.md");
+  const auto page = read_text(VERNIER_SOURCE_DIR "/docs/reference/metrics.md");
   const auto host = built_plugins();
   vernier::MetricInfos all;
   vernier::HostApi::declare(all, vernier::trainer_metrics(), "trainer");
@@ -348,7 +348,7 @@ TEST_CASE("every metric is declared with a unit, a meaning and a source, as docs
     CHECK(info.meaning.size() > 10);
     CHECK_FALSE(info.meaning.ends_with('.'));
     const auto row = metric_row(info, source_of(info));
-    CHECK_MESSAGE(page.find('\n' + row) != std::string::npos, "docs/metrics.md lacks this row: " << row);
+    CHECK_MESSAGE(page.find('\n' + row) != std::string::npos, "docs/reference/metrics.md lacks this row: " << row);
   }
   std::istringstream lines(page);
   for (std::string line; std::getline(lines, line);) {

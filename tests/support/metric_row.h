@@ -1,4 +1,4 @@
-// The row of a metric in docs/metrics.md.
+// The row of a metric in docs/reference/metrics.md.
 #pragma once
 
 #include <vernier/metrics.h>

@@ -80,9 +80,9 @@ TEST_CASE("metrics of classes are those of their definitions, in batches of any 
   }
 }
 
-TEST_CASE("metrics declare which values are better, and docs/metrics.md has each declaration") {
+TEST_CASE("metrics declare which values are better, and docs/reference/metrics.md has each declaration") {
   using vernier::Better;
-  const auto page = read_text(VERNIER_SOURCE_DIR "/docs/metrics.md");
+  const auto page = read_text(VERNIER_SOURCE_DIR "/docs/reference/metrics.md");
   for (const auto& info : vernier::metric_infos()) {
     CHECK_MESSAGE(page.find('\n' + metric_row(info, "task")) != std::string::npos, metric_row(info, "task"));
   }
