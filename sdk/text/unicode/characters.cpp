@@ -1,8 +1,6 @@
 #include "characters.h"
 
-#include <algorithm>
-#include <iterator>
-
+#include "packed_numbers.h"
 #include "unicode.h"
 
 namespace vernier {
@@ -12,9 +10,11 @@ namespace {
 // The small letter of each character, up to the last that has one.
 const std::vector<char32_t>& small_letters() {
   static const auto letters = [] {
-    std::vector<char32_t> all(std::end(lower_case)[-1].code + 1);
-    for (std::size_t i = 0; i < all.size(); ++i) all[i] = static_cast<char32_t>(i);
-    for (const auto& [code, lower] : lower_case) all[code] = lower;
+    std::vector<char32_t> all(1);
+    for (PackedNumbers rows(lower_case); !rows.done();) {
+      for (auto left = rows.next(); left > 0; --left) all.push_back(static_cast<char32_t>(all.size()));
+      all.back() = rows.next();
+    }
     return all;
   }();
   return letters;
@@ -43,10 +43,11 @@ bool joins_jamo(char32_t before, char32_t behind) {
 
 const std::vector<std::uint16_t>& char_flags() {
   static const auto flags = [] {
-    std::vector<std::uint16_t> all(0x110000);
-    for (std::size_t i = 0; i < std::size(flag_runs); ++i) {
-      const auto end = i + 1 < std::size(flag_runs) ? flag_runs[i + 1].first : std::uint32_t{0x110000};
-      std::fill(all.begin() + flag_runs[i].first, all.begin() + end, static_cast<std::uint16_t>(flag_runs[i].flags));
+    std::vector<std::uint16_t> all;
+    all.reserve(0x110000);
+    for (PackedNumbers runs(flag_runs); !runs.done();) {
+      const auto length = runs.next() + 1;
+      all.insert(all.end(), length, static_cast<std::uint16_t>(runs.next()));
     }
     return all;
   }();

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "normalizer_tables.h"
+#include "packed_numbers.h"
 #include "text/bpe/bpe.h"
 #include "unicode.h"
 #include "unicode_tables.h"
@@ -31,10 +32,14 @@ char32_t compose(char32_t first, char32_t second) {
 }
 }  // namespace hangul
 
+struct Decomposition {
+  char32_t first, second;  // `second` is 0 where there is one alone
+};
+
 struct FormTables {
-  std::unordered_map<char32_t, const Decomposition*> decomposed;
-  std::unordered_map<char32_t, const std::uint32_t*> compatible;  // to the number of characters, and these
-  MergeTable composed{std::size(decompositions)};
+  std::unordered_map<char32_t, Decomposition> decomposed;
+  std::unordered_map<char32_t, std::u32string> compatible;
+  MergeTable composed{decompositions.size() / 3};  // a row has at least three digits
   std::vector<std::uint8_t> combining = std::vector<std::uint8_t>(0x110000);
   std::vector<bool> acts = std::vector<bool>(0x110000);  // may change the text beside it, or be changed
 };
@@ -42,23 +47,29 @@ struct FormTables {
 const FormTables& form_tables() {
   static const auto tables = [] {
     FormTables all;
-    for (const auto& [first, last, number] : combining_ranges) {
-      for (auto code = first; code <= last; ++code) {
-        all.combining[code] = static_cast<std::uint8_t>(number);
-        all.acts[code] = true;
-      }
+    char32_t code = 0;
+    for (PackedNumbers rows(combining_ranges); !rows.done();) {
+      code += rows.next();
+      const auto more = rows.next(), number = rows.next();
+      std::fill_n(all.combining.begin() + code, more + 1, static_cast<std::uint8_t>(number));
+      std::fill_n(all.acts.begin() + code, more + 1, true);
     }
-    for (const auto& entry : decompositions) {
-      all.decomposed[entry.code] = &entry;
-      if (entry.is_composed == 0) {
-        all.acts[entry.code] = true;
-        continue;
-      }
-      all.composed.put(entry.first, entry.second, {0, static_cast<TokenId>(entry.code)});
-      all.acts[entry.second] = true;
+    code = 0;
+    for (PackedNumbers rows(decompositions); !rows.done();) {
+      code += rows.next();
+      const char32_t first = rows.next();
+      const auto rest = rows.next();
+      const char32_t second = rest / 2;
+      all.decomposed[code] = {first, second};
+      const bool is_composed = rest % 2 != 0;
+      all.acts[is_composed ? second : code] = true;
+      if (is_composed) all.composed.put(first, second, {0, static_cast<TokenId>(code)});
     }
-    for (const auto* at = std::begin(compatibility); at != std::end(compatibility); at += 2 + at[1]) {
-      all.compatible[at[0]] = at + 1;
+    code = 0;
+    for (PackedNumbers rows(compatibility); !rows.done();) {
+      code += rows.next();
+      auto& characters = all.compatible[code];
+      for (auto left = rows.next(); left > 0; --left) characters += static_cast<char32_t>(rows.next());
     }
     for (char32_t i = 0; i < hangul::vowel_count; ++i) all.acts[hangul::vowels + i] = true;
     for (char32_t i = 1; i < hangul::trailing_count; ++i) all.acts[hangul::trailing + i] = true;
@@ -80,8 +91,9 @@ void decompose(const FormTables& tables, char32_t code, std::u32string& out) {
     out += code;
     return;
   }
-  decompose(tables, found->second->first, out);
-  if (found->second->second != 0) decompose(tables, found->second->second, out);
+  const auto& [first, second] = found->second;
+  decompose(tables, first, out);
+  if (second != 0) decompose(tables, second, out);
 }
 
 // Marks that follow each other, by their class.
@@ -156,7 +168,7 @@ std::string in_form(NormalForm form, std::string_view text) {
     if (found == tables.compatible.end()) {
       decompose(tables, code, codes);
     } else {
-      codes.append(found->second + 1, found->second + 1 + *found->second);
+      codes += found->second;
     }
     at += size;
   }

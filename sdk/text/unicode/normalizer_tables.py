@@ -7,7 +7,7 @@ the package itself.
 import regex
 import tokenizers
 from tokenizers import normalizers, pre_tokenizers
-from unicode_tables import table
+from unicode_tables import distances, run_lengths, table
 
 CODES = [c for c in range(0x110000) if not 0xD800 <= c <= 0xDFFF]  # surrogates are not text
 
@@ -65,7 +65,7 @@ def lower_case():
 
 
 def compatibility():
-    """Character, number of characters, and these: form KD where it is not form D."""
+    """(character, number of characters, and these) of each character whose form KD is not its form D."""
     form_kd, form_d = normalizers.NFKD(), normalizers.NFD()
     for c in CODES:
         text = form_kd.normalize_str(chr(c))
@@ -76,15 +76,16 @@ def compatibility():
 def main():
     of = flags()
     print("// Tables of characters as the package tokenizers changes them. normalizer_tables.py wrote this file:")
-    print(f"// tokenizers {tokenizers.__version__}, regex {regex.__version__}.\n#pragma once\n\n#include <cstdint>\n")
-    print("namespace vernier {\n\n// clang-format off")
-    print("struct FlagRun { std::uint32_t first, flags; };")
-    print("struct LowerCase { std::uint32_t code, lower; };\n")
+    print(f"// tokenizers {tokenizers.__version__}, regex {regex.__version__}. packed_numbers.h reads its texts.")
+    print("#pragma once\n\n#include <cstdint>\n#include <string_view>\n\nnamespace vernier {\n\n// clang-format off")
     names = ",\n  ".join(f"{name} = {1 << i}" for i, name in enumerate(of))
     print(f"namespace char_flag {{\nenum : std::uint32_t {{\n  {names}\n}};\n}}  // namespace char_flag\n")
-    table("flag_runs", "FlagRun", flag_runs(of), "Runs of characters with the same flags, up to the next.")
-    table("lower_case", "LowerCase", lower_case(), "Lowercase, without U+0130.")
-    table("compatibility", "std::uint32_t", compatibility(), compatibility.__doc__, braces=False)
+    table("flag_runs", run_lengths(flag_runs(of)),
+          "Runs of characters with the same flags: the length less one, and the flags.")
+    table("lower_case", distances(lower_case()),
+          "Lowercase, without U+0130: the distance from the character before, and the small letter.")
+    table("compatibility", distances(list(compatibility())),
+          "Form KD where it is not form D: the distance from the character before, how many characters, and these.")
     print("// clang-format on\n\n}  // namespace vernier")
 
 

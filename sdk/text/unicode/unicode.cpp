@@ -2,9 +2,9 @@
 
 #include <algorithm>
 #include <cstring>
-#include <iterator>
 #include <span>
 
+#include "packed_numbers.h"
 #include "unicode_tables.h"
 
 namespace vernier {
@@ -55,11 +55,11 @@ CodeRanges in_order(std::span<const CodeRange> table) {
 // Calls use(name, first, last) for each run of characters of one general category.
 template <class Use>
 void for_each_category(const Use& use) {
-  const std::string_view names = category_names;
-  for (std::size_t i = 0; i < std::size(category_runs); ++i) {
-    const auto& [first, category] = category_runs[i];
-    const auto end = i + 1 < std::size(category_runs) ? category_runs[i + 1].first : std::uint32_t{code_points};
-    use(names.substr(std::size_t{category} * 3, 2), char32_t{first}, char32_t{end - 1});
+  char32_t first = 0;
+  for (PackedNumbers runs(category_runs); !runs.done();) {
+    const char32_t last = first + runs.next();
+    use(category_names.substr(std::size_t{runs.next()} * 3, 2), first, last);
+    first = last + 1;
   }
 }
 

@@ -62,56 +62,78 @@ def combining():
 
 
 def decompositions():
-    """(character, first, second, whether NFC composes the two again); second is 0 where there is one alone."""
+    """(character, first, second * 2 + (1 if NFC composes the two again)); second is 0 where there is one alone."""
     nfc, nfd = normalizers.NFC(), normalizers.NFD()
     out = []
     for c in CODES:
         if 0xAC00 <= c <= 0xD7A3 or nfd.normalize_str(chr(c)) == chr(c):  # Hangul syllables are computed
             continue
         parts = [int(part, 16) for part in unicodedata2.decomposition(chr(c)).split()]
-        out.append((c, parts[0], parts[1] if len(parts) > 1 else 0, int(nfc.normalize_str(chr(c)) == chr(c))))
+        out.append((c, parts[0], (parts[1] if len(parts) > 1 else 0) * 2 + (nfc.normalize_str(chr(c)) == chr(c))))
     return out
 
 
-def table(name, kind, rows, note, braces=True):
-    print(f"// {note}\nconstexpr {kind} {name}[] = {{")
-    line = "   "
-    for row in rows:
-        text = ", ".join(f"0x{n:X}" for n in row)
-        text = " {" + text + "}," if braces else " " + text + ","
-        if len(line) + len(text) > 118:
-            print(line)
-            line = "   "
-        line += text
-    print(line + "\n};\n")
+def packed(number):
+    """Digits of base 32 as packed_numbers.h reads them."""
+    text = chr(ord("0") + number % 32)
+    while number := number // 32:
+        text = chr(ord("0") + 32 + number % 32) + text
+    return text
+
+
+def table(name, numbers, note):
+    text = "".join(map(packed, numbers))
+    print(f"// {note}\nconstexpr std::string_view {name} =")
+    lines = "\n".join(f'R"({text[i:i + 114]})"' for i in range(0, len(text), 114))
+    print(lines + ";\n")
+
+
+def run_lengths(runs):
+    """Runs of (first, value) as pairs of the length less one, and the value."""
+    ends = [first for first, _ in runs[1:]] + [0x110000]
+    return [n for (first, value), end in zip(runs, ends) for n in (end - first - 1, value)]
+
+
+def distances(rows):
+    """Rows in which the first number is the distance from the row before."""
+    return [n for (before, *_), (code, *rest) in zip([(0,), *rows], rows) for n in (code - before, *rest)]
+
+
+def code_ranges(name, rows, note):
+    print(f"// {note}\nconstexpr CodeRange {name}[] = {{")
+    for i in range(0, len(rows), 5):
+        print("    " + " ".join(f"{{0x{first:X}, 0x{last:X}}}," for first, last in rows[i:i + 5]))
+    print("};\n")
 
 
 def combining_ranges():
+    """[first, number of characters behind it, class] of each run of characters of one class."""
     out = []
     for code, number in combining():
-        if out and out[-1][1] == code - 1 and out[-1][2] == number:
-            out[-1][1] = code
+        if out and sum(out[-1][:2]) == code - 1 and out[-1][2] == number:
+            out[-1][1] += 1
         else:
-            out.append([code, code, number])
+            out.append([code, 0, number])
     return out
 
 
 def main():
     versions = f"tokenizers {tokenizers.__version__}, unicodedata2 {unicodedata2.unidata_version}"
     print("// Tables of Unicode as the package tokenizers has them. unicode_tables.py wrote this file:")
-    print(f"// {versions}.\n#pragma once\n\n#include <cstdint>\n\nnamespace vernier {{\n\n// clang-format off")
-    print("struct CodeRange { std::uint32_t first, last; };")
-    print("struct CategoryRun { std::uint32_t first, category; };")
-    print("struct CombiningRange { std::uint32_t first, last, number; };")
-    print("struct Decomposition { std::uint32_t code, first, second, is_composed; };\n")
+    print(f"// {versions}. packed_numbers.h reads its texts.\n#pragma once\n")
+    print("#include <cstdint>\n#include <string_view>\n\nnamespace vernier {\n\n// clang-format off")
+    print("struct CodeRange { std::uint32_t first, last; };\n")
     names = " ".join(CATEGORIES)
-    print(f"// The names of the general categories.\nconstexpr const char* category_names = \"{names}\";\n")
-    table("category_runs", "CategoryRun", categories(), "Runs of characters of one general category, up to the next.")
-    table("han_ranges", "CodeRange", ranges(in_class(r"\p{Han}")), r"\p{Han}")
-    table("white_ranges", "CodeRange", ranges(in_class(r"\s")), r"\s")
-    table("combining_ranges", "CombiningRange", combining_ranges(), "Canonical combining classes that are not 0.")
-    table("decompositions", "Decomposition", decompositions(),
-          "Canonical decompositions, one level, without Hangul syllables; the last: NFC composes it again.")
+    print(f"// The names of the general categories.\nconstexpr std::string_view category_names =\n    \"{names}\";\n")
+    table("category_runs", run_lengths(categories()),
+          "Runs of characters of one general category: the length less one, and the place of the name.")
+    code_ranges("han_ranges", ranges(in_class(r"\p{Han}")), r"\p{Han}")
+    code_ranges("white_ranges", ranges(in_class(r"\s")), r"\s")
+    table("combining_ranges", distances(combining_ranges()), "Canonical combining classes that are not 0: the distance "
+          "from the first character\n// of the range before, the number of characters behind the first, and the class.")
+    table("decompositions", distances(decompositions()),
+          "Canonical decompositions, one level, without Hangul syllables: the distance from the character before, the\n"
+          "// first part, and twice the second part or 0, plus 1 if NFC composes it again.")
     print("// clang-format on\n\n}  // namespace vernier")
     sys.stdout.flush()
 
