@@ -1,3 +1,4 @@
+// The base of c10d's GlooStore, which LibTorch alone creates: this program neither has nor needs its table of functions.
 #pragma once
 #include <chrono>
 #include <string>
