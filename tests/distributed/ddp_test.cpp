@@ -35,6 +35,7 @@ TEST_CASE("ddp: several ranks train as one process does") {
       {"gradients that are sent in bf16", {"distributed.compress=bf16"}, 2e-2},
       {"small buckets", {"distributed.bucket=1KB"}, 1e-6},
       {"connections in the place of shared memory", {"distributed.shared_memory=false"}, 1e-6, 4},
+      {"an interface and an address", {R"(distributed.interface="lo")", R"(distributed.address="127.0.0.1")"}, 1e-6, 2},
   };
   for (const auto& each : cases) {
     CAPTURE(each.name);
@@ -364,6 +365,11 @@ TEST_CASE("ddp: ranks that were started wrongly end with one line") {
   SUBCASE("two are the same rank") {
     Ranks ranks(place, 2, soon, {}, {{"WORLD_SIZE", "3"}, {"RANK", "1"}, {"TORCHELASTIC_USE_AGENT_STORE", "False"}});
     CHECK(ranks.wait() == all_of(2, 4));  // there is no rank 0
+  }
+  SUBCASE("no such interface") {
+    Ranks ranks(place, 2, {"--set=distributed.timeout=10", R"(--set=distributed.interface="nowhere0")"});
+    for (const int code : ranks.wait()) CHECK(code != 0);
+    CHECK(says(ranks.errors(), "the network of this machine cannot be used by [distributed] interface = \"nowhere0\""));
   }
   SUBCASE("no number") {
     Ranks ranks(place, 1, soon, {}, {{"WORLD_SIZE", "many"}});

@@ -105,6 +105,21 @@ TEST_CASE("control: every route refuses without a token, with a wrong one, and w
   CHECK(open == 7);
 }
 
+TEST_CASE("control: a name in `hosts` may stand in the Host field") {
+  const Quiet quiet;
+  const TemporaryFolder folder;
+  Steered steered(folder, {}, "[[callback]]\nuse = 'control'\nhosts = ['tunnel.example:9000']\n");
+  steered.run.on(Event::StepEnd, [&](vernier::Run& now) {
+    if (now.step != 4) return;
+    const Client client(now.output);
+    const Asked route{client, "GET", "/v1/run", true};
+    const auto token = bearer(client.tokens.at("read"));
+    CHECK(route.status({token, {"Host", "tunnel.example:9000"}}) == 200);
+    CHECK(route.status({token, {"Host", "tunnel.example"}}) == 403);
+  });
+  steered.train();
+}
+
 TEST_CASE("control: wrong tokens are answered with 429 in the end, and a good one passes all the same") {
   const Quiet quiet;
   const TemporaryFolder folder;

@@ -40,7 +40,9 @@ bool has(const std::string& text, const std::string& part) {
 
 // A callback with a run around it.
 struct Called {
-  Called(const std::string& id, vernier::Table options) : plugin(make_plugin<Callback>(id, std::move(options))) {
+  Called(const std::string& id, vernier::Table options, torch::Device device = torch::kCPU)
+      : plugin(make_plugin<Callback>(id, std::move(options))) {
+    run.device = device;
     vernier::HostApi::attach(bus, *plugin, false);
     plugin->prepare(run);
     vernier::HostApi::emit(bus, Event::RunBegin, run);
@@ -128,6 +130,21 @@ TEST_CASE("hardware: NVML is opened at run time, and its units become ours") {
   CHECK(has(why, "libnowhere.so: cannot open shared object file"));
   CHECK(Nvml::open("libm.so.6", 0, why) == nullptr);
   CHECK(why == "libm.so.6: is not an NVML that we know");
+}
+
+TEST_CASE("hardware: `nvml` names the library that is asked about the run's GPU") {
+  const torch::Device gpu(torch::kCUDA, 0);
+  const Called cool("callback/thermal_guard", {{"nvml", toml_text(fake_nvml)}}, gpu);
+  const auto missing = toml_text("libnowhere.so");
+  CHECK(has(thrown_by([&] {
+              Called("callback/thermal_guard", {{"nvml", missing}}, gpu);
+            }).text,
+            "no temperature can be read: libnowhere.so: cannot open shared object file"));
+  std::string warned;
+  vernier::set_log_sink([&](vernier::Level, const std::string&, const std::string& text) { warned = text; });
+  const Called called("callback/hardware", {{"nvml", missing}}, gpu);
+  vernier::set_log_sink(nullptr);
+  CHECK(has(warned, "there are no numbers of the GPU: libnowhere.so: cannot open shared object file"));
 }
 
 TEST_CASE("hardware: CUDA's number of a GPU is translated for NVML") {

@@ -343,6 +343,27 @@ TEST_CASE("optimizer: in_backward is refused beside what has to see all gradient
   }
 }
 
+TEST_CASE("optimizer: options that no reference has change the weights") {
+  const Table by_adamw = {{"match", {std::string("*"), "test.toml:3"}}, {"adamw", {true, "test.toml:3"}}};
+  const Table muon = {{"group", {vernier::Array{{by_adamw, "test.toml:3"}}, "test.toml:3"}}};
+  for (const auto& [name, key, other] : {std::tuple{"adafactor", "eps1", 10.0},
+                                         {"adafactor", "eps2", 10.0},
+                                         {"muon", "adamw_beta1", 0.5},
+                                         {"muon", "adamw_beta2", 0.5},
+                                         {"muon", "adamw_eps", 0.1}}) {
+    CAPTURE(key);
+    const auto table = std::string(name) == "muon" ? muon : Table();
+    auto changed = table;
+    changed[key] = number(other);
+    Fixture with_defaults(name, table), fixture(name, changed);
+    for (int step = 0; step < 3; ++step) {
+      with_defaults.step();
+      fixture.step();
+    }
+    CHECK_FALSE(torch::equal(with_defaults.run.parameters[0].master, fixture.run.parameters[0].master));
+  }
+}
+
 TEST_CASE("optimizer: options out of range are refused") {
   const auto refused = [](const std::string& name, Table table) {
     CHECK_THROWS_AS(make_plugin<Optimizer>("optimizer/" + name, std::move(table)), vernier::Error);

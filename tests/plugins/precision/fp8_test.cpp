@@ -136,6 +136,17 @@ TEST_CASE("fp8: with first_last_in_bf16 = false all layers that fit are in fp8, 
   for (int layer = 0; layer < 5; ++layer) CHECK(policy.is_in_bf16(layer) == (layer == 2 || layer == 3));
 }
 
+TEST_CASE("fp8: power_of_two_scales changes how a layer rounds; auto leaves the recipe's own") {
+  const auto computed = [](const std::string& powers) {
+    Policy policy("fp8", {{"first_last_in_bf16", value(false)},
+                          {"recipe", value(std::string("current"))},
+                          {"power_of_two_scales", value(powers)}});
+    return policy.of(1);
+  };
+  CHECK(torch::equal(computed("auto"), computed("no")));
+  CHECK_FALSE(torch::equal(computed("auto"), computed("yes")));
+}
+
 TEST_CASE("fp8: what is evaluated before the first update is in bf16 and teaches nothing") {
   Policy policy("fp8");
   {

@@ -507,6 +507,18 @@ TEST_CASE("scaler: statistical follows gradients that drift: closer than dynamic
   }
 }
 
+TEST_CASE("scaler: statistical leaves `deviations` free, and forgets an overflow after `forget_after` good steps") {
+  const auto followed = [](double deviations, std::int64_t forget_after) {
+    return follow("statistical", 1,
+                  {{"max_scale", number(0x1p60)},
+                   {"deviations", number(deviations)},
+                   {"forget_after", {forget_after, "test.toml:2"}}});
+  };
+  const auto none = followed(0, 10), some = followed(6, 10), unforgetting = followed(0, 100'000);
+  CHECK(none.overflows > 2 * some.overflows);
+  CHECK(none.overflows > 2 * unforgetting.overflows);
+}
+
 TEST_CASE("scaler: statistical's scale is a power of two in its range, and goes on after a save") {
   Fixture one("statistical", {{"max_scale", number(0x1p20)}}), other("statistical", {{"max_scale", number(0x1p20)}});
   std::mt19937 random(6);
