@@ -10,10 +10,14 @@ namespace {
 // The small letter of each character, up to the last that has one.
 const std::vector<char32_t>& small_letters() {
   static const auto letters = [] {
-    std::vector<char32_t> all(1);
-    for (PackedNumbers rows(lower_case); !rows.done();) {
-      for (auto left = rows.next(); left > 0; --left) all.push_back(static_cast<char32_t>(all.size()));
-      all.back() = rows.next();
+    std::vector<char32_t> all;
+    char32_t first = 0;
+    for (PackedNumbers runs(lower_case); !runs.done();) {
+      first += runs.next();
+      const auto more = runs.next(), step = more % 2 + 1, last = first + more / 2 * step;
+      const char32_t lower = runs.next();
+      while (all.size() <= last) all.push_back(static_cast<char32_t>(all.size()));
+      for (auto code = first; code <= last; code += step) all[code] = lower + (code - first);
     }
     return all;
   }();

@@ -56,20 +56,21 @@ const FormTables& form_tables() {
     }
     code = 0;
     for (PackedNumbers rows(decompositions); !rows.done();) {
-      code += rows.next();
-      const char32_t first = rows.next();
-      const auto rest = rows.next();
-      const char32_t second = rest / 2;
+      const auto head = rows.next();
+      code += head / 2;
+      const bool is_composed = head % 2 != 0;
+      const char32_t first = rows.next(), second = rows.next();
       all.decomposed[code] = {first, second};
-      const bool is_composed = rest % 2 != 0;
       all.acts[is_composed ? second : code] = true;
       if (is_composed) all.composed.put(first, second, {0, static_cast<TokenId>(code)});
     }
     code = 0;
+    char32_t last = 0;
     for (PackedNumbers rows(compatibility); !rows.done();) {
-      code += rows.next();
+      const auto head = rows.next();
+      code += head / 32 + 1;
       auto& characters = all.compatible[code];
-      for (auto left = rows.next(); left > 0; --left) characters += static_cast<char32_t>(rows.next());
+      for (auto left = head % 32; left > 0; --left) characters += last += static_cast<char32_t>(rows.next_signed());
     }
     for (char32_t i = 0; i < hangul::vowel_count; ++i) all.acts[hangul::vowels + i] = true;
     for (char32_t i = 1; i < hangul::trailing_count; ++i) all.acts[hangul::trailing + i] = true;

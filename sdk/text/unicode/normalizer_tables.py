@@ -7,7 +7,7 @@ the package itself.
 import regex
 import tokenizers
 from tokenizers import normalizers, pre_tokenizers
-from unicode_tables import distances, run_lengths, table
+from unicode_tables import by_distance, lengths, table
 
 CODES = [c for c in range(0x110000) if not 0xD800 <= c <= 0xDFFF]  # surrogates are not text
 
@@ -64,6 +64,20 @@ def lower_case():
     return [(c, ord(text)) for c, text in pairs if len(text) == 1 and text != chr(c)]
 
 
+def lower_case_runs():
+    """[first, characters behind it, step, small letter of the first] of runs with one difference to small letters."""
+    runs = []
+    for code, lower in lower_case():
+        if runs:
+            first, more, step, first_lower = runs[-1]
+            gap = step if more else code - first
+            if gap in (1, 2) and code == first + gap * (more + 1) and lower - code == first_lower - first:
+                runs[-1][1:3] = more + 1, gap
+                continue
+        runs.append([code, 0, 1, lower])
+    return runs
+
+
 def compatibility():
     """(character, number of characters, and these) of each character whose form KD is not its form D."""
     form_kd, form_d = normalizers.NFKD(), normalizers.NFD()
@@ -73,6 +87,15 @@ def compatibility():
             yield [c, len(text), *map(ord, text)]
 
 
+def compatibility_numbers():
+    last = 0
+    for distance, count, *codes in by_distance(list(compatibility())):
+        yield (distance - 1) * 32 + count
+        for code in codes:
+            yield (code - last) * 2 if code >= last else (last - code) * 2 - 1
+            last = code
+
+
 def main():
     of = flags()
     print("// Tables of characters as the package tokenizers changes them. normalizer_tables.py wrote this file:")
@@ -80,12 +103,15 @@ def main():
     print("#pragma once\n\n#include <cstdint>\n#include <string_view>\n\nnamespace vernier {\n\n// clang-format off")
     names = ",\n  ".join(f"{name} = {1 << i}" for i, name in enumerate(of))
     print(f"namespace char_flag {{\nenum : std::uint32_t {{\n  {names}\n}};\n}}  // namespace char_flag\n")
-    table("flag_runs", run_lengths(flag_runs(of)),
+    table("flag_runs", [n for run in lengths(flag_runs(of)) for n in run],
           "Runs of characters with the same flags: the length less one, and the flags.")
-    table("lower_case", distances(lower_case()),
-          "Lowercase, without U+0130: the distance from the character before, and the small letter.")
-    table("compatibility", distances(list(compatibility())),
-          "Form KD where it is not form D: the distance from the character before, how many characters, and these.")
+    table("lower_case", [n for distance, more, step, lower in by_distance(lower_case_runs())
+                         for n in (distance, more * 2 + step - 1, lower)],
+          "Lowercase, without U+0130, in runs whose characters are one or two apart: the distance from the first of\n"
+          "// the run before, twice the characters behind the first plus 1 if two apart, and the first's small letter.")
+    table("compatibility", compatibility_numbers(),
+          "Form KD where it is not form D: 32 times the distance from the character before less one, plus the number\n"
+          "// of characters; and for each its difference from the one before in this table, as next_signed() reads it.")
     print("// clang-format on\n\n}  // namespace vernier")
 
 

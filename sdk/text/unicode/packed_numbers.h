@@ -23,6 +23,12 @@ class PackedNumbers {
     }
   }
 
+  // Numbers from 0 on are twice themselves in the text, those below it -2 n - 1.
+  std::int32_t next_signed() {
+    const auto number = static_cast<std::int32_t>(next());
+    return number % 2 == 0 ? number / 2 : -(number + 1) / 2;
+  }
+
  private:
   std::string_view left_;
 };

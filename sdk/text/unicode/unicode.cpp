@@ -57,8 +57,9 @@ template <class Use>
 void for_each_category(const Use& use) {
   char32_t first = 0;
   for (PackedNumbers runs(category_runs); !runs.done();) {
-    const char32_t last = first + runs.next();
-    use(category_names.substr(std::size_t{runs.next()} * 3, 2), first, last);
+    const auto run = runs.next();
+    const char32_t last = first + run / 32;
+    use(category_names.substr(std::size_t{run % 32} * 3, 2), first, last);
     first = last + 1;
   }
 }

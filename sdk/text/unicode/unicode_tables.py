@@ -62,14 +62,14 @@ def combining():
 
 
 def decompositions():
-    """(character, first, second * 2 + (1 if NFC composes the two again)); second is 0 where there is one alone."""
+    """(character, first, second, whether NFC composes the two again); second is 0 where there is one alone."""
     nfc, nfd = normalizers.NFC(), normalizers.NFD()
     out = []
     for c in CODES:
         if 0xAC00 <= c <= 0xD7A3 or nfd.normalize_str(chr(c)) == chr(c):  # Hangul syllables are computed
             continue
         parts = [int(part, 16) for part in unicodedata2.decomposition(chr(c)).split()]
-        out.append((c, parts[0], (parts[1] if len(parts) > 1 else 0) * 2 + (nfc.normalize_str(chr(c)) == chr(c))))
+        out.append((c, parts[0], parts[1] if len(parts) > 1 else 0, nfc.normalize_str(chr(c)) == chr(c)))
     return out
 
 
@@ -88,15 +88,15 @@ def table(name, numbers, note):
     print(lines + ";\n")
 
 
-def run_lengths(runs):
-    """Runs of (first, value) as pairs of the length less one, and the value."""
+def lengths(runs):
+    """(length less one, value) of each of the runs (first, value)."""
     ends = [first for first, _ in runs[1:]] + [0x110000]
-    return [n for (first, value), end in zip(runs, ends) for n in (end - first - 1, value)]
+    return [(end - first - 1, value) for (first, value), end in zip(runs, ends)]
 
 
-def distances(rows):
+def by_distance(rows):
     """Rows in which the first number is the distance from the row before."""
-    return [n for (before, *_), (code, *rest) in zip([(0,), *rows], rows) for n in (code - before, *rest)]
+    return [(code - before, *rest) for (before, *_), (code, *rest) in zip([(0,), *rows], rows)]
 
 
 def code_ranges(name, rows, note):
@@ -125,15 +125,17 @@ def main():
     print("struct CodeRange { std::uint32_t first, last; };\n")
     names = " ".join(CATEGORIES)
     print(f"// The names of the general categories.\nconstexpr std::string_view category_names =\n    \"{names}\";\n")
-    table("category_runs", run_lengths(categories()),
-          "Runs of characters of one general category: the length less one, and the place of the name.")
+    table("category_runs", [length * 32 + category for length, category in lengths(categories())],
+          "Runs of characters of one general category: 32 times the length less one, plus the place of the name.")
     code_ranges("han_ranges", ranges(in_class(r"\p{Han}")), r"\p{Han}")
     code_ranges("white_ranges", ranges(in_class(r"\s")), r"\s")
-    table("combining_ranges", distances(combining_ranges()), "Canonical combining classes that are not 0: the distance "
-          "from the first character\n// of the range before, the number of characters behind the first, and the class.")
-    table("decompositions", distances(decompositions()),
-          "Canonical decompositions, one level, without Hangul syllables: the distance from the character before, the\n"
-          "// first part, and twice the second part or 0, plus 1 if NFC composes it again.")
+    table("combining_ranges", [n for row in by_distance(combining_ranges()) for n in row],
+          "Canonical combining classes that are not 0: the distance from the first character of the range before, the\n"
+          "// number of characters behind the first, and the class.")
+    table("decompositions", [n for distance, first, second, is_composed in by_distance(decompositions())
+                             for n in (distance * 2 + is_composed, first, second)],
+          "Canonical decompositions, one level, without Hangul syllables: twice the distance from the character\n"
+          "// before, plus 1 if NFC composes it again; the first part; and the second part or 0.")
     print("// clang-format on\n\n}  // namespace vernier")
     sys.stdout.flush()
 
