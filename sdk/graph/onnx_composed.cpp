@@ -53,10 +53,10 @@ void lerp(Call& call) {
 }
 
 // self + value * tensor1 * tensor2, or their quotient.
-template <const char* type>
+template <Literal type>
 void add_scaled(Call& call) {
   const auto dtype = call.dtype();
-  const auto both = op(call, type, {call.name("tensor1", dtype), call.name("tensor2", dtype)});
+  const auto both = op(call, type.chars, {call.name("tensor1", dtype), call.name("tensor2", dtype)});
   call.set(op(call, "Add", {call.name("self", dtype), op(call, "Mul", {both, call.name("value", dtype)})}));
 }
 
@@ -68,12 +68,12 @@ void baddbmm(Call& call) {
                op(call, "Mul", {call.name("self"), call.name("beta", dtype)})}));
 }
 
-template <const char* type>
+template <Literal type>
 void any_or_all(Call& call) {
   const auto axes = call.dimensions("dim", call.value("self").sizes.size());
   const std::int64_t keeps = call.flag("keepdim") ? 1 : 0;
   const auto numbers = call.onnx.cast(call.name("self", torch::kBool), torch::kInt32);
-  const auto reduced = call.onnx.add(type, {numbers, call.onnx.ints(axes)}, {{"keepdims", keeps}});
+  const auto reduced = call.onnx.add(type.chars, {numbers, call.onnx.ints(axes)}, {{"keepdims", keeps}});
   call.set(call.onnx.cast(reduced, torch::kBool));
 }
 
@@ -100,8 +100,6 @@ void fill(Call& call) {
   call.set(op(call, "Expand", {call.name(of, call.dtype()), call.onnx.sizes(call.result().sizes)}));
 }
 
-constexpr char product[] = "Mul", quotient[] = "Div", most[] = "ReduceMax", least[] = "ReduceMin";
-
 }  // namespace
 
 void add_composed_rules(Rules& rules) {
@@ -113,11 +111,11 @@ void add_composed_rules(Rules& rules) {
                 {"frac", frac},
                 {"isnan", is_nan},
                 {"lerp", lerp},
-                {"addcmul", add_scaled<product>},
-                {"addcdiv", add_scaled<quotient>},
+                {"addcmul", add_scaled<"Mul">},
+                {"addcdiv", add_scaled<"Div">},
                 {"baddbmm", baddbmm},
-                {"any", any_or_all<most>},
-                {"all", any_or_all<least>},
+                {"any", any_or_all<"ReduceMax">},
+                {"all", any_or_all<"ReduceMin">},
                 {"topk", topk},
                 {"take_along_dim", take_along},
                 {"fill", fill},

@@ -313,9 +313,9 @@ void upsample_nearest(Call& call) {
 }
 
 // Resize computes with the ratio of the sizes, or with factors. LibTorch copies an axis whose size stays.
-template <const char* mode>
+template <Literal mode>
 void upsample(Call& call) {
-  const bool has_corners = call.flag("align_corners"), is_cubic = *mode == 'c';
+  const bool has_corners = call.flag("align_corners"), is_cubic = mode.chars[0] == 'c';
   std::vector<std::int64_t> axes, sizes;
   std::vector<float> scales;
   bool by_scales = false;
@@ -332,7 +332,7 @@ void upsample(Call& call) {
     }
   }
   std::vector<Attribute> attributes = {
-      {"mode", std::string(mode)},
+      {"mode", std::string(mode.chars)},
       {"coordinate_transformation_mode", std::string(has_corners ? "align_corners" : "half_pixel")},
       {"axes", axes}};
   if (is_cubic) attributes.push_back({"cubic_coeff_a", -0.75F});
@@ -341,8 +341,6 @@ void upsample(Call& call) {
   if (!by_scales) inputs.insert(inputs.end(), {"", call.onnx.ints(sizes)});
   call.set(call.onnx.add("Resize", inputs, attributes));
 }
-
-constexpr char linear_mode[] = "linear", cubic_mode[] = "cubic";
 
 // By the statistics of each sample and channel.
 void instance_norm(Call& call) {
@@ -394,10 +392,10 @@ void add_layer_rules(Rules& rules) {
       {"_upsample_nearest_exact2d", upsample_nearest},
       {"upsample_nearest3d", upsample_nearest},
       {"_upsample_nearest_exact3d", upsample_nearest},
-      {"upsample_linear1d", upsample<linear_mode>},
-      {"upsample_bilinear2d", upsample<linear_mode>},
-      {"upsample_trilinear3d", upsample<linear_mode>},
-      {"upsample_bicubic2d", upsample<cubic_mode>},
+      {"upsample_linear1d", upsample<"linear">},
+      {"upsample_bilinear2d", upsample<"linear">},
+      {"upsample_trilinear3d", upsample<"linear">},
+      {"upsample_bicubic2d", upsample<"cubic">},
       {"instance_norm", instance_norm},
   });
 }

@@ -11,33 +11,33 @@ namespace vernier::graph {
 namespace {
 
 // One operator of ONNX with the same meaning.
-template <const char* type>
+template <Literal type>
 void same(Call& call) {
-  call.set(call.onnx.add(type, {call.name("self", call.dtype())}));
+  call.set(call.onnx.add(type.chars, {call.name("self", call.dtype())}));
 }
 
-template <const char* type>
+template <Literal type>
 void binary(Call& call) {
   const auto dtype = call.dtype();
-  call.set(call.onnx.add(type, {call.name("self", dtype), call.name("other", dtype)}));
+  call.set(call.onnx.add(type.chars, {call.name("self", dtype), call.name("other", dtype)}));
 }
 
 // Whole numbers stay what they are.
-template <const char* type>
+template <Literal type>
 void rounded(Call& call) {
   if (call.has("decimals") && call.integer("decimals") != 0) call.refuse("its decimals are not 0");
   c10::isFloatingType(call.dtype()) ? same<type>(call) : call.set(call.name("self"));
 }
 
 // self + alpha * other
-template <const char* type>
+template <Literal type>
 void scaled(Call& call) {
   const auto dtype = call.dtype();
   auto other = call.name("other", dtype);
   if (const double alpha = call.real("alpha"); alpha != 1) {
     other = call.onnx.add("Mul", {other, call.onnx.number(alpha, dtype)});
   }
-  call.set(call.onnx.add(type, {call.name("self", dtype), other}));
+  call.set(call.onnx.add(type.chars, {call.name("self", dtype), other}));
 }
 
 void reversed_sub(Call& call) {
@@ -81,7 +81,7 @@ void power(Call& call) {
   call.set(call.onnx.add("Pow", {call.name("self", dtype), call.name(exponent, dtype)}));
 }
 
-template <const char* type>
+template <Literal type>
 void compared(Call& call) {
   auto dtype = call.value("self").dtype();
   if (call.at("other").kind == Argument::Kind::value) {
@@ -90,19 +90,18 @@ void compared(Call& call) {
              call.at("other").constant.isDouble()) {
     dtype = torch::kFloat32;
   }
-  call.set(call.onnx.add(type, {call.name("self", dtype), call.name("other", dtype)}));
+  call.set(call.onnx.add(type.chars, {call.name("self", dtype), call.name("other", dtype)}));
 }
 
 void not_equal(Call& call) {
-  static constexpr char equal[] = "Equal";
-  compared<equal>(call);
+  compared<"Equal">(call);
   call.set(call.onnx.add("Not", {call.onnx.name_of(call.slots()[0])}));
 }
 
-template <const char* type>
+template <Literal type>
 void logical(Call& call) {
   if (call.dtype() != torch::kBool) call.refuse("it is of whole numbers");
-  call.set(call.onnx.add(type, {call.name("self", torch::kBool), call.name("other", torch::kBool)}));
+  call.set(call.onnx.add(type.chars, {call.name("self", torch::kBool), call.name("other", torch::kBool)}));
 }
 
 void logical_not(Call& call) {
@@ -226,20 +225,19 @@ void tensor_cast(Call& call) {
 }
 
 // Reductions: over `dim`, or all dimensions.
-template <const char* type>
+template <Literal type>
 void reduced(Call& call) {
   const auto dtype = call.dtype();
   const auto rank = call.value("self").sizes.size();
   const auto axes = call.dimensions("dim", rank);
   const std::int64_t keeps = call.flag("keepdim") ? 1 : 0;
-  call.set(call.onnx.add(type, {call.name("self", dtype), call.onnx.ints(axes)}, {{"keepdims", keeps}}));
+  call.set(call.onnx.add(type.chars, {call.name("self", dtype), call.onnx.ints(axes)}, {{"keepdims", keeps}}));
 }
 
 void norm(Call& call) {
   const char* order = call.has("ord") ? "ord" : "p";
   if (call.has(order) && call.real(order) != 2) call.refuse("only the norm of order 2 is known");
-  static constexpr char type[] = "ReduceL2";
-  reduced<type>(call);
+  reduced<"ReduceL2">(call);
 }
 
 void variance(Call& call) {
@@ -265,32 +263,31 @@ void deviation(Call& call) {
   call.set(call.onnx.add("Sqrt", {call.onnx.name_of(call.slots()[0])}));
 }
 
-template <const char* type>
+template <Literal type>
 void arg_reduced(Call& call) {
   if (!call.has("dim")) call.refuse("it is over all dimensions");
   const auto axis = call.dimension("dim", call.value("self").sizes.size());
   const std::int64_t keeps = call.flag("keepdim") ? 1 : 0;
-  call.set(call.onnx.add(type, {call.name("self")}, {{"axis", axis}, {"keepdims", keeps}}));
+  call.set(call.onnx.add(type.chars, {call.name("self")}, {{"axis", axis}, {"keepdims", keeps}}));
 }
 
 // max(dim) and min(dim): values and places.
-template <const char* type, const char* place>
+template <Literal type, Literal place>
 void extreme(Call& call) {
   if (call.has("other")) {
-    static constexpr char most[] = "Max", least[] = "Min";
-    return type[6] == 'M' && type[7] == 'a' ? binary<most>(call) : binary<least>(call);
+    return std::string(type.chars) == "ReduceMax" ? binary<"Max">(call) : binary<"Min">(call);
   }
   reduced<type>(call);
   if (!call.has("dim")) return;
   const auto axis = call.dimension("dim", call.value("self").sizes.size());
   const std::int64_t keeps = call.flag("keepdim") ? 1 : 0;
-  call.set(call.onnx.add(place, {call.name("self")}, {{"axis", axis}, {"keepdims", keeps}}), 1);
+  call.set(call.onnx.add(place.chars, {call.name("self")}, {{"axis", axis}, {"keepdims", keeps}}), 1);
 }
 
-template <const char* type>
+template <Literal type>
 void softmax(Call& call) {
   const auto dtype = call.dtype();
-  call.set(call.onnx.add(type, {call.name("self", dtype)},
+  call.set(call.onnx.add(type.chars, {call.name("self", dtype)},
                          {{"axis", call.dimension("dim", call.value("self").sizes.size())}}));
 }
 
@@ -300,87 +297,36 @@ void cumulative_sum(Call& call) {
       "CumSum", {call.name("self", call.dtype()), call.onnx.number(static_cast<double>(axis), torch::kInt64)}));
 }
 
-#define NAME(variable, text) constexpr char variable[] = text
-NAME(abs_, "Abs");
-NAME(neg_, "Neg");
-NAME(exp_, "Exp");
-NAME(log_, "Log");
-NAME(sqrt_, "Sqrt");
-NAME(sin_, "Sin");
-NAME(cos_, "Cos");
-NAME(tanh_, "Tanh");
-NAME(sigmoid_, "Sigmoid");
-NAME(relu_, "Relu");
-NAME(erf_, "Erf");
-NAME(floor_, "Floor");
-NAME(ceil_, "Ceil");
-NAME(round_, "Round");
-NAME(reciprocal_, "Reciprocal");
-NAME(sign_, "Sign");
-NAME(mish_, "Mish");
-NAME(hardswish_, "HardSwish");
-NAME(selu_, "Selu");
-NAME(tan_, "Tan");
-NAME(atan_, "Atan");
-NAME(asin_, "Asin");
-NAME(acos_, "Acos");
-NAME(sinh_, "Sinh");
-NAME(cosh_, "Cosh");
-NAME(mul_, "Mul");
-NAME(max_, "Max");
-NAME(min_, "Min");
-NAME(add_, "Add");
-NAME(sub_, "Sub");
-NAME(equal_, "Equal");
-NAME(less_, "Less");
-NAME(less_or_equal_, "LessOrEqual");
-NAME(greater_, "Greater");
-NAME(greater_or_equal_, "GreaterOrEqual");
-NAME(and_, "And");
-NAME(or_, "Or");
-NAME(xor_, "Xor");
-NAME(reduce_mean_, "ReduceMean");
-NAME(reduce_sum_, "ReduceSum");
-NAME(reduce_max_, "ReduceMax");
-NAME(reduce_min_, "ReduceMin");
-NAME(reduce_prod_, "ReduceProd");
-NAME(log_sum_exp_, "ReduceLogSumExp");
-NAME(arg_max_, "ArgMax");
-NAME(arg_min_, "ArgMin");
-NAME(softmax_, "Softmax");
-NAME(log_softmax_, "LogSoftmax");
-#undef NAME
-
 }  // namespace
 
 void add_math_rules(Rules& rules) {
   rules.insert({
-      {"abs", same<abs_>},
-      {"neg", same<neg_>},
-      {"exp", same<exp_>},
-      {"log", same<log_>},
-      {"sqrt", same<sqrt_>},
-      {"sin", same<sin_>},
-      {"cos", same<cos_>},
-      {"tanh", same<tanh_>},
-      {"sigmoid", same<sigmoid_>},
-      {"relu", same<relu_>},
-      {"erf", same<erf_>},
-      {"floor", rounded<floor_>},
-      {"ceil", rounded<ceil_>},
-      {"round", rounded<round_>},
-      {"reciprocal", same<reciprocal_>},
-      {"sign", same<sign_>},
-      {"mish", same<mish_>},
-      {"hardswish", same<hardswish_>},
+      {"abs", same<"Abs">},
+      {"neg", same<"Neg">},
+      {"exp", same<"Exp">},
+      {"log", same<"Log">},
+      {"sqrt", same<"Sqrt">},
+      {"sin", same<"Sin">},
+      {"cos", same<"Cos">},
+      {"tanh", same<"Tanh">},
+      {"sigmoid", same<"Sigmoid">},
+      {"relu", same<"Relu">},
+      {"erf", same<"Erf">},
+      {"floor", rounded<"Floor">},
+      {"ceil", rounded<"Ceil">},
+      {"round", rounded<"Round">},
+      {"reciprocal", same<"Reciprocal">},
+      {"sign", same<"Sign">},
+      {"mish", same<"Mish">},
+      {"hardswish", same<"HardSwish">},
       {"hardsigmoid", hard_sigmoid},
-      {"selu", same<selu_>},
-      {"tan", same<tan_>},
-      {"atan", same<atan_>},
-      {"asin", same<asin_>},
-      {"acos", same<acos_>},
-      {"sinh", same<sinh_>},
-      {"cosh", same<cosh_>},
+      {"selu", same<"Selu">},
+      {"tan", same<"Tan">},
+      {"atan", same<"Atan">},
+      {"asin", same<"Asin">},
+      {"acos", same<"Acos">},
+      {"sinh", same<"Sinh">},
+      {"cosh", same<"Cosh">},
       {"prelu", prelu},
       {"log_sigmoid", log_sigmoid},
       {"square", square},
@@ -399,29 +345,29 @@ void add_math_rules(Rules& rules) {
       {"clamp", clamp},
       {"clamp_min", clamp},
       {"clamp_max", clamp},
-      {"add", scaled<add_>},
-      {"sub", scaled<sub_>},
+      {"add", scaled<"Add">},
+      {"sub", scaled<"Sub">},
       {"rsub", reversed_sub},
-      {"mul", binary<mul_>},
+      {"mul", binary<"Mul">},
       {"div", divide},
       {"pow", power},
-      {"maximum", binary<max_>},
-      {"minimum", binary<min_>},
-      {"eq", compared<equal_>},
+      {"maximum", binary<"Max">},
+      {"minimum", binary<"Min">},
+      {"eq", compared<"Equal">},
       {"ne", not_equal},
-      {"lt", compared<less_>},
-      {"le", compared<less_or_equal_>},
-      {"gt", compared<greater_>},
-      {"ge", compared<greater_or_equal_>},
-      {"logical_and", logical<and_>},
-      {"logical_or", logical<or_>},
-      {"logical_xor", logical<xor_>},
+      {"lt", compared<"Less">},
+      {"le", compared<"LessOrEqual">},
+      {"gt", compared<"Greater">},
+      {"ge", compared<"GreaterOrEqual">},
+      {"logical_and", logical<"And">},
+      {"logical_or", logical<"Or">},
+      {"logical_xor", logical<"Xor">},
       {"logical_not", logical_not},
-      {"bitwise_and", logical<and_>},
-      {"bitwise_or", logical<or_>},
+      {"bitwise_and", logical<"And">},
+      {"bitwise_or", logical<"Or">},
       {"bitwise_not", logical_not},
-      {"__and__", logical<and_>},
-      {"__or__", logical<or_>},
+      {"__and__", logical<"And">},
+      {"__or__", logical<"Or">},
       {"where", where},
       {"masked_fill", masked_fill},
       {"to", tensor_cast},
@@ -434,24 +380,24 @@ void add_math_rules(Rules& rules) {
       {"lift_fresh", tensor_cast},
       {"lift_fresh_copy", tensor_cast},
       {"float", tensor_cast},
-      {"mean", reduced<reduce_mean_>},
-      {"sum", reduced<reduce_sum_>},
-      {"amax", reduced<reduce_max_>},
-      {"amin", reduced<reduce_min_>},
-      {"prod", reduced<reduce_prod_>},
-      {"logsumexp", reduced<log_sum_exp_>},
+      {"mean", reduced<"ReduceMean">},
+      {"sum", reduced<"ReduceSum">},
+      {"amax", reduced<"ReduceMax">},
+      {"amin", reduced<"ReduceMin">},
+      {"prod", reduced<"ReduceProd">},
+      {"logsumexp", reduced<"ReduceLogSumExp">},
       {"norm", norm},
       {"linalg_vector_norm", norm},
       {"var", variance},
       {"std", deviation},
-      {"argmax", arg_reduced<arg_max_>},
-      {"argmin", arg_reduced<arg_min_>},
-      {"max", extreme<reduce_max_, arg_max_>},
-      {"min", extreme<reduce_min_, arg_min_>},
-      {"softmax", softmax<softmax_>},
-      {"log_softmax", softmax<log_softmax_>},
-      {"_softmax", softmax<softmax_>},
-      {"_log_softmax", softmax<log_softmax_>},
+      {"argmax", arg_reduced<"ArgMax">},
+      {"argmin", arg_reduced<"ArgMin">},
+      {"max", extreme<"ReduceMax", "ArgMax">},
+      {"min", extreme<"ReduceMin", "ArgMin">},
+      {"softmax", softmax<"Softmax">},
+      {"log_softmax", softmax<"LogSoftmax">},
+      {"_softmax", softmax<"Softmax">},
+      {"_log_softmax", softmax<"LogSoftmax">},
       {"cumsum", cumulative_sum},
   });
 }

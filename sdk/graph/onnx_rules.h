@@ -2,6 +2,7 @@
 // onnx_recurrent.cpp have them.
 #pragma once
 
+#include <algorithm>
 #include <map>
 #include <optional>
 #include <set>
@@ -10,6 +11,15 @@
 #include "onnx_message.h"
 
 namespace vernier::graph {
+
+// A text that a template takes as an argument, such as the name of an operator of ONNX.
+template <std::size_t size>
+struct Literal {
+  consteval Literal(const char (&text)[size]) {
+    std::ranges::copy(text, chars);
+  }  // NOLINT(google-explicit-constructor)
+  char chars[size];
+};
 
 using Name = std::string;  // of a tensor in the ONNX graph
 using Names = std::vector<Name>;
