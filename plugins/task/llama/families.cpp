@@ -23,12 +23,16 @@ enum class Biases : std::uint8_t { none, of_option, of_queries };  // of_option:
 enum class Windows : std::uint8_t { none, all, by_layer };
 enum class Positions : std::uint8_t { plain, some_layers, by_kind };
 
-struct Family {
-  const char* model_type;
+struct Sizes {
   std::int64_t vocabulary, width, inner, layers, heads;
   std::int64_t key_heads = 0, head_width = 0;  // 0: as many as heads; the width of the heads together is the model's
-  std::int64_t longest = 2048;                 // max_position_embeddings
-  std::int64_t padding = -1;                   // pad_token_id; -1: null
+};
+
+struct Family {
+  const char* model_type;
+  Sizes sizes;
+  std::int64_t longest = 2048;  // max_position_embeddings
+  std::int64_t padding = -1;    // pad_token_id; -1: null
   double epsilon = 1e-6, theta = 10000;
   bool is_tied = false;
   const char* activation_key = "hidden_act";
@@ -51,55 +55,29 @@ struct Family {
 };
 
 constexpr Family families[] = {
-    {.model_type = "llama",
-     .vocabulary = 32000,
-     .width = 4096,
-     .inner = 11008,
-     .layers = 32,
-     .heads = 32,
-     .has_mlp_bias = true},
+    {.model_type = "llama", .sizes = {32000, 4096, 11008, 32, 32}, .has_mlp_bias = true},
     {.model_type = "mistral",
-     .vocabulary = 32000,
-     .width = 4096,
-     .inner = 14336,
-     .layers = 32,
-     .heads = 32,
-     .key_heads = 8,
+     .sizes = {32000, 4096, 14336, 32, 32, 8},
      .longest = 131072,
      .biases = Biases::none,
      .windows = Windows::all,
      .window = 4096},
     {.model_type = "qwen2",
-     .vocabulary = 151936,
-     .width = 4096,
-     .inner = 22016,
-     .layers = 32,
-     .heads = 32,
-     .key_heads = 32,
+     .sizes = {151936, 4096, 22016, 32, 32, 32},
      .longest = 32768,
      .biases = Biases::of_queries,
      .windows = Windows::by_layer,
      .window = 4096,
      .asks_for_window = true},
     {.model_type = "qwen3",
-     .vocabulary = 151936,
-     .width = 4096,
-     .inner = 22016,
-     .layers = 32,
-     .heads = 32,
-     .key_heads = 32,
-     .head_width = 128,
+     .sizes = {151936, 4096, 22016, 32, 32, 32, 128},
      .longest = 32768,
      .head_norms = HeadNorms::each,
      .windows = Windows::by_layer,
      .window = 4096,
      .asks_for_window = true},
     {.model_type = "phi3",
-     .vocabulary = 32064,
-     .width = 3072,
-     .inner = 8192,
-     .layers = 32,
-     .heads = 32,
+     .sizes = {32064, 3072, 8192, 32, 32},
      .longest = 4096,
      .padding = 32000,
      .epsilon = 1e-5,
@@ -107,26 +85,14 @@ constexpr Family families[] = {
      .is_fused = true,
      .windows = Windows::all},
     {.model_type = "gemma",
-     .vocabulary = 256000,
-     .width = 3072,
-     .inner = 24576,
-     .layers = 28,
-     .heads = 16,
-     .key_heads = 16,
-     .head_width = 256,
+     .sizes = {256000, 3072, 24576, 28, 16, 16, 256},
      .longest = 8192,
      .padding = 0,
      .is_tied = true,
      .activation = "gelu_pytorch_tanh",
      .is_gemma = true},
     {.model_type = "gemma2",
-     .vocabulary = 256000,
-     .width = 2304,
-     .inner = 9216,
-     .layers = 26,
-     .heads = 8,
-     .key_heads = 4,
-     .head_width = 256,
+     .sizes = {256000, 2304, 9216, 26, 8, 4, 256},
      .longest = 8192,
      .padding = 0,
      .is_tied = true,
@@ -142,13 +108,7 @@ constexpr Family families[] = {
      .logit_cap = 30,
      .has_score_cap = true},
     {.model_type = "gemma3_text",
-     .vocabulary = 262208,
-     .width = 2304,
-     .inner = 9216,
-     .layers = 26,
-     .heads = 8,
-     .key_heads = 4,
-     .head_width = 256,
+     .sizes = {262208, 2304, 9216, 26, 8, 4, 256},
      .longest = 131072,
      .padding = 0,
      .theta = 1e6,
@@ -164,22 +124,13 @@ constexpr Family families[] = {
      .positions = Positions::by_kind,
      .has_query_scalar = true},
     {.model_type = "olmo2",
-     .vocabulary = 50304,
-     .width = 4096,
-     .inner = 11008,
-     .layers = 32,
-     .heads = 32,
+     .sizes = {50304, 4096, 11008, 32, 32},
      .padding = 1,
      .epsilon = 1e-5,
      .norms = Norms::after,
      .head_norms = HeadNorms::all},
     {.model_type = "smollm3",
-     .vocabulary = 128256,
-     .width = 2048,
-     .inner = 11008,
-     .layers = 36,
-     .heads = 16,
-     .key_heads = 4,
+     .sizes = {128256, 2048, 11008, 36, 16, 4},
      .longest = 32768,
      .padding = 128004,
      .theta = 2e6,
@@ -188,14 +139,7 @@ constexpr Family families[] = {
      .windows = Windows::by_layer,
      .asks_for_window = true,
      .positions = Positions::some_layers},
-    {.model_type = "granite",
-     .vocabulary = 32000,
-     .width = 4096,
-     .inner = 11008,
-     .layers = 32,
-     .heads = 32,
-     .has_mlp_bias = true,
-     .has_multipliers = true},
+    {.model_type = "granite", .sizes = {32000, 4096, 11008, 32, 32}, .has_mlp_bias = true, .has_multipliers = true},
 };
 
 const Family& family_of(const Config& config) {
@@ -204,18 +148,20 @@ const Family& family_of(const Config& config) {
 }
 
 void read_sizes(const Config& config, const Family& family, Shape& shape) {
-  shape.vocabulary = config.integer("vocab_size", family.vocabulary);
-  shape.width = config.integer("hidden_size", family.width);
-  shape.inner = config.integer("intermediate_size", family.inner);
-  shape.layers = config.integer("num_hidden_layers", family.layers);
-  shape.heads = config.integer("num_attention_heads", family.heads);
+  shape.vocabulary = config.integer("vocab_size", family.sizes.vocabulary);
+  shape.width = config.integer("hidden_size", family.sizes.width);
+  shape.inner = config.integer("intermediate_size", family.sizes.inner);
+  shape.layers = config.integer("num_hidden_layers", family.sizes.layers);
+  shape.heads = config.integer("num_attention_heads", family.sizes.heads);
   // Null means as many as heads, in families whose default is another number as well.
-  const auto of_keys = config.number_or_null("num_key_value_heads", static_cast<double>(family.key_heads), 1);
-  shape.key_heads = of_keys.value_or(0) > 0 ? config.integer("num_key_value_heads", family.key_heads) : shape.heads;
-  if (!config.has("head_dim") && family.head_width == 0 && shape.width % shape.heads != 0) {
+  const auto of_keys = config.number_or_null("num_key_value_heads", static_cast<double>(family.sizes.key_heads), 1);
+  shape.key_heads =
+      of_keys.value_or(0) > 0 ? config.integer("num_key_value_heads", family.sizes.key_heads) : shape.heads;
+  if (!config.has("head_dim") && family.sizes.head_width == 0 && shape.width % shape.heads != 0) {
     config.refuse("num_attention_heads", c10::str(", which does not divide hidden_size, ", shape.width));
   }
-  shape.head_width = config.integer("head_dim", family.head_width > 0 ? family.head_width : shape.width / shape.heads);
+  shape.head_width =
+      config.integer("head_dim", family.sizes.head_width > 0 ? family.sizes.head_width : shape.width / shape.heads);
   if (shape.head_width % 2 != 0) config.refuse("head_dim", ": rotary positions need an even width of the heads");
   if (shape.heads % shape.key_heads != 0) {
     config.refuse("num_key_value_heads", c10::str(", which does not divide num_attention_heads, ", shape.heads));
