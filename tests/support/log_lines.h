@@ -1,4 +1,4 @@
-// The log, as lines "who: text", while it lives. One at a time.
+// Objects that send the log elsewhere while they live, one at a time.
 #pragma once
 
 #include <vernier/plugin.h>
@@ -7,6 +7,17 @@
 #include <string>
 #include <vector>
 
+// Nowhere.
+struct NoLog {
+  NoLog() {
+    vernier::set_log_sink([](vernier::Level, const std::string&, const std::string&) {});
+  }
+  NoLog(const NoLog&) = delete;
+  NoLog& operator=(const NoLog&) = delete;
+  ~NoLog() { vernier::set_log_sink(nullptr); }
+};
+
+// Into lines "who: text".
 class LogLines {
  public:
   LogLines() {

@@ -9,6 +9,7 @@
 #include <sstream>
 
 #include "flight.h"
+#include "log_lines.h"
 #include "program.h"
 #include "run/prepared.h"
 #include "small_run.h"
@@ -39,12 +40,11 @@ std::string capsule_of(const TemporaryFolder& folder, const std::string& config,
   fs::create_directories(output);
   const auto table = from_toml({config});
   std::ofstream(output / "config.toml") << vernier::to_toml(table);
-  vernier::set_log_sink([](vernier::Level, const std::string&, const std::string&) {});
+  const NoLog no_log;
   vernier::use_fused_kernels();  // as prepare() does
   SmallRun run(table, output);
   run.on(event, std::move(change));
   run.train();
-  vernier::set_log_sink(nullptr);
   return output / "capsules" / "step-00000003";
 }
 

@@ -179,10 +179,6 @@ struct TwoParts : toy::Toy {
   }
 };
 
-bool equal(const std::vector<torch::Tensor>& a, const std::vector<torch::Tensor>& b) {
-  return std::ranges::equal(a, b, [](const auto& x, const auto& y) { return x.equal(y); });
-}
-
 constexpr std::int64_t at_step = 3;  // counted from 0
 
 }  // namespace

@@ -8,7 +8,9 @@
 #include <numeric>
 #include <utility>
 
+#include "log_lines.h"
 #include "run/state/snapshot.h"
+#include "same_tensors.h"
 #include "thrown.h"
 #include "toy_run.h"
 
@@ -46,10 +48,6 @@ std::vector<torch::Tensor> plain_loop(std::int64_t steps) {
   Sizes batches(static_cast<std::size_t>(steps));
   std::iota(batches.begin(), batches.end(), 0);
   return trained_on(batches);
-}
-
-bool equal(const std::vector<torch::Tensor>& a, const std::vector<torch::Tensor>& b) {
-  return std::equal(a.begin(), a.end(), b.begin(), b.end(), [](const auto& x, const auto& y) { return x.equal(y); });
 }
 
 Table with(const char* key, vernier::Value value) {
@@ -947,11 +945,10 @@ TEST_CASE("trainer: a step that fails after something wrote a weight, or spoiled
     CHECK_THROWS_AS(toy.prepare().train(toy.run), Error);
     return toy.memory().steps;
   };
-  vernier::set_log_sink([](vernier::Level, const std::string&, const std::string&) {});
+  const NoLog no_log;
   CHECK(saved_after(Event::BatchReady, 2).empty());
   CHECK(saved_after(Event::StepEnd, 2) == std::vector<std::int64_t>{3});
   CHECK(saved_after(Event::StepEnd, NAN).empty());
-  vernier::set_log_sink(nullptr);
 }
 
 TEST_CASE("trainer: a new model is given its first weights before anything is made from it") {
@@ -1000,10 +997,9 @@ TEST_CASE("trainer: a listener to RunFailed that throws hides nothing") {
   Toy toy;
   toy.on(Event::StepEnd, [](Run&) { throw std::runtime_error("the cause"); });
   toy.on(Event::RunFailed, [](Run&) { throw std::runtime_error("another"); });
-  vernier::set_log_sink([](vernier::Level, const std::string&, const std::string&) {});
+  const NoLog no_log;
   auto& trainer = toy.prepare();
   CHECK(thrown_by([&] { trainer.train(toy.run); }) == failed("callback/told at StepEnd of step 1: the cause"));
-  vernier::set_log_sink(nullptr);
 }
 
 TEST_CASE("trainer: a task that breaks its promises is refused") {

@@ -7,6 +7,8 @@
 #include <utility>
 
 #include "host_syncs.h"
+#include "log_lines.h"
+#include "same_tensors.h"
 #include "thrown.h"
 #include "toy_run.h"
 
@@ -73,10 +75,6 @@ struct Trajectory : toy::Toy {
   std::vector<std::int64_t> updates, overflows;  // as a monitor sees them; overflows: at RunEnd too
   std::vector<UpdateResult> results;
 };
-
-bool equal(const std::vector<torch::Tensor>& a, const std::vector<torch::Tensor>& b) {
-  return std::ranges::equal(a, b, [](const auto& x, const auto& y) { return torch::equal(x, y); });
-}
 
 }  // namespace
 
@@ -228,7 +226,7 @@ TEST_CASE("update_log: a loss that is not finite is reported where nobody else l
 }
 
 TEST_CASE("update_log: weights that are not finite are in no checkpoint, those of a skipped update are") {
-  vernier::set_log_sink([](vernier::Level, const std::string&, const std::string&) {});
+  const NoLog no_log;
   for (const bool is_skipped : {false, true}) {
     toy::Toy run;
     run.run.steps = 5;
@@ -243,7 +241,6 @@ TEST_CASE("update_log: weights that are not finite are in no checkpoint, those o
     const std::vector<std::int64_t> all{1, 2, 3, 4, 5}, sound{1, 2};
     CHECK(run.memory().steps == (is_skipped ? all : sound));
   }
-  vernier::set_log_sink(nullptr);
 }
 
 TEST_CASE("update_log: where results are late, a step reads no number of it, with any scaler and the usual callbacks") {

@@ -5,6 +5,7 @@
 
 #include <csignal>
 
+#include "log_lines.h"
 #include "same_tensors.h"
 #include "small_run.h"
 #include "thrown.h"
@@ -314,7 +315,7 @@ TEST_CASE("ema: stopped and resumed, gone back, and with other precisions on the
   cases.push_back(to_bf16 + "level = 'O3', rounding = 'stochastic'}\n");
   cases.push_back("[precision]\nuse = 'bf16'\nlevel = 'O3'\nrounding = 'kahan'\n" + to_bf16 + "level = 'O1'}\n");
   cases.push_back(bad);
-  vernier::set_log_sink([](vernier::Level, const std::string&, const std::string&) {});
+  const NoLog no_log;
   for (const auto& each : cases) {
     CAPTURE(each);
     const auto config = from_toml({mlp, "[[callback]]\nuse = 'ema'\nwarmup = true\nevery = 2\n", each});
@@ -339,17 +340,15 @@ TEST_CASE("ema: stopped and resumed, gone back, and with other precisions on the
       check_equal(ended.average.tensors, whole.average.tensors);
     }
   }
-  vernier::set_log_sink(nullptr);
 }
 
 TEST_CASE("ema: going back takes the average along") {
-  vernier::set_log_sink([](vernier::Level, const std::string&, const std::string&) {});
+  const NoLog no_log;
   const auto gone_back =
       train(from_toml({mlp,
                        "[[callback]]\nuse = 'inject'\nwhere = 'loss'\nat_batch = 8\n[[callback]]\nuse = 'recovery'\n"
                        "non_finite = ['rewind']\nrewind_back = 3\nsnapshot_every = 2\n"}),
             nullptr);
-  vernier::set_log_sink(nullptr);
   // The run that never saw that batch, by hand.
   const TemporaryFolder output;
   auto config = from_toml({mlp});

@@ -34,10 +34,6 @@ Readings read(LinuxSensors& sensors) {
   return readings;
 }
 
-bool has(const std::string& text, const std::string& part) {
-  return text.find(part) != text.npos;
-}
-
 // A callback with a run around it.
 struct Called {
   Called(const std::string& id, vernier::Table options, torch::Device device = torch::kCPU)
@@ -125,9 +121,9 @@ TEST_CASE("hardware: NVML is opened at run time, and its units become ours") {
   by_uuid->read(readings);
   CHECK(readings.gpu_temperature == 70);
   CHECK(Nvml::open(fake_nvml, 7, why) == nullptr);
-  CHECK(has(why, "NVML knows no GPU 7"));
+  CHECK(says(why, "NVML knows no GPU 7"));
   CHECK(Nvml::open("libnowhere.so", 0, why) == nullptr);
-  CHECK(has(why, "libnowhere.so: cannot open shared object file"));
+  CHECK(says(why, "libnowhere.so: cannot open shared object file"));
   CHECK(Nvml::open("libm.so.6", 0, why) == nullptr);
   CHECK(why == "libm.so.6: is not an NVML that we know");
 }
@@ -136,15 +132,15 @@ TEST_CASE("hardware: `nvml` names the library that is asked about the run's GPU"
   const torch::Device gpu(torch::kCUDA, 0);
   const Called cool("callback/thermal_guard", {{"nvml", toml_text(fake_nvml)}}, gpu);
   const auto missing = toml_text("libnowhere.so");
-  CHECK(has(thrown_by([&] {
-              Called("callback/thermal_guard", {{"nvml", missing}}, gpu);
-            }).text,
-            "no temperature can be read: libnowhere.so: cannot open shared object file"));
+  CHECK(says(thrown_by([&] {
+               Called("callback/thermal_guard", {{"nvml", missing}}, gpu);
+             }).text,
+             "no temperature can be read: libnowhere.so: cannot open shared object file"));
   std::string warned;
   vernier::set_log_sink([&](vernier::Level, const std::string&, const std::string& text) { warned = text; });
   const Called called("callback/hardware", {{"nvml", missing}}, gpu);
   vernier::set_log_sink(nullptr);
-  CHECK(has(warned, "there are no numbers of the GPU: libnowhere.so: cannot open shared object file"));
+  CHECK(says(warned, "there are no numbers of the GPU: libnowhere.so: cannot open shared object file"));
 }
 
 TEST_CASE("hardware: CUDA's number of a GPU is translated for NVML") {
@@ -215,13 +211,13 @@ TEST_CASE("thermal_guard: it acts from the limit on, until it is cool or a signa
 }
 
 TEST_CASE("thermal_guard: without a temperature the run is refused, and so are limits that make no sense") {
-  CHECK(has(thrown_by([] {
-              Called("callback/thermal_guard", {{"sensor", toml_text("/nowhere")}});
-            }).text,
-            "no temperature can be read: /nowhere has no number; set `sensor`"));
+  CHECK(says(thrown_by([] {
+               Called("callback/thermal_guard", {{"sensor", toml_text("/nowhere")}});
+             }).text,
+             "no temperature can be read: /nowhere has no number; set `sensor`"));
   const auto thrown = thrown_by([] { Called("callback/thermal_guard", {{"resume_at", {90.0, "test.toml:2"}}}); });
   CHECK(thrown.kind == 2);
-  CHECK(has(thrown.text, "is above limit"));
+  CHECK(says(thrown.text, "is above limit"));
 }
 
 }  // namespace hardware_test

@@ -3,6 +3,7 @@
 #include <chrono>
 #include <random>
 
+#include "log_lines.h"
 #include "small_run.h"
 #include "thrown.h"
 
@@ -39,7 +40,7 @@ struct Seen {
 Seen train(const std::string& options, const std::string& with = base,
            const std::function<void(SmallRun&)>& before = nullptr) {
   const TemporaryFolder output;
-  vernier::set_log_sink([](vernier::Level, const std::string&, const std::string&) {});
+  const NoLog no_log;
   SmallRun run(from_toml({with + options}), output.path().string());
   Seen seen;
   run.on(Event::GradientsReady, [&](Run& now) {
@@ -60,7 +61,6 @@ Seen train(const std::string& options, const std::string& with = base,
   });
   if (before) before(run);
   run.train();
-  vernier::set_log_sink(nullptr);
   return seen;
 }
 

@@ -4,6 +4,7 @@
 #include <random>
 
 #include "flight.h"
+#include "log_lines.h"
 #include "long_form.h"
 #include "thrown.h"
 
@@ -33,7 +34,7 @@ struct Seen {
 
 Seen train(const std::vector<std::string>& texts, const std::function<void(SmallRun&)>& before = nullptr,
            int threads = 1) {
-  vernier::set_log_sink([](vernier::Level, const std::string&, const std::string&) {});
+  const NoLog no_log;
   const TemporaryFolder output;
   std::string all;
   for (const auto& text : texts) all += text;
@@ -46,7 +47,6 @@ Seen train(const std::vector<std::string>& texts, const std::function<void(Small
   });
   if (before) before(run);
   seen.thrown = thrown_by([&] { run.train(); });
-  vernier::set_log_sink(nullptr);
   seen.digest = run.digest();
   seen.steps = run.run.step;
   return seen;

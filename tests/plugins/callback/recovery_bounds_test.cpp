@@ -6,6 +6,7 @@
 #include <map>
 #include <random>
 
+#include "log_lines.h"
 #include "small_run.h"
 #include "thrown.h"
 #include "toy_run.h"
@@ -187,11 +188,10 @@ struct Trajectory {
 // results_are_late: of the fate of each step; the losses are known at once.
 Trajectory train(const std::string& text, bool results_are_late = false) {
   const TemporaryFolder output;
-  vernier::set_log_sink([](vernier::Level, const std::string&, const std::string&) {});
+  const NoLog no_log;
   SmallRun run(from_toml({mlp + text}), output.path().string());
   run.run.results_are_late = results_are_late;
   const auto thrown = thrown_by([&] { run.train(); });
-  vernier::set_log_sink(nullptr);
   return {thrown, run.run.step, run.run.amp.overflow_count()};
 }
 

@@ -7,6 +7,7 @@
 #include <random>
 #include <sstream>
 
+#include "log_lines.h"
 #include "small_run.h"
 #include "thrown.h"
 
@@ -39,7 +40,7 @@ struct Ended {
 
 Ended train(const Texts& texts, const std::function<void(SmallRun&)>& before = nullptr) {
   const TemporaryFolder output;
-  vernier::set_log_sink([](vernier::Level, const std::string&, const std::string&) {});
+  const NoLog no_log;
   SmallRun run(from_toml({[&] {
                  std::string all = mlp;
                  for (const auto& text : texts) all += text;
@@ -52,7 +53,6 @@ Ended train(const Texts& texts, const std::function<void(SmallRun&)>& before = n
   });
   if (before) before(run);
   ended.thrown = thrown_by([&] { run.train(); });
-  vernier::set_log_sink(nullptr);
   ended.digest = run.digest();
   ended.precision = run.wiring->precision->id();
   return ended;
@@ -110,11 +110,10 @@ namespace {
 // A run of the program's own plugins, faulty or made by hand.
 std::string digest_of(const std::string& text, const std::function<void(SmallRun&)>& before = nullptr) {
   const TemporaryFolder output;
-  vernier::set_log_sink([](vernier::Level, const std::string&, const std::string&) {});
+  const NoLog no_log;
   SmallRun run(from_toml({text}), output.path().string());
   if (before) before(run);
   const auto thrown = thrown_by([&] { run.train(); });
-  vernier::set_log_sink(nullptr);
   CHECK(thrown == Thrown{});
   return run.digest();
 }
@@ -220,7 +219,7 @@ TEST_CASE("recovery: stopped anywhere around a rewind, the lines of losses.jsonl
                              inject("what = 'nan'\nat_batch = 6\n") +
                              recovery_with("non_finite = ['rewind']\nrewind_back = 3\nsnapshot_every = 2\n") +
                              "[[monitor]]\nuse = 'jsonl'\n";
-  vernier::set_log_sink([](vernier::Level, const std::string&, const std::string&) {});
+  const NoLog no_log;
   const auto lines_of = [](const SmallRun& run) {
     std::stringstream text;
     text << std::ifstream(run.run.output + "/losses.jsonl").rdbuf();
@@ -245,7 +244,6 @@ TEST_CASE("recovery: stopped anywhere around a rewind, the lines of losses.jsonl
     second.train();
     CHECK(lines_of(second) == lines_of(whole));
   }
-  vernier::set_log_sink(nullptr);
 }
 
 TEST_CASE("recovery: where nothing happens, nothing changes") {

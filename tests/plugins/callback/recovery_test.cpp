@@ -10,6 +10,7 @@
 #include <map>
 #include <random>
 
+#include "same_tensors.h"
 #include "thrown.h"
 #include "toy_run.h"
 
@@ -80,10 +81,6 @@ std::vector<torch::Tensor> by_hand(const Numbers& batches) {
   std::vector<Update> updates;
   for (const auto batch : batches) updates.push_back({batch});
   return by_hand(updates);
-}
-
-bool equal(const std::vector<torch::Tensor>& a, const std::vector<torch::Tensor>& b) {
-  return std::ranges::equal(a, b, [](const auto& x, const auto& y) { return x.equal(y); });
 }
 
 struct Recovered : Toy {

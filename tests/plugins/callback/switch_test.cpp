@@ -1,5 +1,6 @@
 #include <doctest/doctest.h>
 
+#include "log_lines.h"
 #include "small_run.h"
 #include "thrown.h"
 
@@ -25,13 +26,12 @@ use = "none"
 // After how many steps the run went over to bfloat16; -1 where it did not.
 std::int64_t switched_after(const std::string& when, const std::function<void(SmallRun&)>& before = nullptr) {
   const TemporaryFolder output;
-  vernier::set_log_sink([](vernier::Level, const std::string&, const std::string&) {});
+  const NoLog no_log;
   SmallRun run(from_toml({base + std::string("[[callback]]\nuse = 'switch'\n") + when +
                           "[callback.to]\nprecision = {use = 'bf16'}\n"}),
                output.path().string());
   if (before) before(run);
   run.train();
-  vernier::set_log_sink(nullptr);
   const auto& swaps = run.wiring->swaps;
   CHECK(swaps.size() <= 1);
   CHECK((run.wiring->precision->id() == "precision/bf16") == !swaps.empty());
@@ -88,7 +88,7 @@ namespace {
 // The sentences of the notices `alarm`, with their steps.
 std::string alarms(const std::string& options, const std::string& others = "") {
   const TemporaryFolder output;
-  vernier::set_log_sink([](vernier::Level, const std::string&, const std::string&) {});
+  const NoLog no_log;
   SmallRun run(from_toml({base + std::string("[[callback]]\nuse = 'alarm'\n") + options, others}),
                output.path().string());
   std::string text;
@@ -104,7 +104,6 @@ std::string alarms(const std::string& options, const std::string& others = "") {
   run.on(vernier::Event::StepEnd, collect);
   run.on(vernier::Event::Validated, collect);
   run.train();
-  vernier::set_log_sink(nullptr);
   return text;
 }
 

@@ -10,6 +10,7 @@
 #include <nlohmann/json.hpp>
 #include <random>
 
+#include "log_lines.h"
 #include "plugin_library.h"
 #include "temporary_folder.h"
 
@@ -380,12 +381,11 @@ TEST_CASE("jsonl: where too many lines wait the next ones are lost, counted, and
 }
 
 TEST_CASE("jsonl: a file that cannot be made is reported with its path") {
-  vernier::set_log_sink([](vernier::Level, const std::string&, const std::string&) {});
+  const NoLog no_log;
   const TemporaryFolder folder;
   Fixture fixture(folder, table("no/such/folder.jsonl", 1));
   fixture.step();
   vernier::HostApi::emit(fixture.bus, Event::RunEnd, fixture.run);
-  vernier::set_log_sink(nullptr);
   CHECK_THROWS_AS(make_plugin<Monitor>("monitor/jsonl", table("", 1)), vernier::Error);
   CHECK_THROWS_AS(make_plugin<Monitor>("monitor/jsonl", table("x", 0)), vernier::Error);
 }

@@ -21,10 +21,6 @@ std::vector<fs::path> runs_in(const fs::path& experiment) {
   return runs;
 }
 
-bool has(const std::string& text, const std::string& part) {
-  return text.find(part) != text.npos;
-}
-
 // "value step" of each line of a metric, without the time.
 std::string points(const fs::path& run, const std::string& metric) {
   std::ifstream in(run / "metrics" / metric);
@@ -51,12 +47,12 @@ TEST_CASE("mlflow: a run is an experiment's folder with metrics, parameters and 
   REQUIRE(runs.size() == 1);
   const auto id = runs[0].filename().string();
   CHECK(id.size() == 32);
-  CHECK(has(read_text(experiment / "meta.yaml"), "name: 'Default'\n"));
-  CHECK(has(read_text(runs[0] / "meta.yaml"), "\nrun_id: '" + id + "'\nrun_name: 'quick'\n"));
-  CHECK(has(read_text(runs[0] / "meta.yaml"), "\nend_time: null\n"));
-  CHECK(has(read_text(runs[0] / "meta.yaml"), "\nstatus: 1\n"));
+  CHECK(says(read_text(experiment / "meta.yaml"), "name: 'Default'\n"));
+  CHECK(says(read_text(runs[0] / "meta.yaml"), "\nrun_id: '" + id + "'\nrun_name: 'quick'\n"));
+  CHECK(says(read_text(runs[0] / "meta.yaml"), "\nend_time: null\n"));
+  CHECK(says(read_text(runs[0] / "meta.yaml"), "\nstatus: 1\n"));
   monitored.end();
-  CHECK(has(read_text(runs[0] / "meta.yaml"), "\nstatus: 3\n"));
+  CHECK(says(read_text(runs[0] / "meta.yaml"), "\nstatus: 3\n"));
   CHECK(points(runs[0], "loss") == "0@1 1@2 ");
   CHECK(points(runs[0], "validation_loss") == "1.5@2 ");
   CHECK(points(runs[0], "top_5_share") == "0.25@1 0.25@2 ");
@@ -84,7 +80,7 @@ TEST_CASE("mlflow: a resumed run goes on in its folder, without what came after 
   vernier::HostApi::emit(resumed.bus, vernier::Event::RunFailed, resumed.run);
   CHECK(runs_in(folder.path() / "mlruns" / "0").size() == 1);
   CHECK(points(runs[0], "loss") == "0@1 1@2 2@3 3@4 4@5 ");
-  CHECK(has(read_text(runs[0] / "meta.yaml"), "\nstatus: 4\n"));
+  CHECK(says(read_text(runs[0] / "meta.yaml"), "\nstatus: 4\n"));
 }
 
 TEST_CASE("mlflow: runs share a store and an experiment by its name") {
@@ -98,7 +94,7 @@ TEST_CASE("mlflow: runs share a store and an experiment by its name") {
   const auto experiments = runs_in(store.path());
   REQUIRE(experiments.size() == 1);
   CHECK(experiments[0].filename().string().size() == 18);
-  CHECK(has(read_text(experiments[0] / "meta.yaml"), "name: 'it''s mine'\n"));
+  CHECK(says(read_text(experiments[0] / "meta.yaml"), "name: 'it''s mine'\n"));
   CHECK(runs_in(experiments[0]).size() == 2);
 }
 
@@ -113,7 +109,7 @@ TEST_CASE("mlflow: a store that cannot be made detaches it with a reason, and em
   monitored.end();
   vernier::set_log_sink(nullptr);
   REQUIRE(warnings.size() == 1);
-  CHECK(has(warnings[0], "(the monitor is detached, the run goes on)"));
+  CHECK(says(warnings[0], "(the monitor is detached, the run goes on)"));
   for (const char* key : {"store", "experiment"}) {
     CHECK(thrown_by([&] { make_plugin<vernier::Monitor>("monitor/mlflow", {{key, toml_text("")}}); }).kind == 2);
   }

@@ -45,10 +45,6 @@ int port_of(const std::string& line) {
   return std::stoi(match[1]);
 }
 
-bool has(const std::string& text, const std::string& part) {
-  return text.find(part) != text.npos;
-}
-
 }  // namespace
 
 TEST_CASE("prometheus: the newest numbers are answered, with help and type") {
@@ -63,17 +59,17 @@ TEST_CASE("prometheus: the newest numbers are answered, with help and type") {
   monitored.plugin->save();
   const auto answer = get(port, "/metrics");
   CHECK(answer.starts_with("HTTP/1.1 200 OK\r\n"));
-  CHECK(has(answer, "Content-Type: text/plain; version=0.0.4; charset=utf-8\r\n"));
-  CHECK(has(answer,
-            "# HELP vernier_loss mean of the training loss over the update's batch\n"
-            "# TYPE vernier_loss gauge\nvernier_loss{run=\"quick\"} 1\n"));
-  CHECK(has(answer, "# TYPE vernier_samples_total counter\nvernier_samples_total{run=\"quick\"} 16\n"));
-  CHECK(has(answer, "\nvernier_steps_total{run=\"quick\"} 2\n"));
-  CHECK(has(answer, "\nvernier_step_time_seconds{run=\"quick\"} 0.125\n"));
-  CHECK(has(answer, "\nvernier_mine{run=\"quick\"} +Inf\n"));
-  CHECK(has(answer, "\nvernier_run_is_running{run=\"quick\"} 1\n"));
+  CHECK(says(answer, "Content-Type: text/plain; version=0.0.4; charset=utf-8\r\n"));
+  CHECK(says(answer,
+             "# HELP vernier_loss mean of the training loss over the update's batch\n"
+             "# TYPE vernier_loss gauge\nvernier_loss{run=\"quick\"} 1\n"));
+  CHECK(says(answer, "# TYPE vernier_samples_total counter\nvernier_samples_total{run=\"quick\"} 16\n"));
+  CHECK(says(answer, "\nvernier_steps_total{run=\"quick\"} 2\n"));
+  CHECK(says(answer, "\nvernier_step_time_seconds{run=\"quick\"} 0.125\n"));
+  CHECK(says(answer, "\nvernier_mine{run=\"quick\"} +Inf\n"));
+  CHECK(says(answer, "\nvernier_run_is_running{run=\"quick\"} 1\n"));
   monitored.end();
-  CHECK(has(get(port, "/metrics?x"), "\nvernier_run_is_running{run=\"quick\"} 0\n"));
+  CHECK(says(get(port, "/metrics?x"), "\nvernier_run_is_running{run=\"quick\"} 0\n"));
 }
 
 TEST_CASE("prometheus: other requests are refused, and bad ones do not harm the server") {
@@ -122,9 +118,9 @@ TEST_CASE("prometheus: names that become the same are told apart, and texts are 
   monitored.end();
   const auto text = read_text(folder / "v.prom");
   for (const char* name : {"vernier_a_b", "vernier_a_b_2", "vernier_a_b_3", "vernier_metric_loss"}) {
-    CHECK(has(text, std::string("\n") + name + "{run=\"quick\"} 1\n"));
+    CHECK(says(text, std::string("\n") + name + "{run=\"quick\"} 1\n"));
   }
-  CHECK(has(text, "# HELP vernier_a_b_2 a b, set by the task or a plugin\n"));
+  CHECK(says(text, "# HELP vernier_a_b_2 a b, set by the task or a plugin\n"));
   CHECK_FALSE(has_partial(folder.path()));
 }
 
@@ -154,7 +150,7 @@ TEST_CASE("prometheus: what cannot work is refused before the run") {
   for (const auto& [table, text] : cases) {
     const auto thrown = thrown_by([&] { make_plugin<vernier::Monitor>("monitor/prometheus", table); });
     CHECK(thrown.kind == 2);
-    CHECK(has(thrown.text, text));
+    CHECK(says(thrown.text, text));
   }
 }
 
@@ -165,7 +161,7 @@ TEST_CASE("http: an answer that fails is status 500, and IPv6 is an address too"
   });
   const auto bad = get(server.port(), "/bad");
   CHECK(bad.starts_with("HTTP/1.1 500"));
-  CHECK(has(bad, "\"detail\":\"out of luck\""));
+  CHECK(says(bad, "\"detail\":\"out of luck\""));
   CHECK(get(server.port(), "/x?y").ends_with("GET /x?y"));
   for (const char* good : {"[::1]:80", "0.0.0.0:1", "127.0.0.1:0"}) CHECK(vernier::trouble_with_listen(good).empty());
   for (const char* wrong : {"", ":", "[::1]", "a:b:c", "127.0.0.1:-1", "127.0.0.1:80x"}) {

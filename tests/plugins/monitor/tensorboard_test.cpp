@@ -8,6 +8,7 @@
 
 #include "../../../plugins/monitor/tensorboard/events.h"
 #include "monitored.h"
+#include "thrown.h"
 
 namespace tensorboard_test {
 
@@ -53,12 +54,8 @@ std::vector<std::string> event_files(const TemporaryFolder& folder) {
   return files;
 }
 
-bool has(const std::string& text, const std::string& part) {
-  return text.find(part) != text.npos;
-}
-
 std::int64_t count(const std::vector<std::string>& events, const std::string& part) {
-  return std::count_if(events.begin(), events.end(), [&](const auto& event) { return has(event, part); });
+  return std::count_if(events.begin(), events.end(), [&](const auto& event) { return says(event, part); });
 }
 
 // Step and "session log: start": the mark of a restart, without its time.
@@ -108,17 +105,17 @@ TEST_CASE("tensorboard: a run leaves scalars with their meaning, notices, config
   monitored.end();
   const auto files = event_files(folder);
   REQUIRE(files.size() == 1);
-  CHECK(has(files[0], "/events.out.tfevents."));
+  CHECK(says(files[0], "/events.out.tfevents."));
   const auto events = frames(read_text(files[0]));
   REQUIRE(events.size() == 7);  // version, options, three steps, validation, end
-  CHECK(has(events[0], "brain.Event:2"));
-  CHECK(has(events[1], "optimizer.learning_rate"));
-  CHECK(has(events[1], "configuration/text_summary"));
+  CHECK(says(events[0], "brain.Event:2"));
+  CHECK(says(events[1], "optimizer.learning_rate"));
+  CHECK(says(events[1], "configuration/text_summary"));
   CHECK(count(events, "mean of the training loss") == 1);
   CHECK(count(events, "samples_per_second") == 2);
-  CHECK(has(events[2], "the scale is low"));
-  CHECK(has(events[5], "validation_loss"));
-  CHECK(has(events[6], "session_end_info"));
+  CHECK(says(events[2], "the scale is low"));
+  CHECK(says(events[5], "validation_loss"));
+  CHECK(says(events[6], "session_end_info"));
 }
 
 TEST_CASE("tensorboard: histograms of weights and gradients, at their steps alone") {
@@ -134,7 +131,7 @@ TEST_CASE("tensorboard: histograms of weights and gradients, at their steps alon
   for (const char* tag : {"weights/layer.weight", "gradients/layer.weight", "weights/frozen"})
     CHECK(count(events, tag) == 1);
   CHECK(count(events, "gradients/frozen") == 0);
-  CHECK(has(events[3], "weights/layer.weight"));
+  CHECK(says(events[3], "weights/layer.weight"));
 }
 
 TEST_CASE("tensorboard: a resumed run has a file of its own that drops later steps, and so does a rewind") {
@@ -156,7 +153,7 @@ TEST_CASE("tensorboard: a resumed run has a file of its own that drops later ste
   const auto files = event_files(folder);
   REQUIRE(files.size() == 2);
   const auto second = frames(read_text(files[1]));
-  CHECK(has(second[1], restart_mark(11)));
+  CHECK(says(second[1], restart_mark(11)));
   CHECK(count(second, restart_mark(12)) == 1);
 }
 
@@ -171,7 +168,7 @@ TEST_CASE("tensorboard: where the folder is a file, the monitor is detached and 
   monitored.end();
   vernier::set_log_sink(nullptr);
   REQUIRE(warnings.size() == 1);
-  CHECK(has(warnings[0], "(the monitor is detached, the run goes on)"));
+  CHECK(says(warnings[0], "(the monitor is detached, the run goes on)"));
 }
 
 }  // namespace tensorboard_test

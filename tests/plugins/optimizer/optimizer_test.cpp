@@ -8,6 +8,7 @@
 #include <cmath>
 
 #include "plugin_library.h"
+#include "same_tensors.h"
 #include "small_run.h"
 #include "temporary_folder.h"
 
@@ -63,13 +64,6 @@ struct Fixture {
   std::unique_ptr<Optimizer> plugin;
   vernier::TrainerRun run;
 };
-
-bool equal(const std::vector<torch::Tensor>& a, const std::vector<torch::Tensor>& b) {
-  for (std::size_t i = 0; i < a.size(); ++i) {
-    if (!torch::equal(a[i], b[i])) return false;
-  }
-  return a.size() == b.size();
-}
 
 void check_close(const torch::Tensor& weight, const torch::Tensor& expected) {
   CHECK(torch::allclose(weight.to(torch::kFloat64), expected, 1e-5, 1e-6));

@@ -5,6 +5,7 @@
 #include <vernier/float8_linear.h>
 #include <vernier/host.h>
 
+#include "log_lines.h"
 #include "plugin_library.h"
 #include "small_run.h"
 #include "thrown.h"
@@ -88,11 +89,10 @@ vernier::Value rule(const std::string& match, const std::string& use) {
 
 // The loss after some steps of a run from TOML.
 double last_loss(const std::vector<std::string>& texts) {
-  vernier::set_log_sink([](vernier::Level, const std::string&, const std::string&) {});
+  const NoLog no_log;
   const TemporaryFolder output;
   SmallRun run(from_toml(texts), output.path().string());
   run.train();
-  vernier::set_log_sink(nullptr);
   return run.run.loss.item<double>();
 }
 

@@ -15,6 +15,7 @@
 
 #include "fake_control.h"
 #include "host_syncs.h"
+#include "log_lines.h"
 #include "output/summary.h"
 #include "plugin_library.h"
 #include "small_run.h"
@@ -72,10 +73,6 @@ std::string refusal_of(vernier::Table options, const std::string& name = "dynami
     return error.what();
   }
   return "";
-}
-
-bool has(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
 }
 
 vernier::Value number(double value) {
@@ -277,7 +274,7 @@ TEST_CASE("scaler: overflows in a row are the run's own, and are counted on afte
   for (auto* each : {&fixture, &resumed}) {
     CHECK(each->control.failure.empty());
     overflow(*each);
-    CHECK(has(each->control.failure, "the gradients of 3 updates in a row"));
+    CHECK(says(each->control.failure, "the gradients of 3 updates in a row"));
   }
   // Without one a row ends.
   auto calm = make();
@@ -362,7 +359,7 @@ TEST_CASE("scaler: notices of the scale are those of its values, whatever its bo
       const std::vector<std::pair<const char*, bool>> bounds = {
           {"min_scale", is_least}, {"max_scale", is_most}, {"warn_below", is_low}, {"warn_above", is_high}};
       for (const auto& [bound, is_there] : bounds) {
-        if (next != scale) CHECK(has(last, bound) == is_there);
+        if (next != scale) CHECK(says(last, bound) == is_there);
       }
     }
   }
@@ -382,24 +379,24 @@ TEST_CASE("scaler: in an overflow storm the scale stays at its minimum until ove
       CHECK(std::isnormal(fixture.step(infinity)));
     }
     CHECK(steps == 200);
-    CHECK(has(fixture.control.failure, "the gradients of 200 updates in a row overflowed (overflows_in_a_row)"));
+    CHECK(says(fixture.control.failure, "the gradients of 200 updates in a row overflowed (overflows_in_a_row)"));
     CHECK(fixture.step(1) == expected);
   }
 }
 
 TEST_CASE("scaler: dynamic refuses what contradicts itself, with the reason") {
-  CHECK(has(refusal_of({{"max_scale", number(65536)}}), "could never grow"));
-  CHECK(has(refusal_of({{"max_scale", number(65536)}}), "test.toml:2"));
-  CHECK(has(refusal_of({{"preset", text("apex")}, {"init_scale", number(0x1p24)}}), "could never grow"));
-  CHECK(has(refusal_of({{"min_scale", number(1e6)}}), "is above init_scale"));
-  CHECK(has(refusal_of({{"window", whole(5)}, {"growth_interval", whole(5)}}), "two names of one interval"));
-  CHECK(has(refusal_of({{"refill", text("growth")}}), "hysteresis = 1 has none"));
-  CHECK(has(refusal_of({{"hysteresis", whole(5)}, {"overflows_in_a_row", whole(3)}}),
-            "would end before the scale is lowered"));
-  CHECK(has(refusal_of({{"growth_factor", number(1e300)}}), "beyond 65536"));
-  CHECK(has(refusal_of({{"growth_factor", number(HUGE_VAL)}}), "beyond 65536"));
-  CHECK(has(refusal_of({{"warn_below", number(8)}, {"warn_above", number(4)}}), "is not below warn_above"));
-  CHECK(has(refusal_of({{"preset", text("fairseq")}}), "fairseq"));
+  CHECK(says(refusal_of({{"max_scale", number(65536)}}), "could never grow"));
+  CHECK(says(refusal_of({{"max_scale", number(65536)}}), "test.toml:2"));
+  CHECK(says(refusal_of({{"preset", text("apex")}, {"init_scale", number(0x1p24)}}), "could never grow"));
+  CHECK(says(refusal_of({{"min_scale", number(1e6)}}), "is above init_scale"));
+  CHECK(says(refusal_of({{"window", whole(5)}, {"growth_interval", whole(5)}}), "two names of one interval"));
+  CHECK(says(refusal_of({{"refill", text("growth")}}), "hysteresis = 1 has none"));
+  CHECK(says(refusal_of({{"hysteresis", whole(5)}, {"overflows_in_a_row", whole(3)}}),
+             "would end before the scale is lowered"));
+  CHECK(says(refusal_of({{"growth_factor", number(1e300)}}), "beyond 65536"));
+  CHECK(says(refusal_of({{"growth_factor", number(HUGE_VAL)}}), "beyond 65536"));
+  CHECK(says(refusal_of({{"warn_below", number(8)}, {"warn_above", number(4)}}), "is not below warn_above"));
+  CHECK(says(refusal_of({{"preset", text("fairseq")}}), "fairseq"));
   CHECK(refusal_of({{"preset", text("megatron")}, {"refill", text("good_step")}}).empty());
   CHECK(refusal_of({{"preset", text("deepspeed")}, {"hysteresis", whole(1)}}).empty());
 }
@@ -638,7 +635,7 @@ TEST_CASE("scaler: whether somebody looks at gradients, and whether the optimize
 
 TEST_CASE(
     "scaler: where every update overflows the run ends with a checkpoint of the weights from before, and goes on") {
-  vernier::set_log_sink([](vernier::Level, const std::string&, const std::string&) {});
+  const NoLog no_log;
   const std::vector<std::string> optimizers{"use = 'sgd'\nmomentum = 0.9\n", "use = 'adamw'\n"};
   const std::vector<std::string> precisions{"use = 'fp32'", "use = 'fp16'", "use = 'fp16'\nlevel = 'O2'"};
   std::size_t i = 0;
@@ -680,11 +677,10 @@ TEST_CASE(
       CHECK(mended.run.step == 12);
     }
   }
-  vernier::set_log_sink(nullptr);
 }
 
 TEST_CASE("scaler: the counts in summary.json are those of the whole run, wherever it was stopped") {
-  vernier::set_log_sink([](vernier::Level, const std::string&, const std::string&) {});
+  const NoLog no_log;
   const auto config = from_toml(
       {"[run]\nsteps = 14\n[task]\nuse = 'mlp'\nsamples = 64\n[optimizer]\nuse = 'sgd'\n[precision]\nuse = 'fp16'\n"
        "[scaler]\nuse = 'dynamic'\ninit_scale = 16777216\ngrowth_interval = 3\nmeasure_every = 4\n"});
@@ -721,7 +717,6 @@ TEST_CASE("scaler: the counts in summary.json are those of the whole run, wherev
     REQUIRE(second.resume());
     CHECK(amp_of(second) == expected);
   }
-  vernier::set_log_sink(nullptr);
 }
 
 }  // namespace scaler_test
