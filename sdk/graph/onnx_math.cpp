@@ -370,16 +370,6 @@ void add_math_rules(Rules& rules) {
       {"__or__", logical<"Or">},
       {"where", where},
       {"masked_fill", masked_fill},
-      {"to", tensor_cast},
-      {"_to_copy", tensor_cast},
-      {"type_as", tensor_cast},
-      {"contiguous", tensor_cast},
-      {"clone", tensor_cast},
-      {"detach", tensor_cast},
-      {"alias", tensor_cast},
-      {"lift_fresh", tensor_cast},
-      {"lift_fresh_copy", tensor_cast},
-      {"float", tensor_cast},
       {"mean", reduced<"ReduceMean">},
       {"sum", reduced<"ReduceSum">},
       {"amax", reduced<"ReduceMax">},
@@ -400,6 +390,10 @@ void add_math_rules(Rules& rules) {
       {"_log_softmax", softmax<"LogSoftmax">},
       {"cumsum", cumulative_sum},
   });
+  for (const char* name : {"to", "_to_copy", "type_as", "contiguous", "clone", "detach", "alias", "lift_fresh",
+                           "lift_fresh_copy", "float"}) {
+    rules[name] = tensor_cast;
+  }
 }
 
 }  // namespace vernier::graph

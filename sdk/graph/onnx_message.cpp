@@ -1,6 +1,7 @@
 #include "onnx_message.h"
 
 #include <type_traits>
+#include <utility>
 
 namespace vernier::graph {
 
@@ -12,30 +13,13 @@ enum Type { type_float = 1, type_int = 2, type_text = 3, type_floats = 6, type_i
 }  // namespace
 
 int onnx_dtype(torch::ScalarType dtype) {
-  switch (dtype) {
-    case torch::kFloat32:
-      return 1;
-    case torch::kUInt8:
-      return 2;
-    case torch::kInt8:
-      return 3;
-    case torch::kInt16:
-      return 5;
-    case torch::kInt32:
-      return 6;
-    case torch::kInt64:
-      return 7;
-    case torch::kBool:
-      return 9;
-    case torch::kFloat16:
-      return 10;
-    case torch::kFloat64:
-      return 11;
-    case torch::kBFloat16:
-      return 16;
-    default:
-      return 0;
+  constexpr std::pair<torch::ScalarType, int> numbers[] = {
+      {torch::kFloat32, 1}, {torch::kUInt8, 2}, {torch::kInt8, 3},     {torch::kInt16, 5},    {torch::kInt32, 6},
+      {torch::kInt64, 7},   {torch::kBool, 9},  {torch::kFloat16, 10}, {torch::kFloat64, 11}, {torch::kBFloat16, 16}};
+  for (const auto& [known, number] : numbers) {
+    if (known == dtype) return number;
   }
+  return 0;
 }
 
 Message attribute_message(const Attribute& attribute) {

@@ -166,17 +166,7 @@ Tensors weights_of(const std::string& folder) {
 
 // The number of llama_ftype.
 std::uint32_t file_type(Type type) {
-  switch (type) {
-    case Type::f32:
-      return 0;
-    case Type::f16:
-      return 1;
-    case Type::q8_0:
-      return 7;
-    case Type::bf16:
-      return 32;
-  }
-  return 0;
+  return type == Type::f32 ? 0 : type == Type::f16 ? 1 : type == Type::q8_0 ? 7 : 32;
 }
 
 }  // namespace

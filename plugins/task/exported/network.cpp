@@ -88,20 +88,11 @@ std::string shapes_of(const std::vector<torch::Tensor>& tensors) {
 }
 
 std::string name_of(torch::ScalarType dtype) {
-  switch (dtype) {
-    case torch::kFloat32:
-      return "float32";
-    case torch::kFloat64:
-      return "float64";
-    case torch::kInt64:
-      return "int64";
-    case torch::kInt32:
-      return "int32";
-    case torch::kUInt8:
-      return "uint8";
-    default:
-      return c10::toString(dtype);
-  }
+  if (dtype == torch::kFloat32) return "float32";
+  if (dtype == torch::kFloat64) return "float64";
+  if (dtype == torch::kInt64) return "int64";
+  if (dtype == torch::kInt32) return "int32";
+  return dtype == torch::kUInt8 ? "uint8" : c10::toString(dtype);
 }
 
 }  // namespace exported

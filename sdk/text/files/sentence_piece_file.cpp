@@ -104,46 +104,20 @@ Piece read_piece(Message message) {
 
 void read_trainer(Message message, Spec& spec) {
   while (message.next()) {
-    switch (message.field) {
-      case 3:
-        spec.model_type = message.number;
-        break;
-      case 24:
-        spec.has_suffix_space = message.number != 0;
-        break;
-      case 35:
-        spec.byte_fallback = message.number != 0;
-        break;
-      case 42:
-        spec.end = static_cast<std::int64_t>(message.number);
-        break;
-      case 44:
-        spec.unknown_surface = message.text;
-        break;
-      default:
-        break;
-    }
+    if (message.field == 3) spec.model_type = message.number;
+    if (message.field == 24) spec.has_suffix_space = message.number != 0;
+    if (message.field == 35) spec.byte_fallback = message.number != 0;
+    if (message.field == 42) spec.end = static_cast<std::int64_t>(message.number);
+    if (message.field == 44) spec.unknown_surface = message.text;
   }
 }
 
 void read_normalizer(Message message, Spec& spec) {
   while (message.next()) {
-    switch (message.field) {
-      case 2:
-        spec.map = message.text;
-        break;
-      case 3:
-        spec.adds_space = message.number != 0;
-        break;
-      case 4:
-        spec.removes_spaces = message.number != 0;
-        break;
-      case 5:
-        spec.marks_spaces = message.number != 0;
-        break;
-      default:
-        break;
-    }
+    if (message.field == 2) spec.map = message.text;
+    if (message.field == 3) spec.adds_space = message.number != 0;
+    if (message.field == 4) spec.removes_spaces = message.number != 0;
+    if (message.field == 5) spec.marks_spaces = message.number != 0;
   }
 }
 
