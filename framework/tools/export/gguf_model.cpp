@@ -164,11 +164,6 @@ Tensors weights_of(const std::string& folder) {
   return all;
 }
 
-// The number of llama_ftype.
-std::uint32_t file_type(Type type) {
-  return type == Type::f32 ? 0 : type == Type::f16 ? 1 : type == Type::q8_0 ? 7 : 32;
-}
-
 }  // namespace
 
 nlohmann::json json_of(const std::string& folder, const char* name) {
@@ -188,7 +183,8 @@ void write_model(const std::string& folder, const std::string& path, Type type) 
   File file;
   file.set("general.architecture", family);
   file.set("general.type", std::string("model"));
-  file.set("general.file_type", file_type(type));
+  const std::uint32_t llama_ftype = type == Type::f32 ? 0 : type == Type::f16 ? 1 : type == Type::q8_0 ? 7 : 32;
+  file.set("general.file_type", llama_ftype);
   file.set("general.quantization_version", std::uint32_t{2});
   file.set(family + ".block_count", config.count(is_gpt2 ? "n_layer" : "num_hidden_layers"));
   is_gpt2 ? set_gpt2(file, config) : set_llama(file, model, family, config);
