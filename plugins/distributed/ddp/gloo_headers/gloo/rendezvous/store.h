@@ -1,4 +1,4 @@
-// The base of c10d's GlooStore, which LibTorch alone creates: this program neither has nor needs its table of functions.
+// The base of c10d's GlooStore, which LibTorch alone creates: this program has no table of its functions.
 #pragma once
 #include <chrono>
 #include <string>
