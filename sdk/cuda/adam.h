@@ -1,5 +1,5 @@
 // Adam and AdamW, with averages in float32, bfloat16 or 8 bits. The bits are those of the kernels for the CPU
-// (sdk/core/optim/kernels/adam_kernel.h, adam_codes.h) on a processor with fused multiplication.
+// (sdk/core/optim/kernels/adam_kernel.h) on a processor with fused multiplication.
 #pragma once
 
 #include "codes.h"

@@ -11,6 +11,7 @@
 
 #include "base/parallel.h"
 #include "lab/kernels/accumulator_kernel.h"
+#include "lab/kernels/lab_kernels.h"
 
 namespace vernier {
 
@@ -123,9 +124,10 @@ at::Tensor multiplied(const UnitMatrices& a, const UnitMatrices& b, const Accumu
     const auto matrix = panel / panels.count, row = index % bands * tile_rows;
     const auto column = panel % panels.count * tile_columns;
     const auto of_a = (matrix * rows + row) * k, of_b = panel * k * tile_columns;
-    multiply_tile(rule, {a_numbers + of_a, a_exponents + of_a, b_numbers + of_b, b_exponents + of_b,
-                         std::min(tile_rows, rows - row), std::min(tile_columns, panels.columns - column), k,
-                         to + (matrix * rows + row) * panels.columns + column, panels.columns});
+    best_kernels<AccumulatorKernels>()->multiply_tile(
+        rule, {a_numbers + of_a, a_exponents + of_a, b_numbers + of_b, b_exponents + of_b,
+               std::min(tile_rows, rows - row), std::min(tile_columns, panels.columns - column), k,
+               to + (matrix * rows + row) * panels.columns + column, panels.columns});
   });
   return y;
 }

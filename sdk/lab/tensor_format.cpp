@@ -12,6 +12,7 @@
 
 #include "base/parallel.h"
 #include "lab/kernels/format_kernel.h"
+#include "lab/kernels/lab_kernels.h"
 
 namespace vernier {
 
@@ -185,7 +186,8 @@ class Rounder {
 
   void row(const float* x, const float* scale, float* y, std::int64_t count, std::int64_t place) const {
     if (is_in_kernel_) {
-      return round_to_format(rule_, draw_.rounding, draws_, x, scale, y, count, static_cast<std::uint32_t>(place));
+      return best_kernels<FormatKernels>()->round_to_format(rule_, draw_.rounding, draws_, x, scale, y, count,
+                                                            static_cast<std::uint32_t>(place));
     }
     for (std::int64_t i = 0; i < count; ++i) {
       const float s = scale == nullptr ? 1.0F : scale[i];
@@ -244,7 +246,7 @@ void round_bands(const Rounder& rounder, const Scales& scales, const Matrices& o
       const auto rows = std::min(height, of.rows - row), start = (matrix * of.rows + row) * of.columns;
       std::fill(scale.begin(), scale.end(), 0.0F);
       for (std::int64_t i = 0; i < rows; ++i) {
-        raise_to_magnitudes(of.x + start + i * of.columns, scale.data(), of.columns);
+        best_kernels<FormatKernels>()->raise_to_magnitudes(of.x + start + i * of.columns, scale.data(), of.columns);
       }
       bool has_zero = false;
       for (std::int64_t from = 0; from < of.columns; from += width) {

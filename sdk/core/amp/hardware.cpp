@@ -5,7 +5,7 @@
 #include <torch/types.h>
 #include <vernier/hardware.h>
 
-#include "cpu/processor.h"
+#include "base/processor.h"
 
 namespace vernier {
 

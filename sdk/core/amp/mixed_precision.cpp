@@ -10,7 +10,7 @@
 
 #include "cast_cache.h"
 #include "cpu/blocked_attention.h"
-#include "cpu/processor.h"
+#include "base/processor.h"
 #include "float8_layers.h"
 #include "trace/interception.h"
 

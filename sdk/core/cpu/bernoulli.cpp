@@ -7,9 +7,9 @@
 #include <cmath>
 #include <mutex>
 
+#include "base/kernels.h"
 #include "cpu/kernels/bernoulli_kernel.h"
 #include "operators.h"
-#include "processor.h"
 
 namespace vernier {
 
@@ -19,7 +19,8 @@ template <class Bits>
 void fill(at::mt19937_data_pod& data, double p, Bits one, const at::Tensor& tensor) {
   Twister twister{data.state_.data(), data.next_, data.left_};
   const auto threshold = static_cast<std::int64_t>(std::ceil(std::ldexp(p, 53)));
-  draw_bernoulli(twister, threshold, one, static_cast<Bits*>(tensor.mutable_data_ptr()), tensor.numel());
+  best_kernels<RandomKernels<Bits>>()->draw_bernoulli(twister, threshold, one,
+                                                      static_cast<Bits*>(tensor.mutable_data_ptr()), tensor.numel());
   data.next_ = static_cast<std::uint32_t>(twister.next);
   data.left_ = static_cast<int>(twister.left);
 }
@@ -54,8 +55,8 @@ bool draws_alike() {
 at::Tensor& bernoulli_(at::Tensor& tensor, double p, std::optional<at::Generator> generator) {
   const auto dtype = tensor.scalar_type();
   const bool is_known = dtype == at::kFloat || dtype == at::kBFloat16 || dtype == at::kHalf || dtype == at::kBool;
-  if (!fused_kernels() || !has_avx2() || !is_known || !tensor.is_contiguous() || tensor.numel() == 0 || !(p >= 0) ||
-      p > 1 || !draws_alike()) {
+  if (!fused_kernels() || !has(Instructions::avx2) || !is_known || !tensor.is_contiguous() || tensor.numel() == 0 ||
+      !(p >= 0) || p > 1 || !draws_alike()) {
     return at::cpu::bernoulli_(tensor, p, std::move(generator));
   }
   fill(tensor, p, *at::get_generator_or_default<at::CPUGeneratorImpl>(generator, at::detail::getDefaultCPUGenerator()));

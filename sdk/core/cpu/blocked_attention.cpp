@@ -16,9 +16,9 @@
 #include <tuple>
 #include <vector>
 
+#include "base/kernels.h"
 #include "cpu/kernels/attention_kernel.h"
 #include "cpu/tasks.h"
-#include "processor.h"
 
 namespace vernier {
 
@@ -49,7 +49,7 @@ void multiply(std::int64_t m, std::int64_t n, std::int64_t k, const Product* a, 
 // True if oneDNN multiplies bfloat16 as is needed here; settings of its own may forbid the instructions.
 bool can_multiply_bfloat16() {
   static const bool can = [] {
-    if (!multiplies_bfloat16() || !gains_by_bfloat16()) return false;
+    if (!has(Instructions::avx512_bf16) || !gains_by_bfloat16()) return false;
     constexpr std::int64_t n = 32;
     std::vector<c10::BFloat16> a(n * n), b(n * n);
     std::vector<float> c(n * n, 0);
@@ -138,8 +138,9 @@ void in_parts(const Sizes& sizes, std::int64_t tasks, bool releases, const Body&
 const float* take_mask(const Heads<float>* mask, const Sizes& s, std::int64_t b, std::int64_t h, std::int64_t i,
                        std::int64_t j, float* rows, float* to) {
   if (mask == nullptr) return nullptr;
-  take_rows(mask->at(b, h, i * block) + j * block, mask->row, s.queries_of(i), s.keys_of(j), block, rows);
-  transpose_left(rows, block, to);
+  const auto& kernels = *best_kernels<AttentionKernels<float, float>>();
+  kernels.take_rows(mask->at(b, h, i * block) + j * block, mask->row, s.queries_of(i), s.keys_of(j), block, rows);
+  kernels.transpose_left(rows, block, to);
   return to;
 }
 
@@ -168,33 +169,34 @@ void forward(const Sizes& s, const at::Tensor& query, const at::Tensor& key, con
   const Heads<float> log_sum(log_sums);
   const auto groups = (s.query_blocks() + together - 1) / together;
   const auto size = block * s.width;
+  const auto& kernels = *best_kernels<AttentionKernels<Element, Product>>();
 
   in_parts<ForwardPart<Product>>(
       s, s.batch * s.heads * groups, !std::is_same_v<Product, float>, [&](std::int64_t task, const auto& my) {
         const auto group = groups - 1 - task % groups, h = task / groups % s.heads, b = task / groups / s.heads;
         const auto end = std::min(s.query_blocks(), (group + 1) * together);
         for (std::int64_t j = 0; j < s.seen(end - 1); ++j) {
-          take_rows(k.at(b, h, j * block), k.row, s.keys_of(j), s.columns, s.width, my.keys + j * size);
-          take_rows(v.at(b, h, j * block), v.row, s.keys_of(j), s.columns, s.width, my.rows);
-          transpose_left(my.rows, s.width, my.values + j * size);
+          kernels.take_rows(k.at(b, h, j * block), k.row, s.keys_of(j), s.columns, s.width, my.keys + j * size);
+          kernels.take_rows(v.at(b, h, j * block), v.row, s.keys_of(j), s.columns, s.width, my.rows);
+          kernels.transpose_left(my.rows, s.width, my.values + j * size);
         }
         for (std::int64_t i = group * together; i < end; ++i) {
-          take_rows(q.at(b, h, i * block), q.row, s.queries_of(i), s.columns, s.width, my.rows);
-          transpose_right(my.rows, s.width, my.query);
+          kernels.take_rows(q.at(b, h, i * block), q.row, s.queries_of(i), s.columns, s.width, my.rows);
+          kernels.transpose_right(my.rows, s.width, my.query);
           std::fill_n(my.output, size, 0.0F);
           std::fill_n(my.largest, block, -infinity);
           std::fill_n(my.sum, block, 0.0F);
           for (std::int64_t j = 0; j < s.seen(i); ++j) {
             multiply(block, block, s.width, my.keys + j * size, my.query, my.scores, false);
             const auto rule = s.rule(i, j, take_mask(mask, s, b, h, i, j, my.mask_rows, my.mask));
-            soften(rule, my.scores, my.largest, my.sum, s.width, my.output, my.weights);
+            kernels.soften(rule, my.scores, my.largest, my.sum, s.width, my.output, my.weights);
             multiply(s.width, block, block, my.values + j * size, my.weights, my.output, true);
           }
           for (std::int64_t row = 0; row < block; ++row) {
             if (row < s.queries_of(i)) *log_sum.at(b, h, i * block + row) = my.largest[row] + std::log(my.sum[row]);
             my.sum[row] = my.sum[row] == 0 ? 0 : 1 / my.sum[row];  // who sees nothing gets 0
           }
-          give_columns(my.output, my.sum, s.queries_of(i), s.columns, y.at(b, h, i * block), y.row);
+          kernels.give_columns(my.output, my.sum, s.queries_of(i), s.columns, y.at(b, h, i * block), y.row);
         }
       });
 }
@@ -244,8 +246,8 @@ class Backward {
       for (std::int64_t j = 0; j < s_.key_blocks(); ++j) take_keys(b, h, j, my);
       std::fill_n(my.factors, block, s_.scale);
       for (std::int64_t i = 0; i < s_.query_blocks(); ++i) {
-        give_columns(my.query_gradient + i * size_, my.factors, s_.queries_of(i), s_.columns, dq_.at(b, h, i * block),
-                     dq_.row);
+        kernels_.give_columns(my.query_gradient + i * size_, my.factors, s_.queries_of(i), s_.columns,
+                              dq_.at(b, h, i * block), dq_.row);
       }
     });
   }
@@ -256,13 +258,13 @@ class Backward {
   // Prepares the parts of a block of queries that each block of keys needs.
   void take_queries(std::int64_t b, std::int64_t h, std::int64_t i, const Part& my) const {
     const auto row = i * block, count = s_.queries_of(i);
-    take_rows(q_.at(b, h, row), q_.row, count, s_.columns, s_.width, my.rows);
-    transpose_right(my.rows, s_.width, my.query_columns + i * size_);
+    kernels_.take_rows(q_.at(b, h, row), q_.row, count, s_.columns, s_.width, my.rows);
+    kernels_.transpose_right(my.rows, s_.width, my.query_columns + i * size_);
     lay_right(my.rows, my.query_rows + i * size_);
-    take_rows(above_.at(b, h, row), above_.row, count, s_.columns, s_.width, my.rows);
-    transpose_right(my.rows, s_.width, my.above_columns + i * size_);
+    kernels_.take_rows(above_.at(b, h, row), above_.row, count, s_.columns, s_.width, my.rows);
+    kernels_.transpose_right(my.rows, s_.width, my.above_columns + i * size_);
     lay_right(my.rows, my.above_rows + i * size_);
-    row_dots(above_.at(b, h, row), above_.row, y_.at(b, h, row), y_.row, count, s_.columns, my.dots + row);
+    kernels_.row_dots(above_.at(b, h, row), above_.row, y_.at(b, h, row), y_.row, count, s_.columns, my.dots + row);
     bool is_far = false;
     for (std::int64_t r = 0; r < block; ++r) {
       const float sum = r < count ? *log_sum_.at(b, h, row + r) : 0;
@@ -281,10 +283,10 @@ class Backward {
     std::fill_n(largest, block, -infinity);
     std::fill_n(my.sum, block, 0.0F);
     for (std::int64_t j = 0; j < s_.seen(i); ++j) {
-      take_rows(k_.at(b, h, j * block), k_.row, s_.keys_of(j), s_.columns, s_.width, my.key);
+      kernels_.take_rows(k_.at(b, h, j * block), k_.row, s_.keys_of(j), s_.columns, s_.width, my.key);
       multiply(block, block, s_.width, my.key, my.query_columns + i * size_, my.scores, false);
       const auto rule = s_.rule(i, j, take_mask(mask_, s_, b, h, i, j, my.mask_rows, my.mask));
-      soften(rule, my.scores, largest, my.sum, /*width=*/0, my.slopes, my.weights);
+      kernels_.soften(rule, my.scores, largest, my.sum, /*width=*/0, my.slopes, my.weights);
     }
     for (std::int64_t r = 0; r < block; ++r) {
       rest[r] = my.sum[r] == 0 ? 0 : std::log(my.sum[r]);
@@ -294,32 +296,33 @@ class Backward {
 
   void take_keys(std::int64_t b, std::int64_t h, std::int64_t j, const Part& my) const {
     const auto row = j * block, count = s_.keys_of(j);
-    take_rows(k_.at(b, h, row), k_.row, count, s_.columns, s_.width, my.key);
-    transpose_left(my.key, s_.width, my.key_left);
-    take_rows(v_.at(b, h, row), v_.row, count, s_.columns, s_.width, my.value);
+    kernels_.take_rows(k_.at(b, h, row), k_.row, count, s_.columns, s_.width, my.key);
+    kernels_.transpose_left(my.key, s_.width, my.key_left);
+    kernels_.take_rows(v_.at(b, h, row), v_.row, count, s_.columns, s_.width, my.value);
     std::fill_n(my.key_gradient, size_, 0.0F);
     std::fill_n(my.value_gradient, size_, 0.0F);
     for (std::int64_t i = s_.is_causal ? j : 0; i < s_.query_blocks(); ++i) {
       multiply(block, block, s_.width, my.key, my.query_columns + i * size_, my.scores, false);
       multiply(block, block, s_.width, my.value, my.above_columns + i * size_, my.slopes, false);
       const auto rule = s_.rule(i, j, take_mask(mask_, s_, b, h, i, j, my.mask_rows, my.mask));
-      differentiate(rule, my.scores, my.slopes, my.log_sum + i * block, my.log_rest + i * block, my.dots + i * block,
-                    my.weights, my.slope_left, my.slope_right);
+      kernels_.differentiate(rule, my.scores, my.slopes, my.log_sum + i * block, my.log_rest + i * block,
+                             my.dots + i * block, my.weights, my.slope_left, my.slope_right);
       multiply(block, s_.width, block, my.weights, my.above_rows + i * size_, my.value_gradient, true);
       multiply(block, s_.width, block, my.slope_left, my.query_rows + i * size_, my.key_gradient, true);
       multiply(s_.width, block, block, my.key_left, slope_right(my), my.query_gradient + i * size_, true);
     }
-    give_rows(my.key_gradient, s_.width, s_.scale, count, s_.columns, dk_.at(b, h, row), dk_.row);
-    give_rows(my.value_gradient, s_.width, 1, count, s_.columns, dv_.at(b, h, row), dv_.row);
+    kernels_.give_rows(my.key_gradient, s_.width, s_.scale, count, s_.columns, dk_.at(b, h, row), dk_.row);
+    kernels_.give_rows(my.value_gradient, s_.width, 1, count, s_.columns, dv_.at(b, h, row), dv_.row);
   }
 
   void lay_right(const Product* from, Product* to) const {
-    if (const auto* laid = right(from, s_.width, to); laid != to) std::copy_n(laid, size_, to);
+    if (const auto* laid = kernels_.right(from, s_.width, to); laid != to) std::copy_n(laid, size_, to);
   }
   static const Product* slope_right(const Part& my) {
     return std::is_same_v<Product, float> ? my.slope_left : my.slope_right;
   }
 
+  const AttentionKernels<Element, Product>& kernels_ = *best_kernels<AttentionKernels<Element, Product>>();
   const Sizes& s_;
   std::int64_t size_ = block * s_.width;
   Heads<Element> above_, q_, k_, v_, y_, dq_, dk_, dv_;
@@ -418,7 +421,7 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> attention_backward(const at::Tens
 }  // namespace
 
 bool has_blocked_attention() {
-  return fused_kernels() && has_avx512() && at::globalContext().userEnabledMkldnn();
+  return fused_kernels() && has(Instructions::avx512) && at::globalContext().userEnabledMkldnn();
 }
 
 void register_blocked_attention(torch::Library& library) {

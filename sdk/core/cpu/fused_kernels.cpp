@@ -26,8 +26,11 @@ std::atomic<bool> in_use = false;
 // Elements without gaps, which the kernels take in the order of the memory.
 bool takes(const at::Tensor& x) {
   const auto dtype = x.scalar_type();
-  return in_use && x.is_non_overlapping_and_dense() && has_activation_kernels(dtype == at::kHalf) &&
-         (dtype == at::kFloat || dtype == at::kBFloat16 || dtype == at::kHalf);
+  bool has_kernels = false;
+  if (dtype == at::kFloat || dtype == at::kBFloat16 || dtype == at::kHalf) {
+    with_element(dtype, [&]<class E>(E) { has_kernels = best_kernels<ActivationKernels<E>>() != nullptr; });
+  }
+  return in_use && x.is_non_overlapping_and_dense() && has_kernels;
 }
 bool takes(const at::Tensor& dy, const at::Tensor& x) {
   return takes(x) && dy.scalar_type() == x.scalar_type() && dy.sizes() == x.sizes() && dy.strides() == x.strides();
@@ -43,38 +46,47 @@ void in_runs(std::int64_t elements, const Body& body) {
   });
 }
 
-at::Tensor forward(Activation kind, const at::Tensor& x) {
+// `of` gives the kernel of a table.
+template <class Of>
+at::Tensor forward(const Of& of, const at::Tensor& x) {
   auto y = at::empty_like(x);
   with_element(x.scalar_type(), [&]<class Element>(Element) {
     const auto* from = x.const_data_ptr<Element>();
     auto* to = y.mutable_data_ptr<Element>();
-    in_runs(x.numel(), [&](auto start, auto count) { activate(kind, from + start, to + start, count); });
+    const auto kernel = of(*best_kernels<ActivationKernels<Element>>());
+    in_runs(x.numel(), [&](auto start, auto count) { kernel(from + start, to + start, count); });
   });
   return y;
 }
-at::Tensor backward(Activation kind, const at::Tensor& dy, const at::Tensor& x) {
+template <class Of>
+at::Tensor backward(const Of& of, const at::Tensor& dy, const at::Tensor& x) {
   auto dx = at::empty_like(x);
   with_element(x.scalar_type(), [&]<class Element>(Element) {
     const auto *above = dy.const_data_ptr<Element>(), *from = x.const_data_ptr<Element>();
     auto* to = dx.mutable_data_ptr<Element>();
-    in_runs(x.numel(),
-            [&](auto start, auto count) { activate_backward(kind, above + start, from + start, to + start, count); });
+    const auto kernel = of(*best_kernels<ActivationKernels<Element>>());
+    in_runs(x.numel(), [&](auto start, auto count) { kernel(above + start, from + start, to + start, count); });
   });
   return dx;
 }
 
+constexpr auto gelu_tanh = [](const auto& kernels) { return kernels.gelu_tanh; };
+constexpr auto gelu_tanh_backward = [](const auto& kernels) { return kernels.gelu_tanh_backward; };
+constexpr auto silu_forward = [](const auto& kernels) { return kernels.silu; };
+constexpr auto silu_derivative = [](const auto& kernels) { return kernels.silu_backward; };
+
 at::Tensor gelu(const at::Tensor& x, c10::string_view approximate) {
-  return approximate == "tanh" && takes(x) ? forward(Activation::gelu_tanh, x) : at::cpu::gelu(x, approximate);
+  return approximate == "tanh" && takes(x) ? forward(gelu_tanh, x) : at::cpu::gelu(x, approximate);
 }
 at::Tensor gelu_backward(const at::Tensor& dy, const at::Tensor& x, c10::string_view approximate) {
-  return approximate == "tanh" && takes(dy, x) ? backward(Activation::gelu_tanh, dy, x)
+  return approximate == "tanh" && takes(dy, x) ? backward(gelu_tanh_backward, dy, x)
                                                : at::cpu::gelu_backward(dy, x, approximate);
 }
 at::Tensor silu(const at::Tensor& x) {
-  return takes(x) ? forward(Activation::silu, x) : at::cpu::silu(x);
+  return takes(x) ? forward(silu_forward, x) : at::cpu::silu(x);
 }
 at::Tensor silu_backward(const at::Tensor& dy, const at::Tensor& x) {
-  return takes(dy, x) ? backward(Activation::silu, dy, x) : at::cpu::silu_backward(dy, x);
+  return takes(dy, x) ? backward(silu_derivative, dy, x) : at::cpu::silu_backward(dy, x);
 }
 
 // LibTorch warns of each kernel that takes another's place.

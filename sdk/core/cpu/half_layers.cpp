@@ -19,8 +19,8 @@
 #include <tuple>
 #include <vector>
 
+#include "base/processor.h"
 #include "cpu/one_thread.h"
-#include "cpu/processor.h"
 #include "cpu/tasks.h"
 #include "half_products.h"
 #include "rows.h"

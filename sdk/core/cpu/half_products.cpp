@@ -14,8 +14,8 @@
 #include <vernier/fused_kernels.h>
 #include <vernier/matmul.h>
 
+#include "base/processor.h"
 #include "cpu/one_thread.h"
-#include "cpu/processor.h"
 #include "cpu/tasks.h"
 #include "rows.h"
 

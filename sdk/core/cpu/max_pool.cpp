@@ -8,6 +8,7 @@
 #include <tuple>
 #include <utility>
 
+#include "base/kernels.h"
 #include "cpu/kernels/pool_kernel.h"
 #include "cpu/tasks.h"
 #include "operators.h"
@@ -37,7 +38,8 @@ std::tuple<at::Tensor, at::Tensor> max_pool2d_with_indices(const at::Tensor& x, 
   const auto side = [&](std::size_t i) {
     return side_of(i, x.size(static_cast<std::int64_t>(i) - 2), kernel, stride, padding, dilation, ceil_mode);
   };
-  const bool is_taken = may_compute_rows() && has_avx2() && is_plain(x) && (x.dim() == 3 || x.dim() == 4) &&
+  const auto* const pool = best_kernels<PoolKernels>();
+  const bool is_taken = may_compute_rows() && pool != nullptr && is_plain(x) && (x.dim() == 3 || x.dim() == 4) &&
                         x.suggest_memory_format() == at::MemoryFormat::Contiguous &&
                         x.size(-1) * x.size(-2) <= std::numeric_limits<std::int32_t>::max();
   const auto height = is_taken ? side(0) : std::nullopt, width = is_taken ? side(1) : std::nullopt;
@@ -56,11 +58,11 @@ std::tuple<at::Tensor, at::Tensor> max_pool2d_with_indices(const at::Tensor& x, 
     const OneThread one(x.numel() < 32768);
     in_tasks(x.numel() / pixels, bytes, [&](std::int64_t image, std::uintptr_t memory) {
       if constexpr (std::is_same_v<Element, float>) {
-        max_pool(*height, *width, from + image * pixels, to + image * windows, indices + image * windows);
+        pool->max_pool(*height, *width, from + image * pixels, to + image * windows, indices + image * windows);
       } else {
         auto* const numbers = reinterpret_cast<float*>(memory);
         kernels.to_floats(pixels, from + image * pixels, numbers);
-        max_pool(*height, *width, numbers, numbers + pixels, indices + image * windows);
+        pool->max_pool(*height, *width, numbers, numbers + pixels, indices + image * windows);
         kernels.from_floats(windows, numbers + pixels, to + image * windows);
       }
     });

@@ -37,7 +37,7 @@ at::Tensor row_by_row(const Of& of, const at::Tensor& x, const Tensors&... more)
 }  // namespace
 
 bool may_compute_rows() {
-  return fused_kernels() && (has_avx512() || has_avx2());
+  return fused_kernels() && has(Instructions::avx2);
 }
 
 at::Tensor log_softmax(const at::Tensor& x, std::int64_t dim, bool half_to_float) {

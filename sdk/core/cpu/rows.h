@@ -5,9 +5,9 @@
 
 #include <algorithm>
 
+#include "base/kernels.h"
 #include "base/parallel.h"
 #include "cpu/kernels/row_kernel.h"
-#include "processor.h"
 #include "row_operators.h"
 
 namespace vernier {
@@ -35,7 +35,7 @@ void with_element(at::ScalarType dtype, const Body& body) {
 template <class Body>
 void with_row_kernels(at::ScalarType dtype, const Body& body) {
   with_element(dtype, [&]<class Element>(Element) {
-    body(has_avx512() ? wide_row_kernels<Element>() : narrow_row_kernels<Element>(), Element{});
+    body(*best_kernels<RowKernels<Element>>(), Element{});
   });
 }
 

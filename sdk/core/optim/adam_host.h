@@ -24,7 +24,4 @@ struct HostTensor {
 
 void adam_on_host(AdamState kept_in, const std::vector<HostTensor>& tensors);
 
-// Returns how LibTorch's kernels round on this processor, by LibTorch's CPU capability.
-Rounding rounding_here();
-
 }  // namespace vernier

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/kernels.h"
 #include "base/parallel.h"
 #include "formula.h"
 #include "gpu_optimizers.h"
@@ -132,7 +133,8 @@ UpdateRule rule_of(const RMSpropOptions& o, const torch::Tensor& parameter) {
   if (!has_host_kernel(parameter)) return rule;
   rule.apply = [o](const UpdateLists& lists, double lr, const MaybeTensor& grad_scale, const MaybeTensor&) {
     elements_on_host(
-        lists, o.weight_decay, grad_scale, [&](std::size_t) { return numbers_of(o, lr); }, rmsprop_update);
+        lists, o.weight_decay, grad_scale, [&](std::size_t) { return numbers_of(o, lr); },
+        best_kernels<ElementKernels>()->rmsprop);
   };
   return rule;
 }
@@ -146,7 +148,7 @@ UpdateRule rule_of(const AdagradOptions& o, const torch::Tensor& parameter) {
       const double step = *lists.steps[i].const_data_ptr<float>();
       return AdagradNumbers{static_cast<float>(lr / (1 + (step - 1) * o.lr_decay)), static_cast<float>(o.eps)};
     };
-    elements_on_host(lists, o.weight_decay, grad_scale, numbers_at, adagrad_update);
+    elements_on_host(lists, o.weight_decay, grad_scale, numbers_at, best_kernels<ElementKernels>()->adagrad);
   };
   return rule;
 }
@@ -163,7 +165,8 @@ UpdateRule rule_of(const LionOptions& o, const torch::Tensor& parameter) {
   if (!has_host_kernel(parameter)) return rule;
   rule.apply = [o](const UpdateLists& lists, double lr, const MaybeTensor& grad_scale, const MaybeTensor&) {
     elements_on_host(
-        lists, /*l2=*/0, grad_scale, [&](std::size_t) { return numbers_of(o, lr); }, lion_update);
+        lists, /*l2=*/0, grad_scale, [&](std::size_t) { return numbers_of(o, lr); },
+        best_kernels<ElementKernels>()->lion);
   };
   return rule;
 }

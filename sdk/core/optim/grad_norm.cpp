@@ -6,13 +6,11 @@
 #include <algorithm>
 #include <cmath>
 
-#if defined(__x86_64__)
-#include <immintrin.h>
-#endif
-
+#include "base/kernels.h"
 #include "base/parallel.h"
 #include "gpu_optimizers.h"
 #include "grad_norm_operators.h"
+#include "optim/kernels/square_kernel.h"
 #include "tensor_lists.h"
 
 namespace vernier {
@@ -55,85 +53,9 @@ double clip_factor(Real norm, double max_norm) {
 
 constexpr std::int64_t part_size = 16384;  // elements: one sum
 
-struct Part {
-  const float* first;
-  std::int64_t count;
-  const float* next = nullptr;  // what is read after it
-};
-
-// The square of a float32 is exact in float64, and lanes and their order are fixed: vectors of any width, with or
-// without fused multiplication, give the same bits.
-constexpr std::int64_t lanes = 16;
-// Elements fetched early: a processor's own prefetching stops at each 4 KB page, and 2 KB are less than memory is late.
-constexpr std::int64_t ahead = 2048;
-
-// The lanes, and the rest of the chunk from `done` on.
-double sum_of_lanes(const double* sums, const Part& part, std::int64_t done) {
-  double four[4];
-  for (int k = 0; k < 4; ++k) four[k] = (sums[k] + sums[4 + k]) + (sums[8 + k] + sums[12 + k]);
-  double sum = (four[0] + four[1]) + (four[2] + four[3]);
-  for (auto i = done; i < part.count; ++i) {
-    const double value = part.first[i];
-    sum += value * value;
-  }
-  return sum;
-}
-
-double sum_anywhere(const Part& part) {
-  double sums[lanes] = {};
-  std::int64_t i = 0;
-  for (; i + lanes <= part.count; i += lanes) {
-    for (std::int64_t k = 0; k < lanes; ++k) {
-      const double value = part.first[i + k];
-      sums[k] += value * value;
-    }
-  }
-  return sum_of_lanes(sums, part, i);
-}
-
-#if defined(__x86_64__)
-// By name: compilers keep the sums above in memory, and convert four numbers in seven instructions.
-__attribute__((target("avx2,fma"))) double sum_in_256_bits(const Part& part) {
-  __m256d a = {}, b = {}, c = {}, d = {};
-  const auto add = [](__m256d & sum, const float* from) __attribute__((always_inline, target("avx2,fma"))) {
-    const auto wide = _mm256_cvtps_pd(_mm_loadu_ps(from));
-    sum = _mm256_fmadd_pd(wide, wide, sum);
-  };
-  const auto add_lanes = [&](std::int64_t i) __attribute__((always_inline, target("avx2,fma"))) {
-    add(a, part.first + i);
-    add(b, part.first + i + 4);
-    add(c, part.first + i + 8);
-    add(d, part.first + i + 12);
-  };
-  std::int64_t i = 0;
-  for (; i + lanes + ahead <= part.count; i += lanes) {
-    __builtin_prefetch(part.first + i + ahead);
-    add_lanes(i);
-  }
-  for (const auto* next = part.next; i + lanes <= part.count; i += lanes, next += lanes) {
-    __builtin_prefetch(next);
-    add_lanes(i);
-  }
-  double sums[lanes];
-  _mm256_storeu_pd(sums, a);
-  _mm256_storeu_pd(sums + 4, b);
-  _mm256_storeu_pd(sums + 8, c);
-  _mm256_storeu_pd(sums + 12, d);
-  return sum_of_lanes(sums, part, i);
-}
-#endif
-
-using Sum = double (*)(const Part&);
-Sum best_sum() {
-#if defined(__x86_64__)
-  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) return sum_in_256_bits;
-#endif
-  return sum_anywhere;
-}
-
 double sum_on_host(const TensorVector& gradients) {
-  static const Sum sum = best_sum();
-  std::vector<Part> parts;
+  const auto sum = best_kernels<SquareKernels>()->sum;
+  std::vector<SquarePart> parts;
   TensorVector kept;
   for (const auto& each : gradients) {
     const auto gradient = each.is_non_overlapping_and_dense() ? each : kept.emplace_back(each.contiguous());

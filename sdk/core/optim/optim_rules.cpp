@@ -66,7 +66,7 @@ void update_on_host(AdamState kept_in, const Options& o, const UpdateLists& list
     const auto step = *lists.steps[i].const_data_ptr<float>();
     CountedNoise noise(o.seed, lists.numbers[i]);
     noise.set_step(static_cast<std::uint32_t>(step));
-    tensors.push_back({adam_numbers(o, lr, step, scale, rounding_here()), noise, lists.parameters[i].numel(),
+    tensors.push_back({adam_numbers(o, lr, step, scale), noise, lists.parameters[i].numel(),
                        lists.parameters[i].data_ptr<float>(), lists.gradients[i].const_data_ptr<float>(),
                        lists.slots[0][i].data_ptr(), lists.slots[1][i].data_ptr()});
     if (kept_in != AdamState::eight_bit) continue;

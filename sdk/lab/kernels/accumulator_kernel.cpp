@@ -7,8 +7,8 @@
 #include <cstring>
 #include <limits>
 
-#include "cpu/kernels/targets.h"
-#include "cpu/processor.h"
+#include "base/targets.h"
+#include "lab_kernels.h"
 
 namespace vernier {
 
@@ -59,6 +59,7 @@ float slow_sum(const Step& step, std::int64_t column, float sum) {
   return cut(std::ldexp(static_cast<double>(total), exponent - step.mantissa), step.mantissa);
 }
 
+// Vectors of the compiler, not of simd_avx2.h: these have 16-bit lanes too, and also the width that each processor has.
 template <int bytes>
 struct Vectors {
   typedef float Floats __attribute__((vector_size(bytes)));
@@ -97,7 +98,8 @@ VERNIER_INLINE bool align(const Step& step, const float* sums, std::int32_t* exp
   return is_beyond == 0;
 }
 
-// Adds the products of a step to tile_columns sums. All numbers are multiples of 2^(exponent - mantissa) in int32.
+// Equals slow_sum() of each column. Adds the products of a step to tile_columns sums. All numbers are multiples of
+// 2^(exponent - mantissa) in int32.
 template <int bytes>
 VERNIER_INLINE void fast_step(const Step& step, float* sums, const std::int32_t* exponents) {
   using V = Vectors<bytes>;
@@ -178,12 +180,12 @@ void multiply_128(const AccumulatorRule& rule, const ProductTile& tile) {
   multiply<16>(rule, tile);
 }
 
+constexpr AccumulatorKernels kernels_512 = {multiply_512}, kernels_256 = {multiply_256}, kernels_128 = {multiply_128};
+
 }  // namespace
 
-void multiply_tile(const AccumulatorRule& rule, const ProductTile& tile) {
-  if (has_avx512()) return multiply_512(rule, tile);
-  if (has_avx2()) return multiply_256(rule, tile);
-  multiply_128(rule, tile);
-}
+VERNIER_DEFINE_KERNELS(Instructions::avx512, kernels_512, AccumulatorKernels)
+VERNIER_DEFINE_KERNELS(Instructions::avx2, kernels_256, AccumulatorKernels)
+VERNIER_DEFINE_KERNELS(Instructions::plain, kernels_128, AccumulatorKernels)
 
 }  // namespace vernier

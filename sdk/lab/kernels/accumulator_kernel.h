@@ -26,6 +26,8 @@ struct ProductTile {
   std::int64_t y_stride;
 };
 
-void multiply_tile(const AccumulatorRule& rule, const ProductTile& tile);
+struct AccumulatorKernels {
+  void (*multiply_tile)(const AccumulatorRule& rule, const ProductTile& tile);
+};
 
 }  // namespace vernier

@@ -6,8 +6,8 @@
 #include <cmath>
 #include <type_traits>
 
-#include "cpu/kernels/targets.h"
-#include "cpu/processor.h"
+#include "base/targets.h"
+#include "lab_kernels.h"
 
 namespace vernier {
 
@@ -43,7 +43,8 @@ struct Rule {
   Word zero_sign;  // all bits if there is a negative zero
 };
 
-// Powers of two are exact in every operation here; t keeps all bits of x, and so does its rest.
+// The plain form for one number; the compiler makes vectors of it. Powers of two are exact in every operation here; t
+// keeps all bits of x, and so does its rest.
 template <Rounding rounding, class Real>
 VERNIER_INLINE Real rounded(const Rule<Real>& rule, Real x, std::uint32_t random, int bits) {
   using Word = typename Bits<Real>::Word;
@@ -142,18 +143,27 @@ VERNIER_INLINE void raise(const float* __restrict x, float* __restrict most, std
   }
 }
 
-VERNIER_AVX512 void round_512(const FormatRule& rule, Rounding rounding, const FormatDraws& draws, const Job& job) {
-  round_narrow_or_wide(rule, rounding, draws, job);
+VERNIER_AVX512 void round_512(const FormatRule& rule, Rounding rounding, const FormatDraws& draws, const float* x,
+                              const float* scale, float* y, std::int64_t count, std::uint32_t place) {
+  round_narrow_or_wide(rule, rounding, draws, {x, scale, y, count, place});
 }
-VERNIER_AVX2 void round_256(const FormatRule& rule, Rounding rounding, const FormatDraws& draws, const Job& job) {
-  round_narrow_or_wide(rule, rounding, draws, job);
+VERNIER_AVX2 void round_256(const FormatRule& rule, Rounding rounding, const FormatDraws& draws, const float* x,
+                            const float* scale, float* y, std::int64_t count, std::uint32_t place) {
+  round_narrow_or_wide(rule, rounding, draws, {x, scale, y, count, place});
 }
-void round_128(const FormatRule& rule, Rounding rounding, const FormatDraws& draws, const Job& job) {
-  round_narrow_or_wide(rule, rounding, draws, job);
+void round_128(const FormatRule& rule, Rounding rounding, const FormatDraws& draws, const float* x, const float* scale,
+               float* y, std::int64_t count, std::uint32_t place) {
+  round_narrow_or_wide(rule, rounding, draws, {x, scale, y, count, place});
 }
 VERNIER_AVX2 void raise_256(const float* x, float* most, std::int64_t count) {
   raise(x, most, count);
 }
+void raise_128(const float* x, float* most, std::int64_t count) {
+  raise(x, most, count);
+}
+
+constexpr FormatKernels kernels_512 = {round_512, raise_256}, kernels_256 = {round_256, raise_256},
+                        kernels_128 = {round_128, raise_128};
 
 }  // namespace
 
@@ -179,16 +189,8 @@ FormatRule::FormatRule(const NumberFormat& f) {
   is_narrow = least - digits >= -120 && least <= 100 && digits >= 1 && digits <= 20 && largest <= 0x1p120;
 }
 
-void round_to_format(const FormatRule& rule, Rounding rounding, const FormatDraws& draws, const float* x,
-                     const float* scale, float* y, std::int64_t count, std::uint32_t place) {
-  const Job job{x, scale, y, count, place};
-  if (has_avx512()) return round_512(rule, rounding, draws, job);
-  if (has_avx2()) return round_256(rule, rounding, draws, job);
-  round_128(rule, rounding, draws, job);
-}
-
-void raise_to_magnitudes(const float* x, float* most, std::int64_t count) {
-  has_avx2() ? raise_256(x, most, count) : raise(x, most, count);
-}
+VERNIER_DEFINE_KERNELS(Instructions::avx512, kernels_512, FormatKernels)
+VERNIER_DEFINE_KERNELS(Instructions::avx2, kernels_256, FormatKernels)
+VERNIER_DEFINE_KERNELS(Instructions::plain, kernels_128, FormatKernels)
 
 }  // namespace vernier

@@ -29,12 +29,13 @@ struct FormatDraws {
   int bits;  // 1 to 23
 };
 
-// y[i] = the nearest number to x[i] / scale[i], times scale[i]. scale: nullptr for 1. `place`: the place of x[0] in its
-// tensor. y may be x.
-void round_to_format(const FormatRule& rule, Rounding rounding, const FormatDraws& draws, const float* x,
-                     const float* scale, float* y, std::int64_t count, std::uint32_t place);
-
-// most[i] = the larger of most[i] and |x[i]|; NaN if either is NaN.
-void raise_to_magnitudes(const float* x, float* most, std::int64_t count);
+struct FormatKernels {
+  // y[i] = the nearest number to x[i] / scale[i], times scale[i]. scale: nullptr for 1. `place`: the place of x[0] in
+  // its tensor. y may be x.
+  void (*round_to_format)(const FormatRule& rule, Rounding rounding, const FormatDraws& draws, const float* x,
+                          const float* scale, float* y, std::int64_t count, std::uint32_t place);
+  // most[i] = the larger of most[i] and |x[i]|; NaN if either is NaN.
+  void (*raise_to_magnitudes)(const float* x, float* most, std::int64_t count);
+};
 
 }  // namespace vernier

@@ -1,9 +1,10 @@
 // Compiled with vectorisation, and without the compiler's own choice of fused multiplications (CMakeLists.txt).
+// Intrinsics of AVX-512 do what simd_avx2.h could not do as fast: they transpose blocks and lay out pairs of bfloat16.
 #include "attention_kernel.h"
 
 #include <type_traits>
 
-#include "wide.h"
+#include "base/simd_avx512.h"
 
 namespace vernier {
 
@@ -93,26 +94,24 @@ VERNIER_INLINE std::int64_t seen(const ScoreRule& rule, std::int64_t query) {
   return std::clamp<std::int64_t>(query + lanes + rule.diagonal, 0, rule.keys);
 }
 // The scores of a key that one of them sees, as they go into the softmax, less `base`.
-VERNIER_INLINE __m512 score(const ScoreRule& rule, const float* scores, std::int64_t key, std::int64_t query,
-                            __m512 base) {
+VERNIER_INLINE Numbers score(const ScoreRule& rule, const float* scores, std::int64_t key, std::int64_t query,
+                             Numbers base) {
   const std::int64_t place = key * block + query;
-  const __m512 scale = _mm512_set1_ps(rule.scale), raw = _mm512_loadu_ps(scores + place);
-  const __m512 at = rule.mask != nullptr
-                        ? _mm512_sub_ps(_mm512_fmadd_ps(raw, scale, _mm512_loadu_ps(rule.mask + place)), base)
-                        : _mm512_fmsub_ps(raw, scale, base);
+  const Numbers scale = filled(rule.scale), raw = load(scores + place, all);
+  const Numbers at =
+      rule.mask != nullptr ? fused(raw, scale, load(rule.mask + place, all)) - base : _mm512_fmsub_ps(raw, scale, base);
   const std::int64_t blind = key - rule.diagonal - query;  // so many of the queries do not see it
-  return blind <= 0 ? at : _mm512_mask_mov_ps(at, first(blind), _mm512_set1_ps(-infinity));
+  return blind <= 0 ? at : _mm512_mask_mov_ps(at, first(blind), filled(-infinity));
 }
 
-}  // namespace
-
+// The plain loop: to[row][column] = row < rows && column < columns ? from[row][column] : 0.
 template <class Element, class Product>
 void take_rows(const Element* from, std::int64_t stride, std::int64_t rows, std::int64_t columns, std::int64_t width,
                Product* to) {
   for (std::int64_t row = 0; row < block; ++row, from += stride, to += width) {
     const std::int64_t there = row < rows ? columns : 0;
     for (std::int64_t column = 0; column < width; column += lanes) {
-      const __mmask16 in = first(std::max<std::int64_t>(there - column, 0)), out = first(width - column);
+      const Which in = first(std::max<std::int64_t>(there - column, 0)), out = first(width - column);
       if constexpr (std::is_same_v<Product, float>) {
         _mm512_mask_storeu_ps(to + column, out, load(from + column, in));
       } else {
@@ -123,32 +122,29 @@ void take_rows(const Element* from, std::int64_t stride, std::int64_t rows, std:
   }
 }
 
-template <>
+// The plain loop: to[column][row] = from[row][column].
 void transpose_left(const float* from, std::int64_t width, float* to) {
   each_column(from, width, PutWords{reinterpret_cast<std::uint32_t*>(to)});
 }
-template <>
 void transpose_left(const c10::BFloat16* from, std::int64_t width, c10::BFloat16* to) {
   each_column(from, width / 2, PutHalves{reinterpret_cast<std::uint16_t*>(to)});
 }
-template <>
+// The same for float. For bfloat16: to[column / 2][2 * row + column % 2] = from[row][column].
 void transpose_right(const float* from, std::int64_t width, float* to) {
   transpose_left(from, width, to);
 }
-template <>
 void transpose_right(const c10::BFloat16* from, std::int64_t width, c10::BFloat16* to) {
   each_column(from, width / 2, PutWords{reinterpret_cast<std::uint32_t*>(to)});
 }
 
-template <>
 const float* right(const float* from, std::int64_t, float*) {
   return from;
 }
-template <>
+// The plain loop: to[row / 2][2 * column + row % 2] = from[row][column].
 const c10::BFloat16* right(const c10::BFloat16* from, std::int64_t width, c10::BFloat16* to) {
   for (std::int64_t row = 0; row < block; row += 2) {
     for (std::int64_t column = 0; column < width; column += lanes) {
-      const __mmask16 which = first(width - column);
+      const Which which = first(width - column);
       const auto* const place = from + row * width + column;
       _mm512_mask_storeu_epi32(
           to + row * width + 2 * column, which,
@@ -158,60 +154,66 @@ const c10::BFloat16* right(const c10::BFloat16* from, std::int64_t width, c10::B
   return to;
 }
 
+// The plain loop, for each query, with a score of -inf for a key that it does not see:
+//   most = max(largest, scores + mask); fade = exp(largest - most); sum *= fade; output *= fade; largest = most;
+//   weights[key] = exp(scores[key] * scale + mask[key] - most); sum += weights[key].
 template <class Product>
 void soften(const ScoreRule& rule, const float* scores, float* largest, float* sum, std::int64_t width, float* output,
             Product* weights) {
-  const __m512 nothing = _mm512_set1_ps(-infinity);
+  const Numbers nothing = filled(-infinity);
   for (std::int64_t query = 0; query < block; query += lanes) {
-    const __m512 before = _mm512_loadu_ps(largest + query);
+    const Numbers before = load(largest + query, all);
     const std::int64_t keys = seen(rule, query);
-    __m512 most = before;
+    Numbers most = before;
     for (std::int64_t key = 0; key < keys; ++key) {
-      most = _mm512_max_ps(most, score(rule, scores, key, query, _mm512_setzero_ps()));
+      most = larger(most, score(rule, scores, key, query, filled(0)));
     }
     // A query that has seen nothing so far keeps weights of 0.
-    const __m512 base = _mm512_mask_mov_ps(most, _mm512_cmp_ps_mask(most, nothing, _CMP_EQ_OQ), _mm512_setzero_ps());
-    const __m512 faded = exponential(_mm512_sub_ps(before, base));
-    __m512 totals[2] = {_mm512_setzero_ps(), _mm512_setzero_ps()};
+    const Numbers base = _mm512_mask_mov_ps(most, _mm512_cmp_ps_mask(most, nothing, _CMP_EQ_OQ), filled(0));
+    const Numbers faded = exponential(before - base);
+    Numbers totals[2] = {filled(0), filled(0)};
     for (std::int64_t key = 0; key < block; key += 2) {
-      __m512 pair[2] = {_mm512_setzero_ps(), _mm512_setzero_ps()};
+      Numbers pair[2] = {filled(0), filled(0)};
       for (int i = 0; i < 2 && key + i < keys; ++i) {
         pair[i] = exponential(score(rule, scores, key + i, query, base));
-        totals[i] = _mm512_add_ps(totals[i], pair[i]);
+        totals[i] = totals[i] + pair[i];
       }
       store_right(pair[0], pair[1], weights, key, block, query);
     }
-    const __m512 total = _mm512_fmadd_ps(_mm512_loadu_ps(sum + query), faded, _mm512_add_ps(totals[0], totals[1]));
-    _mm512_storeu_ps(largest + query, most);
-    _mm512_storeu_ps(sum + query, total);
+    const Numbers total = fused(load(sum + query, all), faded, totals[0] + totals[1]);
+    store(most, largest + query, all);
+    store(total, sum + query, all);
     for (std::int64_t i = 0; i < width; ++i) {
       float* const place = output + i * block + query;
-      _mm512_storeu_ps(place, _mm512_mul_ps(_mm512_loadu_ps(place), faded));
+      store(load(place, all) * faded, place, all);
     }
   }
 }
 
+// The plain loop, for each key that a query sees; 0 for the others:
+//   weights[key] = exp(scores[key] * scale + mask[key] - log_sum - log_rest);
+//   left[key] = right[key] = weights[key] * (slopes[key] - dots).
 template <class Product>
 void differentiate(const ScoreRule& rule, const float* scores, const float* slopes, const float* log_sum,
                    const float* log_rest, const float* dots, Product* weights, Product* left, Product* right) {
   for (std::int64_t key = 0; key < block; key += 2) {
     for (std::int64_t query = 0; query < block; query += lanes) {
-      const __m512 base = _mm512_loadu_ps(log_sum + query), rest = _mm512_loadu_ps(log_rest + query);
-      const __m512 dot = _mm512_loadu_ps(dots + query);
+      const Numbers base = load(log_sum + query, all), rest = load(log_rest + query, all);
+      const Numbers dot = load(dots + query, all);
       // A query that does not exist has a weight of 0 for a key that is NaN, too.
-      const __mmask16 there = first(std::max<std::int64_t>(rule.queries - query, 0));
-      __m512 slope[2];
+      const Which there = first(std::max<std::int64_t>(rule.queries - query, 0));
+      Numbers slope[2];
       for (int i = 0; i < 2; ++i) {
         const std::int64_t place = (key + i) * block + query;
-        __m512 weight = _mm512_setzero_ps();
+        Numbers weight = filled(0);
         slope[i] = weight;
         if (key + i < seen(rule, query)) {
-          weight = only(there, exponential(_mm512_sub_ps(score(rule, scores, key + i, query, base), rest)));
-          slope[i] = _mm512_maskz_mul_ps(there, weight, _mm512_sub_ps(_mm512_loadu_ps(slopes + place), dot));
+          weight = only(there, exponential(score(rule, scores, key + i, query, base) - rest));
+          slope[i] = _mm512_maskz_mul_ps(there, weight, load(slopes + place, all) - dot);
         }
         if constexpr (std::is_same_v<Product, float>) {
-          _mm512_storeu_ps(weights + place, weight);
-          _mm512_storeu_ps(left + place, slope[i]);
+          store(weight, weights + place, all);
+          store(slope[i], left + place, all);
         } else {
           _mm256_storeu_si256(reinterpret_cast<__m256i*>(weights + place), rounded(weight));
           _mm256_storeu_si256(reinterpret_cast<__m256i*>(left + place), rounded(slope[i]));
@@ -222,42 +224,45 @@ void differentiate(const ScoreRule& rule, const float* scores, const float* slop
   }
 }
 
+// The plain loop: to[row] += a[row][column] * b[row][column], from 0 on.
 template <class Element>
 void row_dots(const Element* a, std::int64_t stride_a, const Element* b, std::int64_t stride_b, std::int64_t rows,
               std::int64_t columns, float* to) {
   for (std::int64_t row = 0; row < block; ++row, a += stride_a, b += stride_b) {
-    __m512 sum = _mm512_setzero_ps();
+    Numbers sum = filled(0);
     for (std::int64_t column = 0; column < columns && row < rows; column += lanes) {
-      const __mmask16 which = first(columns - column);
-      sum = _mm512_fmadd_ps(load(a + column, which), load(b + column, which), sum);
+      const Which which = first(columns - column);
+      sum = fused(load(a + column, which), load(b + column, which), sum);
     }
-    to[row] = _mm512_reduce_add_ps(sum);
+    to[row] = sum_of(sum);
   }
 }
 
+// The plain loop: to[row][column] = from[row][column] * scale.
 template <class Element>
 void give_rows(const float* from, std::int64_t width, float scale, std::int64_t rows, std::int64_t columns, Element* to,
                std::int64_t stride) {
   for (std::int64_t row = 0; row < rows; ++row, from += width, to += stride) {
     for (std::int64_t column = 0; column < columns; column += lanes) {
-      const __mmask16 which = first(columns - column);
-      store(_mm512_mul_ps(load(from + column, which), _mm512_set1_ps(scale)), to + column, which);
+      const Which which = first(columns - column);
+      store(load(from + column, which) * filled(scale), to + column, which);
     }
   }
 }
 
+// The plain loop: to[row][column] = from[column][row] * factors[row].
 template <class Element>
 void give_columns(const float* from, const float* factors, std::int64_t rows, std::int64_t columns, Element* to,
                   std::int64_t stride) {
   for (std::int64_t row = 0; row < rows; row += lanes) {
-    const __m512 factor = _mm512_loadu_ps(factors + row);
+    const Numbers factor = load(factors + row, all);
     for (std::int64_t column = 0; column < columns; column += lanes) {
       const std::int64_t count = std::min(lanes, columns - column);
       __m512i part[lanes];
 #pragma GCC unroll 16
       for (std::int64_t i = 0; i < lanes; ++i) {
         const float* const place = from + (column + std::min(i, count - 1)) * block + row;
-        part[i] = _mm512_castps_si512(_mm512_mul_ps(_mm512_loadu_ps(place), factor));
+        part[i] = _mm512_castps_si512(load(place, all) * factor);
       }
       transpose(part);
       for (std::int64_t i = 0; i < std::min(lanes, rows - row); ++i) {
@@ -267,21 +272,25 @@ void give_columns(const float* from, const float* factors, std::int64_t rows, st
   }
 }
 
-#define VERNIER_FOR_PRODUCT(P)                                                                                        \
-  template void soften(const ScoreRule&, const float*, float*, float*, std::int64_t, float*, P*);                     \
-  template void differentiate(const ScoreRule&, const float*, const float*, const float*, const float*, const float*, \
-                              P*, P*, P*);
-#define VERNIER_FOR_ELEMENT(E)                                                                                \
-  template void take_rows(const E*, std::int64_t, std::int64_t, std::int64_t, std::int64_t, float*);          \
-  template void row_dots(const E*, std::int64_t, const E*, std::int64_t, std::int64_t, std::int64_t, float*); \
-  template void give_rows(const float*, std::int64_t, float, std::int64_t, std::int64_t, E*, std::int64_t);   \
-  template void give_columns(const float*, const float*, std::int64_t, std::int64_t, E*, std::int64_t);
-VERNIER_FOR_PRODUCT(float)
-VERNIER_FOR_PRODUCT(c10::BFloat16)
-VERNIER_FOR_ELEMENT(float)
-VERNIER_FOR_ELEMENT(c10::BFloat16)
-VERNIER_FOR_ELEMENT(c10::Half)
-template void take_rows(const c10::BFloat16*, std::int64_t, std::int64_t, std::int64_t, std::int64_t, c10::BFloat16*);
+template <class Element, class Product>
+constexpr AttentionKernels<Element, Product> attention_kernels = {take_rows<Element, Product>,
+                                                                  transpose_left,
+                                                                  transpose_right,
+                                                                  right,
+                                                                  soften<Product>,
+                                                                  differentiate<Product>,
+                                                                  row_dots<Element>,
+                                                                  give_rows<Element>,
+                                                                  give_columns<Element>};
+
+}  // namespace
+
+#define VERNIER_ATTENTION(set, E, P) \
+  VERNIER_DEFINE_KERNELS(Instructions::set, (attention_kernels<E, P>), AttentionKernels<E, P>)
+VERNIER_ATTENTION(avx512, float, float)
+VERNIER_ATTENTION(avx512, c10::BFloat16, float)
+VERNIER_ATTENTION(avx512, c10::Half, float)
+VERNIER_ATTENTION(avx512_bf16, c10::BFloat16, c10::BFloat16)
 
 }  // namespace vernier
 

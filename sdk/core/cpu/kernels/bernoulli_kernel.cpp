@@ -3,11 +3,8 @@
 
 #include <algorithm>
 
-#ifdef __clang__
-#pragma clang attribute push(__attribute__((target("avx2"))), apply_to = function)
-#else
-#pragma GCC target("avx2")
-#endif
+#include "base/kernels.h"
+#include "base/targets.h"
 
 namespace vernier {
 
@@ -16,11 +13,11 @@ namespace {
 using Word = std::uint32_t;
 constexpr std::int64_t words = Twister::words, ahead = 397;
 
-inline Word twisted(Word upper, Word lower) {
+VERNIER_INLINE Word twisted(Word upper, Word lower) {
   return (((upper & 0x80000000U) | (lower & 0x7FFFFFFFU)) >> 1) ^ (-(lower & 1U) & 0x9908B0DFU);
 }
 
-void renew(Word* state) {
+VERNIER_AVX2 void renew(Word* state) {
   for (std::int64_t i = 0; i < words - ahead; ++i) state[i] = state[i + ahead] ^ twisted(state[i], state[i + 1]);
     // The words read here were written 227 words before, so 8 at a time are independent.
 #pragma GCC ivdep
@@ -30,7 +27,7 @@ void renew(Word* state) {
   state[words - 1] = state[ahead - 1] ^ twisted(state[words - 1], state[0]);
 }
 
-void temper(const Word* state, Word* to, std::int64_t count) {
+VERNIER_AVX2 void temper(const Word* state, Word* to, std::int64_t count) {
 #pragma GCC ivdep
   for (std::int64_t i = 0; i < count; ++i) {
     Word y = state[i];
@@ -41,7 +38,7 @@ void temper(const Word* state, Word* to, std::int64_t count) {
   }
 }
 
-void draw(Twister& twister, Word* to, std::int64_t count) {
+VERNIER_AVX2 void draw(Twister& twister, Word* to, std::int64_t count) {
   while (count > 0) {
     if (twister.left == 1) {
       renew(twister.state);
@@ -57,10 +54,9 @@ void draw(Twister& twister, Word* to, std::int64_t count) {
   }
 }
 
-}  // namespace
-
+// The plain loop: to[i] = (53 bits of two numbers of the generator) < threshold ? one : 0.
 template <class Bits>
-void draw_bernoulli(Twister& twister, std::int64_t threshold, Bits one, Bits* to, std::int64_t count) {
+VERNIER_AVX2 void draw_bernoulli(Twister& twister, std::int64_t threshold, Bits one, Bits* to, std::int64_t count) {
   constexpr std::int64_t together = 1024;
   Word drawn[2 * together];
   for (std::int64_t start = 0; start < count; start += together, to += together) {
@@ -75,12 +71,13 @@ void draw_bernoulli(Twister& twister, std::int64_t threshold, Bits one, Bits* to
   }
 }
 
-template void draw_bernoulli(Twister&, std::int64_t, std::uint8_t, std::uint8_t*, std::int64_t);
-template void draw_bernoulli(Twister&, std::int64_t, std::uint16_t, std::uint16_t*, std::int64_t);
-template void draw_bernoulli(Twister&, std::int64_t, std::uint32_t, std::uint32_t*, std::int64_t);
+template <class Bits>
+constexpr RandomKernels<Bits> random_kernels = {draw_bernoulli<Bits>};
+
+}  // namespace
+
+VERNIER_DEFINE_KERNELS(Instructions::avx2, random_kernels<std::uint8_t>, RandomKernels<std::uint8_t>)
+VERNIER_DEFINE_KERNELS(Instructions::avx2, random_kernels<std::uint16_t>, RandomKernels<std::uint16_t>)
+VERNIER_DEFINE_KERNELS(Instructions::avx2, random_kernels<std::uint32_t>, RandomKernels<std::uint32_t>)
 
 }  // namespace vernier
-
-#ifdef __clang__
-#pragma clang attribute pop
-#endif

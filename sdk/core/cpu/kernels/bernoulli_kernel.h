@@ -1,5 +1,4 @@
-// LibTorch's random numbers (ATen/core/MT19937RNGEngine.h: Matsumoto and Nishimura's MT19937), many at a time, for
-// processors with AVX2 (has_avx2() in processor.h).
+// LibTorch's random numbers (ATen/core/MT19937RNGEngine.h: Matsumoto and Nishimura's MT19937), many at a time.
 #pragma once
 
 #include <cstdint>
@@ -13,9 +12,11 @@ struct Twister {
   std::int64_t next, left;
 };
 
-// Each of `to` becomes `one` with the probability threshold / 2^53, else 0. Takes two numbers for each. Bits: of 1, 2
-// or 4 bytes.
+// Bits: of 1, 2 or 4 bytes.
 template <class Bits>
-void draw_bernoulli(Twister& twister, std::int64_t threshold, Bits one, Bits* to, std::int64_t count);
+struct RandomKernels {
+  // Each of `to` becomes `one` with the probability threshold / 2^53, else 0. Takes two numbers for each.
+  void (*draw_bernoulli)(Twister& twister, std::int64_t threshold, Bits one, Bits* to, std::int64_t count);
+};
 
 }  // namespace vernier

@@ -4,7 +4,8 @@
 #include <algorithm>
 #include <limits>
 
-#include "targets.h"
+#include "base/kernels.h"
+#include "base/targets.h"
 
 namespace vernier {
 
@@ -62,13 +63,19 @@ VERNIER_INLINE void pool(const PoolSide& height, const PoolSide& width, const fl
   }
 }
 
-}  // namespace
-
+// The plain loop: each window begins with -inf, and out = x, place = its index for each x in it, row by row, that is
+// larger than out or NaN. Here the numbers that stand at one place of their windows meet them together.
 VERNIER_AVX2 void max_pool(const PoolSide& height, const PoolSide& width, const float* image, float* out,
                            std::int64_t* places) {
   if (width.stride == 1) return pool<1>(height, width, image, out, places);
   if (width.stride == 2) return pool<2>(height, width, image, out, places);
   pool<0>(height, width, image, out, places);
 }
+
+constexpr PoolKernels pool_kernels = {max_pool};
+
+}  // namespace
+
+VERNIER_DEFINE_KERNELS(Instructions::avx2, pool_kernels, PoolKernels)
 
 }  // namespace vernier

@@ -1,4 +1,4 @@
-// The largest number in each window of an image, for processors with AVX2.
+// The largest number in each window of an image.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +10,9 @@ struct PoolSide {
   std::int64_t size, kernel, stride, padding, most;
 };
 
-// Writes the largest number of each window, a NaN if there is one, and its place in the image: the first of equals.
-void max_pool(const PoolSide& height, const PoolSide& width, const float* image, float* out, std::int64_t* places);
+struct PoolKernels {
+  // Writes the largest number of each window, a NaN if there is one, and its place in the image: the first of equals.
+  void (*max_pool)(const PoolSide& height, const PoolSide& width, const float* image, float* out, std::int64_t* places);
+};
 
 }  // namespace vernier

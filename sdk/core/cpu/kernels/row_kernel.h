@@ -1,5 +1,4 @@
-// LayerNorm, RMSNorm and softmax over dense rows, for processors with AVX-512, or with AVX2, FMA and F16C. They compute
-// in float32 and round once.
+// LayerNorm, RMSNorm and softmax over dense rows. They compute in float32 and round once.
 #pragma once
 
 #include <c10/util/BFloat16.h>
@@ -57,10 +56,5 @@ struct RowKernels {
   void (*to_floats)(std::int64_t count, const Element* x, float* y);
   void (*from_floats)(std::int64_t count, const float* x, Element* y);
 };
-
-template <class Element>
-const RowKernels<Element>& wide_row_kernels();  // AVX-512
-template <class Element>
-const RowKernels<Element>& narrow_row_kernels();  // AVX2
 
 }  // namespace vernier

@@ -1,9 +1,5 @@
-// Definitions of row_kernel.h, on as many floats at a time as wide.h or narrow.h have. Include before it <cmath>,
-// <type_traits> and row_kernel.h, then one of the two: this file is compiled for one kind of processor. Compiled with
-// vectorisation, and without the compiler's own choice of fused multiplications (CMakeLists.txt).
+// Definitions of row_kernel.h in the terms of simd_avx512.h or simd_avx2.h. Include one of them before it.
 #pragma once
-
-#define VERNIER_BODY __attribute__((always_inline))
 
 namespace vernier {
 
@@ -32,33 +28,6 @@ struct Sum {
     return has_before ? static_cast<float>(static_cast<double>(last) + sum_of(before)) : last;
   }
 };
-
-// Calls body(column, which lanes) for a row. Two at a time hide how long an addition takes: body(..., 0 or 1). sums:
-// those that it adds to.
-template <class Body, class... Sums>
-VERNIER_INLINE void along(std::int64_t columns, const Body& body, Sums&... sums) {
-  constexpr std::int64_t chunk = 64 * lanes;
-  std::int64_t column = 0;
-  if constexpr (sizeof...(sums) > 0) {
-    while (column + chunk < columns) {
-      for (const auto end = column + chunk; column < end; column += 2 * lanes) {
-        body(column, first(lanes), 0);
-        body(column + lanes, first(lanes), 1);
-      }
-      (sums.next_chunk(), ...);
-    }
-  }
-  for (; column + 2 * lanes <= columns; column += 2 * lanes) {
-    body(column, first(lanes), 0);
-    body(column + lanes, first(lanes), 1);
-  }
-  if (column + lanes < columns) {
-    body(column, first(lanes), 0);
-    body(column + lanes, first(columns - column - lanes), 1);
-  } else if (column < columns) {
-    body(column, first(columns - column), 0);
-  }
-}
 
 VERNIER_INLINE Numbers present(const float* numbers, std::int64_t column, Which which, float otherwise) {
   return numbers != nullptr ? load(numbers + column, which) : filled(otherwise);
@@ -91,6 +60,8 @@ Moments norm_in_float64(std::int64_t columns, const Element* x, const float* wei
   return {static_cast<float>(mean), static_cast<float>(inverse)};
 }
 
+// The plain loop of a row, with mean and variance of x over it: y[i] = (x[i] - mean) * inverse * weight[i] + bias[i],
+// inverse = 1 / sqrt(variance + eps). norm_in_float64() is it.
 template <class Element>
 void layer_norm_rows(Rows rows, const Element* x, const float* weight, const float* bias, float eps, Element* y,
                      float* means, float* inverses) {
@@ -127,6 +98,7 @@ void layer_norm_rows(Rows rows, const Element* x, const float* weight, const flo
   }
 }
 
+// The plain loop of a row: y[i] = x[i] * inverse * weight[i], inverse = 1 / sqrt(mean of x[i] * x[i] + eps).
 template <class Element>
 void rms_norm_rows(Rows rows, const Element* x, const float* weight, float eps, Element* y, float* inverses) {
   const auto columns = rows.columns;
@@ -152,7 +124,10 @@ void rms_norm_rows(Rows rows, const Element* x, const float* weight, float eps, 
   }
 }
 
-// Without means: of RMSNorm.
+// The plain loop of a row, with n[i] = (x[i] - mean) * inverse and s[i] = dy[i] * weight[i]:
+//   dx[i] = (s[i] - mean of s - n[i] * mean of s * n) * inverse;
+//   weight_gradient[i] += dy[i] * n[i]; bias_gradient[i] += dy[i].
+// RMSNorm has no means: mean of x and of s are 0.
 template <class Element>
 void norm_rows_backward(Rows rows, const Element* dy, const Element* x, const float* weight, const float* means,
                         const float* inverses, Element* dx, float* weight_gradient, float* bias_gradient) {
@@ -186,6 +161,7 @@ void norm_rows_backward(Rows rows, const Element* dy, const Element* x, const fl
   }
 }
 
+// The plain loop: y[i] = sum of x[row][i] over the rows.
 void sum_rows(Rows rows, const float* x, float* y) {
   along(rows.columns, [&](auto column, auto which, int) VERNIER_BODY {
     Numbers sum = filled(0);
@@ -199,14 +175,14 @@ VERNIER_INLINE float largest_in(const Element* x, std::int64_t columns) {
   Numbers most[2] = {filled(-infinity), filled(-infinity)};
   along(columns, [&](auto column, auto which, int i)
                      VERNIER_BODY { most[i] = larger(which, most[i], load(x + column, which)); });
-  return largest_of(larger(first(lanes), most[0], most[1]));
+  return largest_of(larger(all, most[0], most[1]));
 }
 
 struct LogSum {
   float largest, rest;  // of x, and the logarithm of the sum of e^(x - largest)
 };
 
-// y = x - largest - rest.
+// The plain loop of a row: y[i] = x[i] - largest - log(sum of exp(x[j] - largest)).
 template <class Element>
 VERNIER_INLINE LogSum log_softmax_of(const Element* x, std::int64_t columns, Element* y) {
   const float largest = largest_in(x, columns);
@@ -231,6 +207,7 @@ void log_softmax_rows(Rows rows, const Element* x, Element* y) {
   }
 }
 
+// The plain loop of a row: y[i] = exp(x[i] - largest) / (sum of exp(x[j] - largest)).
 template <class Element>
 void softmax_rows(Rows rows, const Element* x, Element* y) {
   constexpr bool is_float = std::is_same_v<Element, float>;
@@ -259,6 +236,7 @@ void softmax_rows(Rows rows, const Element* x, Element* y) {
   }
 }
 
+// The plain loop of a row: dx[i] = dy[i] - exp(y[i]) * (sum of dy).
 template <class Element>
 void log_softmax_rows_backward(Rows rows, const Element* dy, const Element* y, Element* dx) {
   const auto columns = rows.columns;
@@ -273,6 +251,7 @@ void log_softmax_rows_backward(Rows rows, const Element* dy, const Element* y, E
   }
 }
 
+// The plain loop: log_softmax_rows(), and losses[row] = -y[target] before y is rounded, or 0 for an ignored target.
 template <class Element>
 void cross_entropy_rows(Rows rows, const Element* x, const std::int64_t* targets, std::int64_t ignored, Element* y,
                         float* losses) {
@@ -282,6 +261,7 @@ void cross_entropy_rows(Rows rows, const Element* x, const std::int64_t* targets
   }
 }
 
+// The plain loop of a row that is not ignored: dx[i] = (exp(y[i]) - (i == target)) * slope.
 template <class Element>
 void cross_entropy_rows_backward(Rows rows, const Element* y, const std::int64_t* targets, std::int64_t ignored,
                                  float slope, Element* dx) {
@@ -297,6 +277,8 @@ void cross_entropy_rows_backward(Rows rows, const Element* y, const std::int64_t
   }
 }
 
+// The plain loop of a row: now = max(largest, x...); sums = sums * exp(largest - now) + sum of exp(x[i] - now);
+// largest = now.
 template <class Element>
 void add_rows_to_softmax(Rows rows, const Element* x, RowSums sums) {
   for (std::int64_t row = 0; row < rows.count; ++row, x += rows.columns) {
@@ -314,6 +296,7 @@ void add_rows_to_softmax(Rows rows, const Element* x, RowSums sums) {
   }
 }
 
+// The plain loop of a row: y[i] = exp(x[i] - largest - log_sums) * factor - shift.
 template <class Element, class Slope>
 void scaled_softmax_rows(Rows rows, const Element* x, RowSums sums, const float* factors, const float* shifts,
                          Slope* y) {
@@ -326,6 +309,7 @@ void scaled_softmax_rows(Rows rows, const Element* x, RowSums sums, const float*
   }
 }
 
+// The plain loop: y[i] = To(x[i]).
 template <class From, class To>
 void convert(std::int64_t count, const From* x, To* y) {
   along(count, [&](auto at, auto which, int) VERNIER_BODY { store(load(x + at, which), y + at, which); });
@@ -347,5 +331,9 @@ constexpr RowKernels<Element> row_kernels = {layer_norm_rows<Element>,
                                              convert<float, Element>};
 
 }  // namespace
+
+VERNIER_DEFINE_KERNELS(instructions, row_kernels<float>, RowKernels<float>)
+VERNIER_DEFINE_KERNELS(instructions, row_kernels<c10::BFloat16>, RowKernels<c10::BFloat16>)
+VERNIER_DEFINE_KERNELS(instructions, row_kernels<c10::Half>, RowKernels<c10::Half>)
 
 }  // namespace vernier

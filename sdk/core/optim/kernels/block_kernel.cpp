@@ -2,12 +2,12 @@
 #include "block_kernel.h"
 
 #include <algorithm>
-#include <bit>
 #include <cmath>
 #include <cstring>
 #include <limits>
 
-#include "block_vectors.h"
+#include "base/intrinsics.h"
+#include "base/kernels.h"
 
 namespace vernier {
 
@@ -32,13 +32,6 @@ std::array<float, 256> dynamic_numbers(bool is_signed) {
   std::ranges::sort(numbers);
   std::ranges::copy(numbers, all.begin());
   return all;
-}
-
-// The bits of magnitudes are ordered as they are, and those of nan come last.
-inline __attribute__((always_inline)) float largest_of(const float* from, std::int64_t size) {
-  std::int32_t most = 0;
-  for (std::int64_t i = 0; i < size; ++i) most = std::max(most, std::bit_cast<std::int32_t>(from[i]) & magnitude_bits);
-  return std::bit_cast<float>(most);
 }
 
 }  // namespace
@@ -67,13 +60,6 @@ std::uint8_t BlockKernel::code_of(float number) const {
   return static_cast<std::uint8_t>(code + (number >= starts_[code + std::size_t{1}] ? 1 : 0));
 }
 
-void BlockKernel::plain_pack(const float* from, std::int64_t count, float divisor, std::uint8_t* codes) const {
-  for (std::int64_t i = 0; i < count; ++i) codes[i] = code_of(from[i] / divisor);
-}
-
-constexpr double unit_of_code = 65536;
-constexpr double doubtful = 6;  // so near to a whole code a line may be wrong: the roundings add up to less than 4
-
 void BlockKernel::make_lines() {
   const std::size_t zero = is_signed_ ? 127 : 0, fewest = is_signed_ ? 1 : 2;
   const auto start = [&](double n) { return double{starts_[zero + static_cast<std::size_t>(n)]}; };
@@ -100,19 +86,29 @@ void BlockKernel::make_lines() {
   lines_.unit_rest[7] = static_cast<float>(unit - lines_.unit[7]);
 }
 
-#if defined(__x86_64__)
-#define VERNIER_AVX2 __attribute__((target("avx2,fma")))
-
 namespace {
 
-bool has_narrow_blocks() {
-  return !has_wide_blocks() && __builtin_cpu_supports("avx2") != 0 && __builtin_cpu_supports("fma") != 0;
+// Calls body(start, size, largest of the block) for each block.
+template <class Largest, class Body>
+VERNIER_INLINE void each_block(std::int64_t count, Largest* largest, const Body& body) {
+  for (std::int64_t start = 0; start < count; start += codes_in_block, ++largest) {
+    body(start, std::min(codes_in_block, count - start), *largest);
+  }
 }
 
-VERNIER_AVX512 float widest_largest(const float* from, std::int64_t size) {
-  return largest_of(from, size);
+void pack_plain(const BlockKernel& kernel, const float* from, std::int64_t count, std::uint8_t* codes, float* largest) {
+  each_block(count, largest, [&](auto start, auto size, float& most) {
+    most = largest_of(from + start, size);
+    kernel.plain_pack(from + start, size, most, codes + start);
+  });
+}
+void unpack_plain(const BlockKernel& kernel, const std::uint8_t* codes, const float* largest, std::int64_t count,
+                  float* to) {
+  each_block(count, largest,
+             [&](auto start, auto size, float most) { kernel.plain_unpack(codes + start, most, size, to + start); });
 }
 
+// Intrinsics here and in avx512.cpp: the two sets choose from tables, and take 16-bit halves, in ways of their own.
 struct DecadeLines {
   __m256 begin, slope, base, end;
 };
@@ -157,13 +153,11 @@ VERNIER_AVX2 inline __m256i code(const DecadeLines& lines, const float* from, __
   return _mm256_min_epu32(n, bits);  // only 0 becomes 0
 }
 
-}  // namespace
-
 template <bool is_signed>
-VERNIER_AVX2 void BlockKernel::wide_pack(const BlockKernel& kernel, const float* from, std::int64_t count,
-                                         std::uint8_t* codes, float* largest) {
-  const DecadeLines lines{_mm256_load_ps(kernel.lines_.begin.data()), _mm256_load_ps(kernel.lines_.slope.data()),
-                          _mm256_load_ps(kernel.lines_.base.data()), _mm256_load_ps(kernel.lines_.end.data())};
+VERNIER_AVX2 void pack_avx2(const BlockKernel& kernel, const float* from, std::int64_t count, std::uint8_t* codes,
+                            float* largest) {
+  const DecadeLines lines{_mm256_load_ps(kernel.lines().begin.data()), _mm256_load_ps(kernel.lines().slope.data()),
+                          _mm256_load_ps(kernel.lines().base.data()), _mm256_load_ps(kernel.lines().end.data())};
   const __m256i order = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7);
   for (std::int64_t start = 0; start < count; start += codes_in_block, ++largest) {
     const auto size = std::min(codes_in_block, count - start);
@@ -192,15 +186,15 @@ VERNIER_AVX2 void BlockKernel::wide_pack(const BlockKernel& kernel, const float*
         if (_mm256_movemask_epi8(sure) != -1) kernel.plain_pack(here, 32, most, codes + start + i);
       }
     }
-    kernel.plain_pack(from + start + i, size - i, most == 0 ? 1.0F : most, codes + start + i);
+    kernel.plain_pack(from + start + i, size - i, most, codes + start + i);
   }
 }
 
 template <bool is_signed>
-VERNIER_AVX2 void BlockKernel::wide_unpack(const BlockKernel& kernel, const std::uint8_t* codes, const float* largest,
-                                           std::int64_t count, float* to) {
-  const __m256 first = _mm256_load_ps(kernel.lines_.first.data()), unit = _mm256_load_ps(kernel.lines_.unit.data()),
-               rest = _mm256_load_ps(kernel.lines_.unit_rest.data());
+VERNIER_AVX2 void unpack_avx2(const BlockKernel& kernel, const std::uint8_t* codes, const float* largest,
+                              std::int64_t count, float* to) {
+  const __m256 first = _mm256_load_ps(kernel.lines().first.data()), unit = _mm256_load_ps(kernel.lines().unit.data()),
+               rest = _mm256_load_ps(kernel.lines().unit_rest.data());
   for (std::int64_t start = 0; start < count; start += codes_in_block, ++largest) {
     const auto size = std::min(codes_in_block, count - start);
     const __m256 most = _mm256_set1_ps(*largest);
@@ -223,108 +217,33 @@ VERNIER_AVX2 void BlockKernel::wide_unpack(const BlockKernel& kernel, const std:
       if constexpr (is_signed) number = _mm256_xor_ps(number, sign);
       _mm256_storeu_ps(to + start + i, _mm256_mul_ps(number, most));
     }
-    for (; i < size; ++i) to[start + i] = kernel.numbers_[codes[start + i]] * *largest;
+    kernel.plain_unpack(codes + start + i, *largest, size - i, to + start + i);
   }
 }
 
-// The same with AVX-512, sixteen at a time.
-template <bool is_signed>
-VERNIER_AVX512 void BlockKernel::widest_pack(const BlockKernel& kernel, const float* from, std::int64_t size,
-                                             float most, std::uint8_t* codes) {
-  const PackLines lines(kernel.lines_);
-  const __m512i limit = _mm512_set1_epi16(static_cast<short>(2 * doubtful + 1));
-  const __m512i order = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
-  const __m512i middle = _mm512_set1_epi16(is_signed ? 127 : 0);
-  std::int64_t i = 0;
-  if (most >= 0x1p-75F && most <= 0x1p125F) {  // no remainder underflows
-    const __m512 divisor = _mm512_set1_ps(most), inverse = _mm512_set1_ps(1 / most);
-    for (; i + 64 <= size; i += 64) {
-      __m512i doubt = _mm512_set1_epi32(-1);
-      const __m512i a = codes_of<is_signed>(lines, from + i, divisor, inverse, doubt);
-      const __m512i b = codes_of<is_signed>(lines, from + i + 16, divisor, inverse, doubt);
-      const __m512i c = codes_of<is_signed>(lines, from + i + 32, divisor, inverse, doubt);
-      const __m512i d = codes_of<is_signed>(lines, from + i + 48, divisor, inverse, doubt);
-      const __m512i ab = _mm512_add_epi16(_mm512_packs_epi32(a, b), middle);
-      const __m512i cd = _mm512_add_epi16(_mm512_packs_epi32(c, d), middle);
-      _mm512_storeu_si512(codes + i, _mm512_permutexvar_epi32(order, _mm512_packus_epi16(ab, cd)));
-      constexpr __mmask32 lower_halves = 0x55555555;
-      if (_mm512_mask_cmplt_epu16_mask(lower_halves, doubt, limit) != 0) {
-        kernel.plain_pack(from + i, 64, most, codes + i);
-      }
-    }
-  }
-  kernel.plain_pack(from + i, size - i, most == 0 ? 1.0F : most, codes + i);
+void pack_avx2(const BlockKernel& kernel, const float* from, std::int64_t count, std::uint8_t* codes, float* largest) {
+  kernel.is_signed() ? pack_avx2<true>(kernel, from, count, codes, largest)
+                     : pack_avx2<false>(kernel, from, count, codes, largest);
+}
+void unpack_avx2(const BlockKernel& kernel, const std::uint8_t* codes, const float* largest, std::int64_t count,
+                 float* to) {
+  kernel.is_signed() ? unpack_avx2<true>(kernel, codes, largest, count, to)
+                     : unpack_avx2<false>(kernel, codes, largest, count, to);
 }
 
-template <bool is_signed>
-VERNIER_AVX512 void BlockKernel::widest_unpack(const BlockKernel& kernel, const std::uint8_t* codes, float most,
-                                               std::int64_t size, float* to) {
-  const UnpackLines lines(kernel.lines_, is_signed);
-  std::int64_t i = 0;
-  for (; i + 16 <= size; i += 16) {
-    _mm512_storeu_ps(to + i, _mm512_mul_ps(numbers_of<is_signed>(lines, codes + i), _mm512_set1_ps(most)));
-  }
-  for (; i < size; ++i) to[i] = kernel.numbers_[codes[i]] * most;
-}
-#endif
+constexpr CodeKernels plain_kernels = {pack_plain, unpack_plain}, avx2_kernels = {pack_avx2, unpack_avx2};
 
-bool has_wide_blocks() {
-#if defined(__x86_64__)
-  static const bool has = __builtin_cpu_supports("avx512f") != 0 && __builtin_cpu_supports("avx512bw") != 0 &&
-                          __builtin_cpu_supports("avx512dq") != 0 && __builtin_cpu_supports("avx512vl") != 0 &&
-                          __builtin_cpu_supports("avx512cd") != 0 && __builtin_cpu_supports("fma") != 0;
-  return has;
-#else
-  return false;
-#endif
-}
+}  // namespace
 
-void BlockKernel::pack_block(const float* from, std::int64_t size, float most, std::uint8_t* codes) const {
-#if defined(__x86_64__)
-  if (has_wide_blocks()) {
-    return is_signed_ ? widest_pack<true>(*this, from, size, most, codes)
-                      : widest_pack<false>(*this, from, size, most, codes);
-  }
-#endif
-  plain_pack(from, size, most == 0 ? 1.0F : most, codes);
-}
+VERNIER_DEFINE_KERNELS(Instructions::plain, plain_kernels, CodeKernels)
+VERNIER_DEFINE_KERNELS(Instructions::avx2, avx2_kernels, CodeKernels)
 
 void BlockKernel::pack(const float* from, std::int64_t count, std::uint8_t* codes, float* largest) const {
-#if defined(__x86_64__)
-  if (has_narrow_blocks()) {
-    return is_signed_ ? wide_pack<true>(*this, from, count, codes, largest)
-                      : wide_pack<false>(*this, from, count, codes, largest);
-  }
-#endif
-  for (std::int64_t start = 0; start < count; start += codes_in_block, ++largest) {
-    const auto size = std::min(codes_in_block, count - start);
-#if defined(__x86_64__)
-    *largest = has_wide_blocks() ? widest_largest(from + start, size) : largest_of(from + start, size);
-#else
-    *largest = largest_of(from + start, size);
-#endif
-    pack_block(from + start, size, *largest, codes + start);
-  }
+  best_kernels<CodeKernels>()->pack(*this, from, count, codes, largest);
 }
 
 void BlockKernel::unpack(const std::uint8_t* codes, const float* largest, std::int64_t count, float* to) const {
-#if defined(__x86_64__)
-  if (has_narrow_blocks()) {
-    return is_signed_ ? wide_unpack<true>(*this, codes, largest, count, to)
-                      : wide_unpack<false>(*this, codes, largest, count, to);
-  }
-#endif
-  for (std::int64_t start = 0; start < count; start += codes_in_block, ++largest) {
-    const auto size = std::min(codes_in_block, count - start);
-#if defined(__x86_64__)
-    if (has_wide_blocks()) {
-      is_signed_ ? widest_unpack<true>(*this, codes + start, *largest, size, to + start)
-                 : widest_unpack<false>(*this, codes + start, *largest, size, to + start);
-      continue;
-    }
-#endif
-    for (std::int64_t i = start; i < start + size; ++i) to[i] = numbers_[codes[i]] * *largest;
-  }
+  best_kernels<CodeKernels>()->unpack(*this, codes, largest, count, to);
 }
 
 }  // namespace vernier

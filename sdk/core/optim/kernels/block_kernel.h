@@ -2,16 +2,17 @@
 // with AVX2 and without, the codes have the same bits.
 #pragma once
 
+#include <algorithm>
 #include <array>
+#include <bit>
 #include <cstdint>
 #include <vector>
+
+#include "base/targets.h"
 
 namespace vernier {
 
 constexpr std::int64_t codes_in_block = 256;
-
-// Sixteen numbers at a time, with AVX-512.
-bool has_wide_blocks();
 
 constexpr std::int32_t magnitude_bits = 0x7fffffff;  // of a float
 
@@ -22,6 +23,24 @@ struct alignas(32) DecadeTables {
   std::array<float, 8> begin, slope, base, end, first, unit, unit_rest;
 };
 
+constexpr double unit_of_code = 65536;
+constexpr double doubtful = 6;  // so near to a whole code a line may be wrong: the roundings add up to less than 4
+
+// The bits of magnitudes are ordered as they are, and those of nan come last.
+VERNIER_INLINE float largest_of(const float* from, std::int64_t size) {
+  std::int32_t most = 0;
+  for (std::int64_t i = 0; i < size; ++i) most = std::max(most, std::bit_cast<std::int32_t>(from[i]) & magnitude_bits);
+  return std::bit_cast<float>(most);
+}
+
+class BlockKernel;
+// As BlockKernel's functions of these names.
+struct CodeKernels {
+  void (*pack)(const BlockKernel& kernel, const float* from, std::int64_t count, std::uint8_t* codes, float* largest);
+  void (*unpack)(const BlockKernel& kernel, const std::uint8_t* codes, const float* largest, std::int64_t count,
+                 float* to);
+};
+
 class BlockKernel {
  public:
   explicit BlockKernel(bool is_signed);
@@ -30,8 +49,16 @@ class BlockKernel {
   void pack(const float* from, std::int64_t count, std::uint8_t* codes, float* largest) const;
   void unpack(const std::uint8_t* codes, const float* largest, std::int64_t count, float* to) const;
 
-  // One block at most, whose largest magnitude is known.
-  void pack_block(const float* from, std::int64_t size, float largest, std::uint8_t* codes) const;
+  // The plain loops. Numbers of one block, whose largest magnitude is `most`; and codes.
+  void plain_pack(const float* from, std::int64_t count, float most, std::uint8_t* codes) const {
+    const float divisor = most == 0 ? 1.0F : most;
+    for (std::int64_t i = 0; i < count; ++i) codes[i] = code_of(from[i] / divisor);
+  }
+  void plain_unpack(const std::uint8_t* codes, float most, std::int64_t count, float* to) const {
+    for (std::int64_t i = 0; i < count; ++i) to[i] = numbers_[codes[i]] * most;
+  }
+
+  bool is_signed() const { return is_signed_; }
   const DecadeTables& lines() const { return lines_; }
 
   const std::array<float, 256>& numbers() const { return numbers_; }
@@ -39,23 +66,7 @@ class BlockKernel {
 
  private:
   std::uint8_t code_of(float number) const;
-  void plain_pack(const float* from, std::int64_t count, float divisor, std::uint8_t* codes) const;
   void make_lines();
-
-  template <bool is_signed>
-  static void wide_pack(const BlockKernel& kernel, const float* from, std::int64_t count, std::uint8_t* codes,
-                        float* largest);
-  template <bool is_signed>
-  static void wide_unpack(const BlockKernel& kernel, const std::uint8_t* codes, const float* largest,
-                          std::int64_t count, float* to);
-
-  // Packs and unpacks one block.
-  template <bool is_signed>
-  static void widest_pack(const BlockKernel& kernel, const float* from, std::int64_t size, float most,
-                          std::uint8_t* codes);
-  template <bool is_signed>
-  static void widest_unpack(const BlockKernel& kernel, const std::uint8_t* codes, float most, std::int64_t size,
-                            float* to);
 
   // An interval has all float32 with the same sign, exponent and first seven bits of fraction. At most two neighbouring
   // codes begin in one interval.

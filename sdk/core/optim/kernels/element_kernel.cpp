@@ -1,11 +1,13 @@
-// Compiled with vectorisation, and without the compiler's own choice of fused multiplications (CMakeLists.txt).
+// Plain loops. Compiled with vectorisation, and without the compiler's own choice of fused multiplications
+// (CMakeLists.txt).
 #include "element_kernel.h"
+
+#include "base/kernels.h"
+#include "base/targets.h"
 
 namespace vernier {
 
 namespace {
-
-#define VERNIER_INLINE inline __attribute__((always_inline))
 
 // Sets each weight to law(i, gradient, weight).
 template <bool divides, bool adds_l2, class Law>
@@ -85,40 +87,31 @@ VERNIER_INLINE void lion(const LionNumbers n, const ElementRun& run) {
       });
 }
 
-#if defined(__x86_64__)
-#define VERNIER_WIDE __attribute__((target("avx2")))
-bool is_wide() {
-  static const bool is = __builtin_cpu_supports("avx2") != 0;
-  return is;
-}
-#else
-#define VERNIER_WIDE
-bool is_wide() {
-  return false;
-}
-#endif
-VERNIER_WIDE void rmsprop_wide(const RMSpropNumbers& numbers, const ElementRun& run) {
+void rmsprop_plain(const RMSpropNumbers& numbers, const ElementRun& run) {
   rmsprop_as_asked(numbers, run);
 }
-VERNIER_WIDE void adagrad_wide(const AdagradNumbers& numbers, const ElementRun& run) {
+void adagrad_plain(const AdagradNumbers& numbers, const ElementRun& run) {
   adagrad(numbers, run);
 }
-VERNIER_WIDE void lion_wide(const LionNumbers& numbers, const ElementRun& run) {
+void lion_plain(const LionNumbers& numbers, const ElementRun& run) {
+  lion(numbers, run);
+}
+VERNIER_AVX2 void rmsprop_avx2(const RMSpropNumbers& numbers, const ElementRun& run) {
+  rmsprop_as_asked(numbers, run);
+}
+VERNIER_AVX2 void adagrad_avx2(const AdagradNumbers& numbers, const ElementRun& run) {
+  adagrad(numbers, run);
+}
+VERNIER_AVX2 void lion_avx2(const LionNumbers& numbers, const ElementRun& run) {
   lion(numbers, run);
 }
 
+constexpr ElementKernels plain_kernels = {rmsprop_plain, adagrad_plain, lion_plain},
+                         avx2_kernels = {rmsprop_avx2, adagrad_avx2, lion_avx2};
+
 }  // namespace
 
-void rmsprop_update(const RMSpropNumbers& numbers, const ElementRun& run) {
-  is_wide() ? rmsprop_wide(numbers, run) : rmsprop_as_asked(numbers, run);
-}
-
-void adagrad_update(const AdagradNumbers& numbers, const ElementRun& run) {
-  is_wide() ? adagrad_wide(numbers, run) : adagrad(numbers, run);
-}
-
-void lion_update(const LionNumbers& numbers, const ElementRun& run) {
-  is_wide() ? lion_wide(numbers, run) : lion(numbers, run);
-}
+VERNIER_DEFINE_KERNELS(Instructions::plain, plain_kernels, ElementKernels)
+VERNIER_DEFINE_KERNELS(Instructions::avx2, avx2_kernels, ElementKernels)
 
 }  // namespace vernier

@@ -20,16 +20,19 @@ struct RMSpropNumbers {
   float alpha, square_share, eps, momentum, lr;  // square_share: 1 - alpha
   bool centered;
 };
-void rmsprop_update(const RMSpropNumbers& numbers, const ElementRun& run);  // square_avg[, grad_avg][, momentum_buffer]
 
 struct AdagradNumbers {
   float lr, eps;  // lr: of this step
 };
-void adagrad_update(const AdagradNumbers& numbers, const ElementRun& run);  // sum
 
 struct LionNumbers {
   float beta1, share1, beta2, share2, decay, lr;  // share: 1 - beta; decay: the weight is multiplied by it
 };
-void lion_update(const LionNumbers& numbers, const ElementRun& run);  // exp_avg
+
+struct ElementKernels {
+  void (*rmsprop)(const RMSpropNumbers& numbers, const ElementRun& run);  // square_avg[, grad_avg][, momentum_buffer]
+  void (*adagrad)(const AdagradNumbers& numbers, const ElementRun& run);  // sum
+  void (*lion)(const LionNumbers& numbers, const ElementRun& run);        // exp_avg
+};
 
 }  // namespace vernier

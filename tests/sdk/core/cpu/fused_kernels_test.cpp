@@ -18,6 +18,7 @@
 #include <limits>
 #include <vector>
 
+#include "base/kernels.h"
 #include "cpu/kernels/bernoulli_kernel.h"
 #include "fused_choice.h"
 
@@ -143,7 +144,8 @@ TEST_CASE("fused kernels: any layout; gradients flow through them; other dtypes 
 
 // If the kernel drew other numbers, bernoulli_ would take LibTorch's and say nothing. So here it meets their engine.
 TEST_CASE("fused kernels: the generator of many numbers at a time is LibTorch's, wherever it begins") {
-  if (__builtin_cpu_supports("avx2") == 0) return;
+  const auto* const kernels = vernier::best_kernels<vernier::RandomKernels<std::uint32_t>>();
+  if (kernels == nullptr) return;
   at::mt19937 engine(7);
   auto data = engine.data();
   vernier::Twister twister{data.state_.data(), data.next_, data.left_};
@@ -151,7 +153,7 @@ TEST_CASE("fused kernels: the generator of many numbers at a time is LibTorch's,
   for (const std::int64_t count : {1, 3, 311, 312, 313, 623, 1024, 1025, 5000}) {
     CAPTURE(count);
     std::vector<std::uint32_t> drawn(static_cast<std::size_t>(count)), expected;
-    vernier::draw_bernoulli(twister, static_cast<std::int64_t>(threshold), 1U, drawn.data(), count);
+    kernels->draw_bernoulli(twister, static_cast<std::int64_t>(threshold), 1U, drawn.data(), count);
     for (std::int64_t i = 0; i < count; ++i) {
       const std::uint64_t upper = engine(), lower = engine();
       expected.push_back((upper << 32 | lower) % (std::uint64_t{1} << 53) < threshold ? 1 : 0);

@@ -1,6 +1,6 @@
-// Sixteen floats at a time. What follows this header in a file is compiled for AVX-512, so include it last, and call
-// nothing of it on other processors. For clang, the file ends with `#pragma clang attribute pop`. AVX512-BF16 is used
-// by its own instructions only.
+// Sixteen floats at a time, in the terms that all kernels share; simd_avx2.h has eight in the same terms. What follows
+// this header in a file is compiled for AVX-512, so include it last, and call nothing of it on other processors. For
+// clang, the file ends with `#pragma clang attribute pop`. AVX512-BF16 is used by its own instructions only.
 #pragma once
 
 #include <c10/util/BFloat16.h>
@@ -11,15 +11,15 @@
 #include <limits>
 
 #include "base/intrinsics.h"
+#include "base/kernels.h"
+#include "base/targets.h"
 
 #ifdef __clang__
-#pragma clang attribute push(__attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,fma"))), \
+#pragma clang attribute push(__attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,avx512cd,avx512bf16,fma"))), \
                              apply_to = function)
 #else
-#pragma GCC target("avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,fma")
+#pragma GCC target("avx512f,avx512bw,avx512dq,avx512vl,avx512cd,avx512bf16,fma")
 #endif
-
-#define VERNIER_INLINE inline __attribute__((always_inline))
 
 namespace vernier {
 
@@ -27,23 +27,35 @@ namespace {
 
 using Numbers = __m512;
 using Which = __mmask16;  // of the lanes
+constexpr Which all = 0xFFFF;
 constexpr std::int64_t lanes = 16;
+constexpr auto instructions = Instructions::avx512;
 constexpr float infinity = std::numeric_limits<float>::infinity();
 
 VERNIER_INLINE __mmask16 first(std::int64_t count) {
-  return count >= lanes ? __mmask16{0xFFFF} : static_cast<__mmask16>((1U << count) - 1);
+  return count >= lanes ? all : static_cast<__mmask16>((1U << count) - 1);
+}
+
+// True if the compiler knows that these are all lanes: a load without a mask can be part of another instruction.
+VERNIER_INLINE bool is_all(Which which) {
+  return __builtin_constant_p(which == all) && which == all;
 }
 
 VERNIER_INLINE __m512 load(const float* from, __mmask16 which) {
+  if (is_all(which)) return _mm512_loadu_ps(from);
   return _mm512_maskz_loadu_ps(which, from);
 }
+VERNIER_INLINE __m256i load_bits(const void* from, __mmask16 which) {
+  return is_all(which) ? _mm256_loadu_si256(static_cast<const __m256i*>(from)) : _mm256_maskz_loadu_epi16(which, from);
+}
 VERNIER_INLINE __m512 load(const c10::BFloat16* from, __mmask16 which) {
-  return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(which, from)), 16));
+  return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(load_bits(from, which)), 16));
 }
 VERNIER_INLINE __m512 load(const c10::Half* from, __mmask16 which) {
-  return _mm512_cvtph_ps(_mm256_maskz_loadu_epi16(which, from));
+  return _mm512_cvtph_ps(load_bits(from, which));
 }
 VERNIER_INLINE void store(__m512 value, float* to, __mmask16 which) {
+  if (is_all(which)) return _mm512_storeu_ps(to, value);
   _mm512_mask_storeu_ps(to, which, value);
 }
 // To the nearest, ties to even; NaN as c10::BFloat16 writes it.
@@ -93,22 +105,39 @@ VERNIER_INLINE float largest_of(__m512 value) {
   return _mm512_reduce_max_ps(value);
 }
 
-// e^x for x up to 88, with the polynomial of Cephes' expf; below -87 it is 0, and NaN stays. Smaller numbers would slow
-// the processor down.
+// The larger or smaller number, and b where one is not a number.
+VERNIER_INLINE __m512 larger(__m512 a, __m512 b) {
+  return _mm512_max_ps(a, b);
+}
+VERNIER_INLINE __m512 smaller(__m512 a, __m512 b) {
+  return _mm512_min_ps(a, b);
+}
+VERNIER_INLINE __m512 magnitude(__m512 value) {
+  return _mm512_abs_ps(value);
+}
+// if_above where a > b, otherwise if_not: also where one is not a number.
+VERNIER_INLINE __m512 where_above(__m512 a, __m512 b, __m512 if_above, __m512 if_not) {
+  return _mm512_mask_mov_ps(if_not, _mm512_cmp_ps_mask(a, b, _CMP_GT_OQ), if_above);
+}
+
+}  // namespace
+
+}  // namespace vernier
+
+#include "simd_shared.h"
+
+namespace vernier {
+
+namespace {
+
+// e^x for x up to 88; below -87 it is 0, and NaN stays. Smaller numbers would slow the processor down.
 VERNIER_INLINE __m512 exponential(__m512 x) {
-  const __mmask16 counts = _mm512_cmp_ps_mask(x, _mm512_set1_ps(-87.0F), _CMP_NLT_UQ);
-  const __m512 n = _mm512_roundscale_ps(_mm512_mul_ps(x, _mm512_set1_ps(1.44269504088896341F)),
-                                        _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
-  __m512 r = _mm512_fmadd_ps(n, _mm512_set1_ps(-0.693359375F), x);
-  r = _mm512_fmadd_ps(n, _mm512_set1_ps(2.12194440e-4F), r);
-  __m512 p = _mm512_set1_ps(1.9875691500e-4F);
-  p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(1.3981999507e-3F));
-  p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(8.3334519073e-3F));
-  p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(4.1665795894e-2F));
-  p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(1.6666665459e-1F));
-  p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(5.0000001201e-1F));
-  p = _mm512_add_ps(_mm512_fmadd_ps(p, _mm512_mul_ps(r, r), r), _mm512_set1_ps(1.0F));
-  return _mm512_maskz_scalef_ps(counts, p, n);
+  const __mmask16 counts = _mm512_cmp_ps_mask(x, filled(-87), _CMP_NLT_UQ);
+  const __m512 n = _mm512_roundscale_ps(x * filled(inverse_ln2), _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+  return _mm512_maskz_scalef_ps(counts, exponential_rest(x, n), n);
+}
+VERNIER_INLINE __m512 exponential_of_activation(__m512 x) {
+  return exponential(x);
 }
 
 }  // namespace

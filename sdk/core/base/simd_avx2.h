@@ -1,5 +1,5 @@
-// Eight floats at a time, by the names of wide.h. What follows this header in a file is compiled for AVX2, so include
-// it last, and call nothing of it on other processors.
+// Eight floats at a time, in the terms of simd_avx512.h. What follows this header in a file is compiled for AVX2, so
+// include it last, and call nothing of it on other processors.
 #pragma once
 
 #include <c10/util/BFloat16.h>
@@ -11,14 +11,14 @@
 #include <limits>
 
 #include "base/intrinsics.h"
+#include "base/kernels.h"
+#include "base/targets.h"
 
 #ifdef __clang__
 #pragma clang attribute push(__attribute__((target("avx2,fma,f16c"))), apply_to = function)
 #else
 #pragma GCC target("avx2,fma,f16c")
 #endif
-
-#define VERNIER_INLINE inline __attribute__((always_inline))
 
 namespace vernier {
 
@@ -27,6 +27,8 @@ namespace {
 using Numbers = __m256;
 using Which = std::int64_t;  // so many lanes, the first ones
 constexpr std::int64_t lanes = 8;
+constexpr Which all = lanes;
+constexpr auto instructions = Instructions::avx2;
 constexpr float infinity = std::numeric_limits<float>::infinity();
 
 VERNIER_INLINE Which first(std::int64_t count) {
@@ -112,23 +114,48 @@ VERNIER_INLINE float largest_of(__m256 value) {
   return _mm_cvtss_f32(_mm_max_ss(two, _mm_movehdup_ps(two)));
 }
 
-// e^x as in wide.h; from 89 on it is infinity.
+VERNIER_INLINE __m256 larger(__m256 a, __m256 b) {
+  return _mm256_max_ps(a, b);
+}
+VERNIER_INLINE __m256 smaller(__m256 a, __m256 b) {
+  return _mm256_min_ps(a, b);
+}
+VERNIER_INLINE __m256 magnitude(__m256 value) {
+  return _mm256_andnot_ps(_mm256_set1_ps(-0.0F), value);
+}
+VERNIER_INLINE __m256 where_above(__m256 a, __m256 b, __m256 if_above, __m256 if_not) {
+  return _mm256_blendv_ps(if_not, if_above, _mm256_cmp_ps(a, b, _CMP_GT_OQ));
+}
+
+}  // namespace
+
+}  // namespace vernier
+
+#include "simd_shared.h"
+
+namespace vernier {
+
+namespace {
+
+// value * 2^n. n_bits: n, or any number with the same last nine bits.
+VERNIER_INLINE __m256 times_power(__m256 value, __m256i n_bits) {
+  const __m256i power = _mm256_slli_epi32(_mm256_add_epi32(n_bits, _mm256_set1_epi32(127)), 23);
+  return value * _mm256_castsi256_ps(power);
+}
+
+// e^x as in simd_avx512.h; from 89 on it is infinity.
 VERNIER_INLINE __m256 exponential(__m256 x) {
-  x = _mm256_min_ps(_mm256_set1_ps(89.0F), x);  // NaN stays
-  const __m256 counts = _mm256_cmp_ps(x, _mm256_set1_ps(-87.0F), _CMP_NLT_UQ);
-  const __m256 n = _mm256_round_ps(_mm256_mul_ps(x, _mm256_set1_ps(1.44269504088896341F)),
-                                   _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
-  __m256 r = _mm256_fmadd_ps(n, _mm256_set1_ps(-0.693359375F), x);
-  r = _mm256_fmadd_ps(n, _mm256_set1_ps(2.12194440e-4F), r);
-  __m256 p = _mm256_set1_ps(1.9875691500e-4F);
-  p = _mm256_fmadd_ps(p, r, _mm256_set1_ps(1.3981999507e-3F));
-  p = _mm256_fmadd_ps(p, r, _mm256_set1_ps(8.3334519073e-3F));
-  p = _mm256_fmadd_ps(p, r, _mm256_set1_ps(4.1665795894e-2F));
-  p = _mm256_fmadd_ps(p, r, _mm256_set1_ps(1.6666665459e-1F));
-  p = _mm256_fmadd_ps(p, r, _mm256_set1_ps(5.0000001201e-1F));
-  p = _mm256_add_ps(_mm256_fmadd_ps(p, _mm256_mul_ps(r, r), r), _mm256_set1_ps(1.0F));
-  const __m256i power = _mm256_slli_epi32(_mm256_add_epi32(_mm256_cvtps_epi32(n), _mm256_set1_epi32(127)), 23);
-  return _mm256_and_ps(counts, _mm256_mul_ps(p, _mm256_castsi256_ps(power)));
+  x = _mm256_min_ps(filled(89), x);  // NaN stays
+  const __m256 counts = _mm256_cmp_ps(x, filled(-87), _CMP_NLT_UQ);
+  const __m256 n = _mm256_round_ps(x * filled(inverse_ln2), _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+  return _mm256_and_ps(counts, times_power(exponential_rest(x, n), _mm256_cvtps_epi32(n)));
+}
+// e^x that rounds x / ln 2 once. An x outside of -87 to 88 counts as the nearer end.
+VERNIER_INLINE __m256 exponential_of_activation(__m256 x) {
+  x = smaller(filled(88), larger(filled(-87), x));
+  const __m256 shift = filled(12582912);  // 1.5 * 2^23: an addition rounds to an integer, which is in the low bits
+  const __m256 shifted = fused(x, filled(inverse_ln2), shift);
+  return times_power(exponential_rest(x, shifted - shift), _mm256_castps_si256(shifted));
 }
 
 }  // namespace

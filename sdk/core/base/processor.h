@@ -6,9 +6,10 @@
 
 namespace vernier {
 
-VERNIER_API bool has_avx512();
-bool multiplies_bfloat16();  // AVX512-BF16; LibTorch decides by itself between it and AMX
-VERNIER_API bool has_avx2();             // with FMA and F16C
+// Sets of instructions: avx2 has FMA and F16C too; avx512 has F, BW, CD, DQ and VL; plain is what each x86-64 has.
+enum class Instructions { plain, avx2, avx512, avx512_bf16 };
+
+VERNIER_API bool has(Instructions set);
 
 // True if products of bfloat16 take less time than those of float32: with AMX, and with AMD's AVX512-BF16. Intel's
 // multiplies half as many numbers a second as float32's instructions do.

@@ -17,22 +17,25 @@ bool has_f16c() {
 #endif
 }
 
+Instructions best_set() {
+  const auto allowed = at::get_cpu_capability();
+  if (__builtin_cpu_supports("avx2") == 0 || __builtin_cpu_supports("fma") == 0 || !has_f16c() ||
+      allowed == "DEFAULT") {
+    return Instructions::plain;
+  }
+  if (__builtin_cpu_supports("avx512f") == 0 || __builtin_cpu_supports("avx512bw") == 0 ||
+      __builtin_cpu_supports("avx512cd") == 0 || __builtin_cpu_supports("avx512dq") == 0 ||
+      __builtin_cpu_supports("avx512vl") == 0 || allowed != "AVX512") {
+    return Instructions::avx2;
+  }
+  return __builtin_cpu_supports("avx512bf16") != 0 ? Instructions::avx512_bf16 : Instructions::avx512;
+}
+
 }  // namespace
 
-bool has_avx512() {
-  static const bool has = __builtin_cpu_supports("avx512f") != 0 && __builtin_cpu_supports("avx512bw") != 0 &&
-                          __builtin_cpu_supports("avx512dq") != 0 && __builtin_cpu_supports("avx512vl") != 0 &&
-                          __builtin_cpu_supports("fma") != 0 && at::get_cpu_capability() == "AVX512";
-  return has;
-}
-bool multiplies_bfloat16() {
-  static const bool does = has_avx512() && __builtin_cpu_supports("avx512bf16") != 0;
-  return does;
-}
-bool has_avx2() {
-  static const bool has = __builtin_cpu_supports("avx2") != 0 && __builtin_cpu_supports("fma") != 0 && has_f16c() &&
-                          at::get_cpu_capability() != "DEFAULT";
-  return has;
+bool has(Instructions set) {
+  static const auto best = best_set();
+  return set <= best;
 }
 
 bool gains_by_bfloat16() {
