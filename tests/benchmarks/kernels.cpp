@@ -1,4 +1,5 @@
-// The kernels of vernier/fused_kernels.h against LibTorch's, forward and backward, on one thread.
+// The kernels of vernier/fused_kernels.h against LibTorch's, forward and backward, on one thread. Then the instruction
+// sets of base/kernels.inc against each other.
 #include <ATen/Parallel.h>
 #include <ATen/ops/cross_entropy_loss.h>
 #include <ATen/ops/dropout.h>
@@ -20,7 +21,10 @@
 #include <string>
 #include <vector>
 
+#include "base/kernels.h"
 #include "compare.h"
+#include "cpu/kernels/activation_kernel.h"
+#include "cpu/kernels/row_kernel.h"
 
 namespace {
 
@@ -90,13 +94,40 @@ void compare_activations(torch::ScalarType dtype) {
   compare_kernels("dropout" + elements, [&] { at::dropout(x, 0.1, /*train=*/true); });
 }
 
+using vernier::Instructions;
+
+template <class E>
+void run(const vernier::RowKernels<E>& kernels, const at::Tensor& x, const at::Tensor& y) {
+  kernels.softmax({1024, 1024}, x.const_data_ptr<E>(), y.mutable_data_ptr<E>());
+}
+template <class E>
+void run(const vernier::ActivationKernels<E>& kernels, const at::Tensor& x, const at::Tensor& y) {
+  kernels.gelu_tanh(x.const_data_ptr<E>(), y.mutable_data_ptr<E>(), x.numel());
+}
+
+template <class Table, class E>
+void compare_sets(const char* title) {
+  const auto x = at::randn({1024, 1024}).to(c10::CppTypeToScalarType<E>::value), y = at::empty_like(x);
+  std::vector<Rival> rivals;
+  vernier::each_table<Table>([&](Instructions set, const Table& kernels) {
+    rivals.push_back({set == Instructions::avx2 ? "AVX2" : "AVX-512", [&] { run(kernels, x, y); }});
+  });
+  if (rivals.size() > 1) compare(title, std::move(rivals), /*rounds=*/30, /*steps_a_round=*/4);
+}
+
 }  // namespace
 
-// With one of the words activations, rows and attention: those alone.
+// With one of the words activations, rows, attention and sets: those alone.
 int main(int count, char** arguments) {
   const std::string wanted = count > 1 ? arguments[1] : "";
   const auto is_wanted = [&](const char* name) { return wanted.empty() || wanted == name; };
   at::set_num_threads(1);
+  if (is_wanted("sets")) {
+    compare_sets<vernier::RowKernels<float>, float>("softmax of 1,024 rows of 1,024");
+    compare_sets<vernier::RowKernels<c10::BFloat16>, c10::BFloat16>("the same, BFloat16");
+    compare_sets<vernier::ActivationKernels<float>, float>("gelu (tanh) of 1,048,576 elements");
+    compare_sets<vernier::ActivationKernels<c10::BFloat16>, c10::BFloat16>("the same, BFloat16");
+  }
   for (const auto dtype : {torch::kFloat32, torch::kBFloat16, torch::kHalf}) {
     if (is_wanted("activations")) compare_activations(dtype);
     if (is_wanted("rows")) {
