@@ -1,5 +1,5 @@
 // `vernier replay RUN`: any step of a run again, a layer over many steps, and where two runs differ first.
-#include "tools/replay/replayed.h"
+#include "tools/replay/replayed_run.h"
 
 #include <vernier/checkpoint_folder.h>
 
