@@ -13,10 +13,11 @@ namespace vernier {
 // Acts at once for a plugin that looks between two steps.
 class RequestHandler::Look final : public BetweenSteps {
  public:
-  Look(RequestHandler& handler, TrainerRun& run, const Plugin* asker) : by_(handler), run_(run), asker_(asker) {}
+  Look(RequestHandler& handler, TrainerRun& run, const Plugin* requester)
+      : by_(handler), run_(run), requester_(requester) {}
 
   void swap(const Table& roles) override {
-    called([&] { by_.swap(run_, roles, asker_->id()); });
+    called([&] { by_.swap(run_, roles, requester_->id()); });
   }
   std::optional<double> validate() override {
     std::optional<double> loss;
@@ -45,24 +46,24 @@ class RequestHandler::Look final : public BetweenSteps {
   }
 
  private:
-  // Afterwards the asker's code runs again, even if body throws: the asker may catch that.
+  // Afterwards the requester's code runs again, even if body throws: the requester may catch that.
   void called(const std::function<void()>& body) const {
-    const auto back = c10::make_scope_exit([this] { by_.roles_.calls.note(asker_); });
+    const auto back = c10::make_scope_exit([this] { by_.roles_.calls.note(requester_); });
     body();
   }
 
   RequestHandler& by_;
   TrainerRun& run_;
-  const Plugin* asker_;
+  const Plugin* requester_;
 };
 
-void RequestHandler::swap(TrainerRun& run, const Table& roles, const std::string& asker) {
+void RequestHandler::swap(TrainerRun& run, const Table& roles, const std::string& requester) {
   roles_.calls.note(nullptr);  // the plugin that was called last may be gone afterwards
   try {
     vernier::swap(roles_.wiring, run, roles);
   } catch (...) {
     const auto [text, kind] = caught();
-    const auto by = asker.empty() ? "" : ", where " + asker + " asked for it";
+    const auto by = requester.empty() ? "" : ", where " + requester + " asked for it";
     std::throw_with_nested(Error(c10::str(text, "; nothing was swapped after step ", run.step, by), kind));
   }
   roles_.owners.refuse_masters_of_others(run);
@@ -80,13 +81,13 @@ void RequestHandler::agree(const Run& run) {
 void RequestHandler::swap_if_asked(TrainerRun& run) {
   if (!requests_.wants_swap()) return;
   const auto asked = requests_.take_swap();
-  swap(run, asked.roles, asked.asker);
+  swap(run, asked.roles, asked.requester);
 }
 
 void RequestHandler::fail_if_asked() {
   const auto asked = requests_.take_failure();
   if (!asked) return;
-  roles_.calls.note(asked->asker);
+  roles_.calls.note(asked->requester);
   throw Error(asked->why);
 }
 
@@ -94,9 +95,9 @@ void RequestHandler::let_look(TrainerRun& run) {
   const auto& looks = requests_.looks();
   for (bool is_waiting = !looks.empty(); is_waiting && !ending_.is_over(run) && !ending_.is_out_of_time();) {
     is_waiting = false;
-    for (const auto& [asker, look] : looks) {
-      roles_.calls.note(asker);
-      Look now(*this, run, asker);
+    for (const auto& [requester, look] : looks) {
+      roles_.calls.note(requester);
+      Look now(*this, run, requester);
       is_waiting = look(now) || is_waiting;
       agree(run);
       if (!requests_.finished().empty()) saving_.outdate();

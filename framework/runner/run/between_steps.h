@@ -25,12 +25,12 @@ class RequestHandler {
         requests_(requests),
         ending_(ending) {}
 
-  // See wiring/swap.h. asker: the plugin that wants it, for the text of an error; "": the program.
-  void swap(TrainerRun& run, const Table& roles, const std::string& asker = "");
+  // See wiring/swap.h. requester: the plugin that wants it, for the text of an error; "": the program.
+  void swap(TrainerRun& run, const Table& roles, const std::string& requester = "");
   void agree(const Run& run);  // throws Error on all ranks if they have asked for different things
   void swap_if_asked(TrainerRun& run);
-  void fail_if_asked();            // throws in the asker's name
-  void let_look(TrainerRun& run);  // Control::between_steps: each asker in turn, until none asks to be called again
+  void fail_if_asked();            // throws in the requester's name
+  void let_look(TrainerRun& run);  // Control::between_steps: each requester in turn, until none asks to be called again
   // The plugin that ended the run before its last planned step, and why; "" if none did.
   const std::string& finished() const { return requests_.finished(); }
 

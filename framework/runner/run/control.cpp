@@ -36,15 +36,15 @@ void TrainerControl::require(RunFacts::Moment moment, const char* function, cons
 }
 
 // Before a request is carried out, the ranks compare what each of them has noted.
-void TrainerControl::note(const char* request, const Plugin* asker, const std::string& why) {
+void TrainerControl::note(const char* request, const Plugin* requester, const std::string& why) {
   require_thread(request);
-  requests_.note(std::string(request) + " by " + id_of(asker) + why);
+  requests_.note(std::string(request) + " by " + id_of(requester) + why);
 }
 
 void TrainerControl::swap(const Table& roles) {
-  const auto* asker = roles_.calls.running();
-  note("swap", asker);
-  requests_.swap(roles, asker != nullptr ? asker->id() : "");
+  const auto* requester = roles_.calls.running();
+  note("swap", requester);
+  requests_.swap(roles, requester != nullptr ? requester->id() : "");
 }
 
 void TrainerControl::try_swap(const Table& roles) {
@@ -57,22 +57,22 @@ void TrainerControl::keep_savepoints(std::int64_t every, std::int64_t keep) {
   snapshots_.keep(every, keep);
 }
 
-void TrainerControl::rewind(Plugin& asker, std::int64_t back, std::int64_t drop, const std::string& also) {
+void TrainerControl::rewind(Plugin& requester, std::int64_t back, std::int64_t drop, const std::string& also) {
   require_thread("rewind");
   if (snapshots_.empty()) throw Error("nothing is kept to go back to: call keep_savepoints in prepare");
-  note("rewind", &asker);
-  requests_.rewind({&asker, back, drop, also});
+  note("rewind", &requester);
+  requests_.rewind({&requester, back, drop, also});
 }
 
-void TrainerControl::fail(const Plugin& asker, const std::string& why) {
-  note("fail", &asker, ": " + why);
-  requests_.fail({&asker, why});
+void TrainerControl::fail(const Plugin& requester, const std::string& why) {
+  note("fail", &requester, ": " + why);
+  requests_.fail({&requester, why});
 }
 
-void TrainerControl::finish(const Plugin& asker, const std::string& why) {
+void TrainerControl::finish(const Plugin& requester, const std::string& why) {
   if (run_.moment == RunFacts::Moment::any) require(RunFacts::Moment::other, "finish", "once the run has begun");
-  note("finish", &asker);
-  requests_.finish(asker.id() + ": " + why);
+  note("finish", &requester);
+  requests_.finish(requester.id() + ": " + why);
   if (roles_.calls.is_in_step()) run_.validates = true;
 }
 
@@ -96,9 +96,9 @@ std::vector<State> TrainerControl::gather(const State& of_this_rank) {
   return all;
 }
 
-void TrainerControl::between_steps(const Plugin& asker, std::function<bool(BetweenSteps&)> look) {
+void TrainerControl::between_steps(const Plugin& requester, std::function<bool(BetweenSteps&)> look) {
   require(RunFacts::Moment::any, "between_steps", in_prepare);
-  requests_.look(asker, std::move(look));
+  requests_.look(requester, std::move(look));
 }
 
 torch::Tensor TrainerControl::recompute() {
@@ -117,9 +117,9 @@ torch::Tensor TrainerControl::recompute_at(const std::function<void()>& move) {
   });
 }
 
-void TrainerControl::want_rerun(const Plugin& asker) {
+void TrainerControl::want_rerun(const Plugin& requester) {
   require_thread("want_rerun");
-  step_.transaction().want_rerun(asker);
+  step_.transaction().want_rerun(requester);
 }
 
 bool TrainerControl::rerun(const std::function<void()>& begin, const std::function<void()>& end) {

@@ -4,8 +4,8 @@
 
 namespace vernier {
 
-void Requests::swap(const Table& roles, const std::string& asker) {
-  pending_.swap.asker = asker;
+void Requests::swap(const Table& roles, const std::string& requester) {
+  pending_.swap.requester = requester;
   for (const auto& [role, table] : roles) pending_.swap.roles.insert_or_assign(role, table);
 }
 

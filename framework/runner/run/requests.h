@@ -17,15 +17,15 @@ class Requests {
  public:
   struct Swap {
     Table roles;
-    std::string asker;  // the last one
+    std::string requester;  // the last one
   };
   struct Rewind {
-    Plugin* asker;
+    Plugin* requester;
     std::int64_t back, drop;
     std::string also;
   };
   struct Failure {
-    const Plugin* asker;
+    const Plugin* requester;
     std::string why;
   };
   using Look = std::function<bool(BetweenSteps&)>;
@@ -34,7 +34,7 @@ class Requests {
   void note(std::string request) { noted_ = std::move(request); }
   std::string take_noted() { return std::exchange(noted_, ""); }
 
-  void swap(const Table& roles, const std::string& asker);  // adds to what was asked before
+  void swap(const Table& roles, const std::string& requester);  // adds to what was asked before
   bool wants_swap() const { return !pending_.swap.roles.empty(); }
   Swap take_swap() { return std::exchange(pending_.swap, {}); }
   void rewind(Rewind rewind) { pending_.rewind = std::move(rewind); }
@@ -43,7 +43,7 @@ class Requests {
   void fail(Failure failure) { pending_.failure = std::move(failure); }
   void cancel_failure_if_swapped();
   std::optional<Failure> take_failure();  // a run that fails is not finished
-  void look(const Plugin& asker, Look look) { looks_.emplace_back(&asker, std::move(look)); }
+  void look(const Plugin& requester, Look look) { looks_.emplace_back(&requester, std::move(look)); }
   const auto& looks() const { return looks_; }  // Control::between_steps
 
   void finish(std::string by) { finished_ = std::move(by); }

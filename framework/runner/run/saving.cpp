@@ -70,18 +70,18 @@ void Saving::resume(TrainerRun& run, State snapshot, bool allow_inexact) {
   saved_step_ = run.step;
 }
 
-// Only the entries below `also`/ of the asker's memory come from the snapshot.
+// Only the entries below `also`/ of the requester's memory come from the snapshot.
 void Saving::rewind(TrainerRun& run) {
   const auto asked = requests_.take_rewind();
   const auto given_up = run.step;
   auto snapshot = snapshots_.back_to(run.step - asked.back);
   snapshots_.drop(run.batches_drawn - 1, asked.drop * run.batches);
   const auto change = changing();
-  const auto own = "plugin/" + asked.asker->id() + "/", shared = own + asked.also + "/";
+  const auto own = "plugin/" + asked.requester->id() + "/", shared = own + asked.also + "/";
   std::erase_if(snapshot.tensors, [&](const auto& entry) {
     return entry.first.starts_with(own) && (asked.also.empty() || !entry.first.starts_with(shared));
   });
-  for (const auto& [name, tensor] : asked.asker->save().tensors) {
+  for (const auto& [name, tensor] : asked.requester->save().tensors) {
     if (asked.also.empty() || !name.starts_with(asked.also + "/")) snapshot.put(own + name, tensor);
   }
   restore_snapshot_quietly(snapshot, run, roles_.wiring.plugins());  // of this run, or let in when it was resumed

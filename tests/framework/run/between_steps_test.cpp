@@ -135,7 +135,7 @@ TEST_CASE("between steps: a validation and a checkpoint on request are those of 
   CHECK(resumed.digest() == looked.run.digest());
 }
 
-TEST_CASE("between steps: what it throws ends the run in the asker's name") {
+TEST_CASE("between steps: what it throws ends the run in the requester's name") {
   const TemporaryFolder folder;
   Looked looked(folder.path().string(), [](Run& run, BetweenSteps&) {
     if (run.step == 2) throw vernier::Error("out of luck");

@@ -35,8 +35,8 @@ static_assert(!std::is_copy_constructible_v<Run> && !std::is_copy_assignable_v<R
 
 namespace {
 
-struct Asker final : vernier::Callback {
-  Asker() { set_id("callback/asker"); }
+struct Requester final : vernier::Callback {
+  Requester() { set_id("callback/requester"); }
 };
 
 struct Case {
@@ -53,7 +53,7 @@ const std::string gradients_text =
 const std::string recompute_text =
     "is called outside of its moment: call it in Optimizer::step, or in a listener of GradientsReady";
 const std::string prepare_text = "is called outside of its moment: call it in Plugin::prepare";
-Asker asker;
+Requester requester;
 
 const Case cases[] = {
     {"gradients after the update", Event::UpdateDone, [](Run& run) { (void)run.gradients(); },
@@ -72,9 +72,9 @@ const Case cases[] = {
     {"savepoints in a step", Event::BatchReady, [](Run& run) { run.control->keep_savepoints(1, 1); },
      "callback/told at BatchReady of step 1: run.control->keep_savepoints() " + prepare_text},
     {"looks in a step", Event::StepEnd,
-     [](Run& run) { run.control->between_steps(asker, [](vernier::BetweenSteps&) { return false; }); },
+     [](Run& run) { run.control->between_steps(requester, [](vernier::BetweenSteps&) { return false; }); },
      "callback/told at StepEnd of step 1: run.control->between_steps() " + prepare_text},
-    {"finish before the first step", Event::RunBegin, [](Run& run) { run.control->finish(asker, "enough"); },
+    {"finish before the first step", Event::RunBegin, [](Run& run) { run.control->finish(requester, "enough"); },
      "callback/told at RunBegin of step 1: run.control->finish() is called outside of its moment: call it once the run "
      "has begun"},
     {"another model", Event::StepBegin, [](Run& run) { run.set_model(std::make_shared<torch::nn::Module>()); },

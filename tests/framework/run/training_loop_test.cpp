@@ -543,16 +543,16 @@ TEST_CASE("trainer: going back drops the batches that were named, and the run is
   for (const auto& each : cases) {
     CAPTURE(each.bad);
     Toy toy;
-    auto* asker = new GoesBack(each.bad, each.back, each.drop, each.every);
-    toy.wiring.callbacks.emplace_back(asker);
+    auto* requester = new GoesBack(each.bad, each.back, each.drop, each.every);
+    toy.wiring.callbacks.emplace_back(requester);
     toy.memory().every = 1;
     toy.prepare(1).train(toy.run);
-    CHECK(asker->trained == each.trained);
+    CHECK(requester->trained == each.trained);
     CHECK(equal(toy.weights(), trained_on(each.left)));
     CHECK(toy.run.step == 6);
     CHECK(toy.run.updates == 6);
     CHECK(toy.run.samples == 36);
-    CHECK(asker->asked == 1);
+    CHECK(requester->asked == 1);
   }
 }
 
@@ -580,8 +580,8 @@ TEST_CASE("trainer: a run that went back, stopped at any step and resumed, ends 
   for (std::int64_t steps_done = 1; steps_done <= 8; ++steps_done) {
     CAPTURE(steps_done);
     Toy first, second;
-    auto* asker = new GoesBack(3, 3, 2, 2);
-    first.wiring.callbacks.emplace_back(asker);
+    auto* requester = new GoesBack(3, 3, 2, 2);
+    first.wiring.callbacks.emplace_back(requester);
     second.wiring.callbacks.push_back(std::make_unique<GoesBack>(3, 3, 2, 2));
     std::int64_t count = 0;
     first.look(Event::StepEnd, [&](const Run&) {
@@ -604,11 +604,11 @@ TEST_CASE("trainer: going back without savepoints, and a plugin that ends the ru
   CHECK(says(thrown_by([&] { toy.trainer->train(toy.run); }).text, "keep_savepoints"));
 
   Toy fails;
-  auto* asker = new GoesBack(3, 1, 1);
-  asker->limit = 0;
-  fails.wiring.callbacks.emplace_back(asker);
+  auto* requester = new GoesBack(3, 1, 1);
+  requester->limit = 0;
+  fails.wiring.callbacks.emplace_back(requester);
   fails.on(Event::StepEnd, [&](Run& run) {
-    if (run.step == 4) run.control->fail(*asker, "3 updates in a row were skipped");
+    if (run.step == 4) run.control->fail(*requester, "3 updates in a row were skipped");
   });
   fails.prepare();
   CHECK(thrown_by([&] { fails.trainer->train(fails.run); }) ==

@@ -153,8 +153,8 @@ constexpr auto nothing = [] {};
 
 TEST_CASE("transaction: nothing of a step is held beyond it, and its gradients are computed again in GradientsReady") {
   SmallRun run(from_toml({mlp()}));
-  Listener asker;
-  run.run.control->want_rerun(asker);
+  Listener requester;
+  run.run.control->want_rerun(requester);
   const auto rerun = [](Run& now) { now.control->rerun(nothing, nothing); };
   const auto refused = [&](Run& now) { CHECK_THROWS_WITH(rerun(now), doctest::Contains("again in GradientsReady")); };
   std::vector<c10::weak_intrusive_ptr<c10::TensorImpl>> gradients;
@@ -164,7 +164,7 @@ TEST_CASE("transaction: nothing of a step is held beyond it, and its gradients a
   });
   run.on(Event::GradientsReady, [&](Run& now) {
     for (int i = 0; i < 2; ++i) rerun(now);
-    CHECK_THROWS_WITH(now.control->want_rerun(asker), doctest::Contains("within a step"));
+    CHECK_THROWS_WITH(now.control->want_rerun(requester), doctest::Contains("within a step"));
   });
   run.on(Event::UpdateDone, refused);
   run.on(Event::StepEnd, [&](Run& now) {
@@ -180,11 +180,11 @@ TEST_CASE("transaction: nothing of a step is held beyond it, and its gradients a
 
 TEST_CASE("transaction: a rerun that nobody wanted is refused, and so is an optimizer that steps in backward") {
   SmallRun run(from_toml({mlp()}));
-  Listener asker;
+  Listener requester;
   const auto rerun = [&] { run.run.control->rerun(nothing, nothing); };
   CHECK(says(thrown_by(rerun).text, "in GradientsReady, by a plugin that called want_rerun() in prepare"));
   SmallRun in_backward(from_toml({mlp(), "[optimizer]\nin_backward = true\n"}));
-  const auto refused = thrown_by([&] { in_backward.run.control->want_rerun(asker); });
+  const auto refused = thrown_by([&] { in_backward.run.control->want_rerun(requester); });
   CHECK(refused.kind == 2);
   CHECK(says(refused.text, "callback/listener has part of a step run again"));
   CHECK(says(refused.text, "optimizer/sgd's in_backward"));

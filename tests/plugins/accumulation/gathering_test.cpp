@@ -200,17 +200,17 @@ TEST_CASE("target: after going back, the batches of an update are passed over to
   toy.wiring.accumulation = target(12);
   std::vector<std::int64_t> drawn;
   bool has_gone_back = false;
-  auto* asker = static_cast<vernier::Plugin*>(nullptr);
+  auto* requester = static_cast<vernier::Plugin*>(nullptr);
   toy.wiring.callbacks.push_back(
       std::make_unique<toy::Told<vernier::Callback>>("callback/back", [&](vernier::Bus& bus) {
         bus.on(Event::StepEnd, [&](Run& run) {
           drawn.push_back(run.batches_drawn);
           if (run.step != 4 || has_gone_back) return;
           has_gone_back = true;
-          run.control->rewind(*asker, 2, 1);
+          run.control->rewind(*requester, 2, 1);
         });
       }));
-  asker = toy.wiring.callbacks.back().get();
+  requester = toy.wiring.callbacks.back().get();
   auto& trainer = toy.prepare();
   toy.run.control->keep_savepoints(1, 4);
   trainer.train(toy.run);

@@ -34,7 +34,7 @@ std::vector<Plugin*> Transaction::plugins_at(Stage stage) const {
   };
   if (stage == Stage::begin) add_listener(wiring_.optimizer.get());
   for (const auto& callback : wiring_.callbacks) add_listener(callback.get());
-  if (stage == Stage::batch) std::erase_if(all, [&](auto* plugin) { return askers_.contains(plugin); });
+  if (stage == Stage::batch) std::erase_if(all, [&](auto* plugin) { return requesters_.contains(plugin); });
   return all;
 }
 
@@ -56,12 +56,12 @@ void Transaction::wire(const Run& run) {
 
 void Transaction::take_no_copies() {
   undoes_failed_steps_ = false;
-  askers_.clear();
+  requesters_.clear();
 }
 
 void Transaction::rewire_plugins() {
   const auto plugins = wiring_.plugins();
-  std::erase_if(askers_, [&](auto* asker) { return std::ranges::find(plugins, asker) == plugins.end(); });
+  std::erase_if(requesters_, [&](auto* requester) { return std::ranges::find(plugins, requester) == plugins.end(); });
   rewire();
 }
 
@@ -96,16 +96,16 @@ void Transaction::commit() {
   for (auto& point : points_) point.clear();
 }
 
-void Transaction::want_rerun(const Plugin& asker) {
+void Transaction::want_rerun(const Plugin& requester) {
   if (wiring_.optimizer->steps_in_backward()) {
-    refuse(asker.id() + " has part of a step run again, and with " + wiring_.optimizer->id() +
+    refuse(requester.id() + " has part of a step run again, and with " + wiring_.optimizer->id() +
                "'s in_backward the weights have changed by then: leave one of them out",
-           asker.id());
+           requester.id());
   }
   if (phase_ != Phase::between) {
-    throw Error(asker.id() + " calls want_rerun() within a step", Error::Kind::training, asker.id());
+    throw Error(requester.id() + " calls want_rerun() within a step", Error::Kind::training, requester.id());
   }
-  askers_.insert(&asker);
+  requesters_.insert(&requester);
   rewire();
 }
 

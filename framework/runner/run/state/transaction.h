@@ -28,8 +28,8 @@ class Transaction {
   void gradients_computed(const Run& run);  // before listeners change them
   void commit();                            // before the update: forgets the step's copies, since weights change now
 
-  void want_rerun(const Plugin& asker);
-  bool is_rerun_wanted() const { return !askers_.empty(); }
+  void want_rerun(const Plugin& requester);
+  bool is_rerun_wanted() const { return !requesters_.empty(); }
   bool can_undo() const { return points_[index(Stage::begin)].is_taken(); }  // a step that fails
   void roll_back(Stage stage, TrainerRun& run);                              // restores the run
   // Runs body, which changes weights and buffers, and puts those back. The step can be undone as before.
@@ -51,7 +51,7 @@ class Transaction {
   Savepoint points_[2];
   Scope scopes_[2];
   std::vector<Parameter> parameters_;   // run.parameters, which roll_back() restores
-  std::set<const Plugin*> askers_;      // of want_rerun()
+  std::set<const Plugin*> requesters_;  // of want_rerun()
   std::vector<std::int64_t> versions_;  // of the gradients, when they were computed
 };
 
