@@ -5,8 +5,8 @@
 
 namespace vernier {
 
-// Returns what to tell somebody who asks for a plugin, "task/tabular", or a verb, "predict", of a component that this
-// build leaves out; "" for any other.
+// Returns the error for a plugin, "task/tabular", or a verb, "predict", of a component that this build leaves out; ""
+// for any other.
 std::string left_out(const std::string& what);
 
 }  // namespace vernier

@@ -94,7 +94,7 @@ function(vernier_add_pack name)
   vernier_library(${name})
 endfunction()
 
-# What the libraries of core and of the packs have in common. The number in a file's name is a hash of the public
+# The properties that the libraries of core and of the packs share. The number in a file's name is a hash of the public
 # headers of the library and of those that it needs, without comments and white space. The loader refuses a program or
 # a plugin that was built with other headers, because it does not find the file.
 function(vernier_library name)

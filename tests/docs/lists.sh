@@ -15,7 +15,7 @@ differ() { # FIRST SECOND MESSAGE
 # Rooms: each table of "## The rooms" is headed by a folder, and its rows name the folders in it that have sources.
 page=docs/architecture.md
 rooms=$(awk '/^## / {below = /^## The rooms$/} below' "$page")
-for folder in sdk sdk/toolkit framework framework/runner framework/tools framework/service; do
+for folder in sdk sdk/core framework framework/runner framework/tools framework/service; do
   printf '%s\n' "$rooms" | awk -v head="| \`$folder/\` | content |" '
     $0 == head {inside = 1; next}
     !/^\|/ {inside = 0}
