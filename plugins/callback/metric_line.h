@@ -72,7 +72,7 @@ class MetricLine {
   std::optional<double> measured(const vernier::Run& run) const {
     if (metric_ == "loss") return run.loss.defined() ? std::optional(run.loss.item<double>()) : std::nullopt;
     const bool has_scaler = run.found_inf.defined() || !run.amp.history().empty();
-    if (metric_ == "overflow_rate" && has_scaler) return run.amp.overflow_ratio();
+    if (metric_ == "overflow_rate" && has_scaler) return overflow_ratio(run.amp);
     if (metric_ == "overflows" && has_scaler) return static_cast<double>(run.amp.overflow_count());
     if (metric_ == "skipped_updates") return static_cast<double>(std::max<std::int64_t>(0, run.step - run.updates));
     return run.metrics.value(metric_.c_str());

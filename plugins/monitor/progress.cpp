@@ -317,7 +317,7 @@ class Progress final : public vernier::Monitor {
       add(1, c10::str("skipped ", skipped, " (", percentage(share), ")"));
     }
     if (const auto overflows = run.amp.overflow_count(); overflows > 0) {
-      add(0, c10::str("overflows ", overflows, " (", percentage(run.amp.overflow_ratio()), ")"));
+      add(0, c10::str("overflows ", overflows, " (", percentage(overflow_ratio(run.amp)), ")"));
     }
     if (underflow_) add(0, "underflow " + percentage(*underflow_));
     for (const auto& metric : other_metrics(run)) add(4, metric);

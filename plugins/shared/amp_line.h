@@ -20,13 +20,13 @@ inline std::string amp_line(const vernier::AmpStats& amp) {
   std::string text;
   if (const auto scale = amp.current_scale()) {
     text += c10::str("scale ", *scale, ", growth tracker ", amp.growth_tracker().value_or(0), ", overflows ",
-                     amp.overflow_count(), " (", percent(amp.overflow_ratio()), "), ");
+                     amp.overflow_count(), " (", percent(overflow_ratio(amp)), "), ");
   } else {
     text += "the loss is not scaled, ";
   }
-  if (const auto share = amp.underflow()) {
+  if (const auto shares = amp.underflow()) {
     text += c10::str("underflow in ", amp.underflow_count(),
-                     amp.underflow_count() == 1 ? " measurement (" : " measurements (", percent(*share),
+                     amp.underflow_count() == 1 ? " measurement (" : " measurements (", percent(shares->mean),
                      " of gradients), ");
   }
   text += c10::str("mixed precision in ", percent(amp.amp_usage_ratio()), " of ", amp.total_steps(), " steps");

@@ -35,7 +35,6 @@ void UpdateLog::count_one(TrainerRun& run, std::int64_t step, const KnownUpdate&
   run.updates += is_skipped(update.result) ? 0 : 1;
   if (update.result == UpdateResult::found_inf) {
     run.amp.add_overflow();
-    run.amp.set_growth_tracker(0);
   }
   if (!is_skipped(update.result)) return;
   Notice::Details details{{"step", step}};

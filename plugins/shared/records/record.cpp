@@ -110,7 +110,7 @@ void Collector::add_step(const Run& run, Record& into) {
   add(skipped, std::max<std::int64_t>(0, run.step - run.updates - (run.results_are_late ? 1 : 0)));
   if (run.found_inf.defined() || !run.amp.history().empty()) {  // there is a scaler, or there was one before a swap
     add(overflows, run.amp.overflow_count());
-    add(overflow_rate, run.amp.overflow_ratio());
+    add(overflow_rate, overflow_ratio(run.amp));
   }
   add_rates(run, into);
 }

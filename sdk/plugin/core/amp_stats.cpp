@@ -27,6 +27,11 @@ void AmpStats::add(const Step& step) {
   if (growth_tracker_) growth_tracker_ = 0;
 }
 
+void AmpStats::add_overflow() {
+  ++overflows_;
+  growth_tracker_ = 0;
+}
+
 void AmpStats::set_scale(std::int64_t step, double scale) {
   if (!history_.empty() && history_.back().scale == scale) return;
   if (!history_.empty()) ++updates_;
@@ -63,24 +68,18 @@ std::optional<double> AmpStats::avg_memory_savings() const {
   return saved_gigabytes_ / static_cast<double>(savings_);
 }
 
-std::optional<double> AmpStats::underflow() const {
+std::optional<AmpStats::Underflow> AmpStats::underflow() const {
   if (measured_ == 0) return std::nullopt;
-  return underflow_sum_.item<double>() / static_cast<double>(measured_);
-}
-
-std::optional<double> AmpStats::last_underflow() const {
-  if (measured_ == 0) return std::nullopt;
-  return last_underflow_.item<double>();
-}
-
-void AmpStats::reset() {
-  *this = AmpStats();
+  return Underflow{underflow_sum_.item<double>() / static_cast<double>(measured_), last_underflow_.item<double>()};
 }
 
 std::string AmpStats::json() const {
   const auto share = [](const auto& value) { return value ? OrderedJson(*value) : OrderedJson(nullptr); };
   OrderedJson history = OrderedJson::array();
   for (const auto& [step, scale] : history_) history.push_back({{"step", step}, {"scale", scale}});
+  const auto shares = underflow();
+  const OrderedJson mean = shares ? OrderedJson(shares->mean) : nullptr,
+                    last = shares ? OrderedJson(shares->last) : nullptr;
   const OrderedJson all = {{"total_steps", total_},
                            {"amp_steps", amp_},
                            {"scaler_updates", updates_},
@@ -88,11 +87,11 @@ std::string AmpStats::json() const {
                            {"current_scale", share(current_scale())},
                            {"growth_tracker", share(growth_tracker_)},
                            {"overflow_count", overflow_count()},
-                           {"overflow_ratio", overflow_ratio()},
+                           {"overflow_ratio", overflow_ratio(*this)},
                            {"underflow_count", underflow_count()},
                            {"avg_memory_savings", share(avg_memory_savings())},
-                           {"mean_step_seconds", mean_step_seconds()},
-                           {"underflow", {{"mean", share(underflow())}, {"last", share(last_underflow())}}},
+                           {"mean_step_seconds", timed_ > 0 ? seconds_ / static_cast<double>(timed_) : 0.0},
+                           {"underflow", {{"mean", mean}, {"last", last}}},
                            {"scale_history", history}};
   return all.dump(2);
 }

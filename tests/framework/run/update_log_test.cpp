@@ -294,8 +294,8 @@ TEST_CASE(
       for (const auto& [step, scale] : run.run.amp.history()) history.emplace_back(step, scale);
       CHECK(history == std::vector<std::pair<std::int64_t, double>>{{1, 64}, {3, 32}, {5, 128}});
       CHECK(run.run.amp.scaler_updates() == 2);
-      CHECK(run.run.amp.underflow().value() == doctest::Approx(1.0 / 3));
-      CHECK(run.run.amp.last_underflow() == 0.0);
+      CHECK(run.run.amp.underflow().value().mean == doctest::Approx(1.0 / 3));
+      CHECK(run.run.amp.underflow().value().last == 0.0);
     }
   }
 }

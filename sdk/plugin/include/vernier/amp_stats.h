@@ -30,15 +30,16 @@ class VERNIER_API AmpStats {
     std::int64_t step;  // the first step with this scale, from 1
     double scale;
   };
+  struct VERNIER_API Underflow {  // shares of gradients: the mean of all measurements, and the last one
+    double mean, last;
+  };
   static constexpr std::size_t longest_history = 1000;  // older changes of the scale are dropped
 
   void add(const Step& step);
-  void add_overflow() { ++overflows_; }             // of an earlier step, where it becomes known late
+  void add_overflow();                              // of an earlier step, where it becomes known late
   void set_scale(std::int64_t step, double scale);  // from this step on; the same scale again changes nothing
   void add_underflow(const torch::Tensor& share);   // share of gradients that underflow, 0-dim; stays on its device
-  void set_growth_tracker(std::int64_t steps) { growth_tracker_ = steps; }  // steps since the scale last changed
-  void add_memory_savings(
-      double gigabytes);  // the float32 step's peak less this step's, in 10^9 bytes; once a measurement
+  void add_memory_savings(double gigabytes);        // the float32 step's peak less this one's, in 10^9 bytes
 
   std::int64_t total_steps() const { return total_; }
   std::int64_t amp_steps() const { return amp_; }
@@ -46,22 +47,14 @@ class VERNIER_API AmpStats {
   // The share of the steps in mixed precision; 0 before the first step.
   double amp_usage_ratio() const { return total_ > 0 ? static_cast<double>(amp_) / static_cast<double>(total_) : 0; }
   std::optional<double> current_scale() const;
-  std::optional<std::int64_t> growth_tracker() const { return growth_tracker_; }
+  std::optional<std::int64_t> growth_tracker() const { return growth_tracker_; }  // steps since the scale changed
   std::int64_t overflow_count() const { return overflows_; }
   std::int64_t underflow_count() const;              // measurements in which a gradient underflowed; host sync
   std::optional<double> avg_memory_savings() const;  // 10^9 bytes, mean over all measurements
-  // The share of the steps in mixed precision, or of all steps where a scaler works without it.
-  double overflow_ratio() const {
-    const auto of = amp_ > 0 ? amp_ : total_;
-    return of > 0 ? static_cast<double>(overflows_) / static_cast<double>(of) : 0;
-  }
-  double mean_step_seconds() const { return timed_ > 0 ? seconds_ / static_cast<double>(timed_) : 0; }
-  std::optional<double> underflow() const;  // mean over all measurements; host sync
-  std::optional<double> last_underflow() const;
+  std::optional<Underflow> underflow() const;        // host sync
   const std::deque<Scale>& history() const { return history_; }  // the first scale and each change, or the newest ones
 
-  void reset();
-  std::string json() const;                  // one object with the names above
+  std::string json() const;                  // one object with the names above, and the mean duration of a step
   void save(const std::string& path) const;  // throws Error where it cannot be written
 
   // Counts, scales and underflow. The time belongs to a process and is not part of it.
@@ -75,5 +68,11 @@ class VERNIER_API AmpStats {
   torch::Tensor underflow_sum_, last_underflow_, underflow_count_;
   std::deque<Scale> history_;
 };
+
+// Returns the share of the steps in mixed precision that overflowed, or of all steps where a scaler works without it.
+inline double overflow_ratio(const AmpStats& stats) {
+  const auto of = stats.amp_steps() > 0 ? stats.amp_steps() : stats.total_steps();
+  return of > 0 ? static_cast<double>(stats.overflow_count()) / static_cast<double>(of) : 0;
+}
 
 }  // namespace vernier
