@@ -1,4 +1,5 @@
-// The loop that docs/guides/toolkit.md shows. It saves every 50 steps, and begins where the newest checkpoint in `folder` ends.
+// The loop that docs/guides/toolkit.md shows. It saves every 50 steps, and begins where the newest checkpoint in
+// `folder` ends.
 #pragma once
 
 #include <torch/nn.h>

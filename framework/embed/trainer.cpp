@@ -263,20 +263,10 @@ TrainOutcome Trainer::outcome() const {
   if (run.loss.defined()) result.loss = run.loss.item<double>();
   result.validation_loss = impl.loop().validation().outcome().validation_loss;
   result.seconds = outcome.seconds;
-<<<<<<< HEAD
   if (!impl.is_over) return result;
-  const bool was_finished = run.step < run.steps && !impl.loop().requests().finished().empty();  // perhaps before it was resumed
-  result.ended_by = impl.is_stopped_before_all ? "stopped" : ended_by(outcome);
-||||||| parent of 2cc9e4f7 (Lay out a line of the embedded trainer)
-  if (!parts.is_over) return result;
-  const bool was_finished = run.step < run.steps && !parts.loop().requests().finished().empty();  // perhaps before it was resumed
-  result.ended_by = parts.is_stopped_before_all ? "stopped" : ended_by(outcome);
-=======
-  if (!parts.is_over) return result;
   const bool was_finished =
-      run.step < run.steps && !parts.loop().requests().finished().empty();  // perhaps before it was resumed
-  result.ended_by = parts.is_stopped_before_all ? "stopped" : ended_by(outcome);
->>>>>>> 2cc9e4f7 (Lay out a line of the embedded trainer)
+      run.step < run.steps && !impl.loop().requests().finished().empty();  // perhaps before it was resumed
+  result.ended_by = impl.is_stopped_before_all ? "stopped" : ended_by(outcome);
   if (result.ended_by == "done" && was_finished) result.ended_by = "finished";
   result.why = outcome.error.value_or(outcome.diverged);
   if (result.ended_by == "finished") result.why = impl.loop().requests().finished();

@@ -427,7 +427,8 @@ TEST_CASE("with every plugin a run that was stopped and resumed is the run that 
 }
 
 // Seconds for each plugin: the short form tries those that keep the most.
-TEST_CASE("with every plugin a run resumes in micro-batches, with weights of 16 bits, and on two ranks" * doctest::test_suite("text")) {
+TEST_CASE("with every plugin a run resumes in micro-batches, with weights of 16 bits, and on two ranks" *
+          doctest::test_suite("text")) {
   const char* conditions = "resumes in micro-batches, at O2 and at O3";
   if (is_long()) return check_laws({conditions, "trains on two ranks"}, {"checkpoint/none", "distributed/none"});
   check_laws({conditions}, {}, {}, {"callback/ema", "optimizer/adamw", "scaler/per_layer", "task/gpt"});
@@ -634,7 +635,8 @@ TEST_CASE("with every precision, scaler, accumulation and optimizer, on two thre
   check_every_combination(2);
 }
 
-TEST_CASE("with dropout and micro-batches, a stopped and resumed run is the run that was not" * doctest::test_suite("text")) {
+TEST_CASE("with dropout and micro-batches, a stopped and resumed run is the run that was not" *
+          doctest::test_suite("text")) {
   const Quiet quiet;
   const TemporaryFolder folder;
   std::string text;
@@ -646,7 +648,8 @@ TEST_CASE("with dropout and micro-batches, a stopped and resumed run is the run 
   check_going_on(from_toml({crowded, task, "[precision]\nlevel = 'O2'\n"}));
 }
 
-TEST_CASE("with activations computed again, in every precision, the run has the same bits" * doctest::test_suite("text")) {
+TEST_CASE("with activations computed again, in every precision, the run has the same bits" *
+          doctest::test_suite("text")) {
   const Quiet quiet;
   const TemporaryFolder folder;
   std::string text;

@@ -109,7 +109,8 @@ TEST_CASE("crash: vernier train, killed at random times and resumed each time, e
   }
 }
 
-TEST_CASE("crash: data that threads prepare ahead go on exactly after kill -9, several times in an epoch" * doctest::test_suite("data")) {
+TEST_CASE("crash: data that threads prepare ahead go on exactly after kill -9, several times in an epoch" *
+          doctest::test_suite("data")) {
   const std::string toml = R"(
 [run]
 steps = 400

@@ -160,7 +160,8 @@ use = "jsonl"
   CHECK(read_text(parts.at("out/losses.jsonl")) == read_text(first.at("out/losses.jsonl")));
 }
 
-TEST_CASE("ddp: a data loader reads its rank's share, and all metrics of a validation are those of one process" * doctest::test_suite("data")) {
+TEST_CASE("ddp: a data loader reads its rank's share, and all metrics of a validation are those of one process" *
+          doctest::test_suite("data")) {
   const std::string table = R"([run]
 steps = 6
 device = "cpu"
@@ -206,7 +207,8 @@ use = "jsonl"
   CHECK(validations == 2);
 }
 
-TEST_CASE("ddp: rows of texts, which learn different numbers of tokens, train as one process does" * doctest::test_suite("text")) {
+TEST_CASE("ddp: rows of texts, which learn different numbers of tokens, train as one process does" *
+          doctest::test_suite("text")) {
   const std::string tokenizer = VERNIER_SOURCE_DIR "/tests/oracles/tokenizers/gpt2";
   const auto words = nlohmann::json::parse(read_text(tokenizer + "/tokenizer.json"))["model"]["vocab"].size();
   const nlohmann::json config = {{"model_type", "gpt2"}, {"n_embd", 8},       {"n_layer", 1},

@@ -11,8 +11,8 @@
 #include <cmath>
 #include <numeric>
 
-#include "run/state/shards.h"
 #include "common/text/numbers.h"
+#include "run/state/shards.h"
 
 namespace vernier {
 

@@ -41,7 +41,8 @@ toml::table parse(const std::string& text, const std::string& file) {
   } catch (const toml::parse_error& error) {
     const auto line = error.source().begin.line;
     const bool is_other = !file.ends_with(".toml") && !file.empty();
-    refuse(file + (line != 0 ? ":" + std::to_string(line) + ": " : ": ") + reworded_error(std::string(error.description())) +
+    refuse(file + (line != 0 ? ":" + std::to_string(line) + ": " : ": ") +
+           reworded_error(std::string(error.description())) +
            (is_other ? "; if it is data, `vernier new toml " + file + "` writes a TOML file for it" : ""));
   }
 }

@@ -13,9 +13,9 @@
 #include <iterator>
 #include <regex>
 
-#include "forked_call.h"
 #include "common/scratch_folder.h"
 #include "common/verb.h"
+#include "forked_call.h"
 #include "laws.h"
 #include "run/process/crash.h"
 

@@ -7,7 +7,8 @@ namespace vernier {
 
 void serve_completions(const Generator&, const GenerationSettings&, const CompletionServer&) {
   refuse(
-      "--listen needs the HTTP of the service, and this program was built without it; configure it with -DVERNIER_COMPONENTS=all");
+      "--listen needs the HTTP of the service, and this program was built without it; configure it with "
+      "-DVERNIER_COMPONENTS=all");
 }
 
 }  // namespace vernier

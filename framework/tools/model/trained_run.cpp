@@ -1,7 +1,7 @@
 #include "trained_run.h"
 
-#include <vernier/error.h>
 #include <vernier/data/predictor.h>
+#include <vernier/error.h>
 
 #include <algorithm>
 #include <filesystem>

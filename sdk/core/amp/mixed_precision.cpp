@@ -8,9 +8,9 @@
 
 #include <utility>
 
+#include "base/processor.h"
 #include "cast_cache.h"
 #include "cpu/blocked_attention.h"
-#include "base/processor.h"
 #include "float8_layers.h"
 #include "trace/interception.h"
 

@@ -34,9 +34,7 @@ void with_element(at::ScalarType dtype, const Body& body) {
 // The same with body(kernels, Element{}).
 template <class Body>
 void with_row_kernels(at::ScalarType dtype, const Body& body) {
-  with_element(dtype, [&]<class Element>(Element) {
-    body(*best_kernels<RowKernels<Element>>(), Element{});
-  });
+  with_element(dtype, [&]<class Element>(Element) { body(*best_kernels<RowKernels<Element>>(), Element{}); });
 }
 
 // The last dimensions of a tensor, side by side.

@@ -461,7 +461,8 @@ TEST_CASE("compare: a program gets what the verb prints") {
         Thrown{2, "compare: " + it.at("ours").string() + " is not empty; name another folder, or remove it"});
 }
 
-TEST_CASE("compare: of a format that costs loss the layers are found that do not bear it" * doctest::test_suite("lab")) {
+TEST_CASE("compare: of a format that costs loss the layers are found that do not bear it" *
+          doctest::test_suite("lab")) {
   Compared run;
   const auto leave_all = [&](const std::string& candidate, double loss) {
     for (int seed = 1; seed <= 3; ++seed) run.leave(candidate, seed, 100, 1e6, loss + 0.01 * seed);

@@ -107,7 +107,8 @@ TEST_CASE("wiring: validations come by the epoch or by steps") {
   }
 }
 
-TEST_CASE("wiring: options that change no number are saved, and not compared when a run is resumed" * doctest::test_suite("data")) {
+TEST_CASE("wiring: options that change no number are saved, and not compared when a run is resumed" *
+          doctest::test_suite("data")) {
   const auto wiring =
       wired("[task]\nuse = 'tabular'\ndata = 'x.csv'\ntarget = 'y'\nworkers = 3\n[optimizer]\nuse = 'sgd'\n");
   const vernier::Options run("run", {}, "");

@@ -244,7 +244,8 @@ TEST_CASE("mfu: counts of operators that PyTorch's flop counter lacks are those 
   }
 }
 
-TEST_CASE("mfu: a step of a model counts what PyTorch counts, in every policy and however it is computed" * doctest::test_suite("text")) {
+TEST_CASE("mfu: a step of a model counts what PyTorch counts, in every policy and however it is computed" *
+          doctest::test_suite("text")) {
   const Oracle oracle("flops");
   const TemporaryFolder folder;
   // By hand: forward of both layers, their weights' gradients, and the gradient of what lies between.

@@ -170,14 +170,16 @@ TEST_CASE("adaptive: a layer whose gradients overflow while it is measured stays
   }
 }
 
-TEST_CASE("adaptive: the option `attention` says which kernels of attention are measured" * doctest::test_suite("text")) {
+TEST_CASE("adaptive: the option `attention` says which kernels of attention are measured" *
+          doctest::test_suite("text")) {
   const auto candidates = [](const std::string& attention) {
     const TemporaryFolder output;
     SmallRun run(
-        from_toml({base, "[run]\nsteps = 2\n[task]\nuse = \"gpt\"\ndata = [\"" VERNIER_SOURCE_DIR
-                         "/sdk/core/optim/include\"]\nlayers = 1\nheads = 2\nwidth = 16\ncontext = 16\nsample_bytes = 0\n"
-                         "[precision]\nuse = \"adaptive\"\nattention = \"" +
-                             attention + "\"\n"}),
+        from_toml(
+            {base, "[run]\nsteps = 2\n[task]\nuse = \"gpt\"\ndata = [\"" VERNIER_SOURCE_DIR
+                   "/sdk/core/optim/include\"]\nlayers = 1\nheads = 2\nwidth = 16\ncontext = 16\nsample_bytes = 0\n"
+                   "[precision]\nuse = \"adaptive\"\nattention = \"" +
+                       attention + "\"\n"}),
         output.path().string());
     run.train();
     const auto seconds = run.wiring->precision->save().part("seconds");

@@ -102,7 +102,8 @@ class SmallDisk {
 
 }  // namespace
 
-TEST_CASE("records: a disk that is full at the start or at the end does not detach a monitor" * doctest::test_suite("service")) {
+TEST_CASE("records: a disk that is full at the start or at the end does not detach a monitor" *
+          doctest::test_suite("service")) {
   struct Case {
     std::string id;
     vernier::Table options;

@@ -42,8 +42,8 @@ State written(const State& state) {
   return vernier::read_checkpoint(folder / "step-00000001").state;
 }
 
-// The toolkit's loop in one process for each of `ends`: each begins with other weights and other random numbers, and goes
-// on from the newest checkpoint. Returns the last checkpoint.
+// The toolkit's loop in one process for each of `ends`: each begins with other weights and other random numbers, and
+// goes on from the newest checkpoint. Returns the last checkpoint.
 vernier::StoredCheckpoint train_in_parts(const std::vector<std::int64_t>& ends) {
   torch::manual_seed(1);
   const auto inputs = torch::randn({500, 16});
