@@ -26,7 +26,8 @@ struct Place : RunFolder {
   int shell(const std::string& script) {
     const auto file = folder.write("script", script);
     const auto command = "cd " + folder.path().string() +
-                         " && PATH=$PWD:$PATH vernier=" VERNIER_BINARY_DIR "/vernier sh " + file + " >out 2>err";
+                         " && exec env PATH=$PWD:$PATH vernier=" VERNIER_BINARY_DIR "/vernier sh " + file +
+                         " >out 2>err";
     const int status = std::system(command.c_str());
     out = read_text(folder / "out");
     err = read_text(folder / "err");
