@@ -11,13 +11,14 @@
 #include <filesystem>
 #include <optional>
 
+#include "common/config/config.h"
 #include "core/plugin_calls.h"
 #include "output/log.h"
 #include "output/recorded_run.h"
 #include "output/summary.h"
 #include "run/prepared.h"
-#include "wiring/config.h"
 #include "wiring/plugin_folders.h"
+#include "wiring/wiring.h"
 
 namespace vernier {
 

@@ -9,8 +9,9 @@
 #include <string>
 #include <vector>
 
+#include "common/config/config.h"
 #include "run/training_loop.h"
-#include "wiring/config.h"
+#include "wiring/wiring.h"
 
 // The small GPT of the benchmarks: blocks of 128, windows of 128 bytes of this project's sources.
 inline std::vector<std::string> gpt_configuration(int layers, int batch_size,

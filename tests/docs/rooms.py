@@ -16,7 +16,7 @@ import sys
 # In each line, a room may include those before it.
 SDK = 'sdk/plugin sdk/core/base sdk/core/files sdk/cuda sdk/core/optim sdk/core/cpu sdk/core/trace sdk/core/amp ' \
       'sdk/core/memory sdk/core/tasks sdk/core/advice sdk/data sdk/text sdk/graph sdk/lab'.split()
-RUNNER = 'framework/common framework/runner/wiring framework/runner/run/process framework/runner/run/state ' \
+RUNNER = 'framework/common framework/common/config framework/runner/wiring framework/runner/run/process framework/runner/run/state ' \
          'framework/runner/run/capture framework/runner/run framework/runner/output framework/embed ' \
          'framework/runner/cli'.split()
 SERVICE = 'framework/common framework/service/http framework/service/queue framework/service/audit ' \
@@ -26,6 +26,7 @@ WITHOUT_LIBRARIES = ['sdk/plugin', 'sdk/core/base']  # public headers that need 
 BESIDE = {
     'framework/driver': WITHOUT_LIBRARIES + ['framework/common'],
     'framework/common': WITHOUT_LIBRARIES,
+    'framework/common/config': WITHOUT_LIBRARIES + ['framework/common', 'sdk/core/files'],
     'framework/tools/digits': ['framework/tools/replay'],  # it runs the same step
     'framework/tools/generate': ['framework/service/http'],  # compiled where the service is built
 }

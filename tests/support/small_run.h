@@ -14,10 +14,10 @@
 #include <utility>
 #include <vector>
 
+#include "common/config/config.h"
 #include "run/state/snapshot.h"
 #include "run/training_loop.h"
 #include "temporary_folder.h"
-#include "wiring/config.h"
 #include "wiring/wiring.h"
 
 // The plugins of the build.

@@ -10,9 +10,9 @@
 #include <string>
 #include <vector>
 
+#include "common/config/config.h"
 #include "common/verb.h"
 #include "run/prepared.h"
-#include "wiring/config.h"
 
 namespace vernier::cli {
 

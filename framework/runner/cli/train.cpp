@@ -10,6 +10,7 @@
 
 #include "command.h"
 #include "common/child.h"
+#include "common/config/config.h"
 #include "common/text/numbers.h"
 #include "common/text/quoting.h"
 #include "output/log.h"
@@ -18,7 +19,6 @@
 #include "run/process/crash.h"
 #include "run/training_loop.h"
 #include "shorthands.h"
-#include "wiring/config.h"
 #include "wiring/plugin_folders.h"
 
 namespace vernier::cli {

@@ -7,8 +7,9 @@
 #include <filesystem>
 #include <string_view>
 
+#include "common/config/config.h"
 #include "summary.h"
-#include "wiring/config.h"
+#include "wiring/wiring.h"
 
 namespace vernier {
 

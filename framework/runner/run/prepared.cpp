@@ -15,8 +15,8 @@
 #include <algorithm>
 #include <cstdlib>
 
+#include "common/config/config.h"
 #include "files/weights.h"
-#include "wiring/config.h"
 
 namespace vernier {
 

@@ -1,6 +1,6 @@
 #include "requests.h"
 
-#include "wiring/config.h"
+#include "common/config/config.h"
 
 namespace vernier {
 

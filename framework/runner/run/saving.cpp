@@ -8,8 +8,8 @@
 #include <optional>
 #include <utility>
 
+#include "common/config/config.h"
 #include "run/state/shards.h"
-#include "wiring/config.h"
 #include "wiring/swap.h"
 
 namespace vernier {

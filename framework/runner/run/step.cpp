@@ -10,8 +10,8 @@
 #include <cmath>
 #include <utility>
 
+#include "common/config/config.h"
 #include "core/plugin_calls.h"
-#include "wiring/config.h"
 
 namespace vernier {
 

@@ -8,7 +8,7 @@
 #include <map>
 #include <utility>
 
-#include "config.h"
+#include "common/config/config.h"
 #include "core/process_state.h"
 
 namespace vernier {

@@ -1,13 +1,17 @@
 #include "wiring.h"
 
 #include <vernier/error.h>
+#include <vernier/host.h>
 
 #include <algorithm>
+#include <filesystem>
 #include <sstream>
 
+#include "common/config/config.h"
+#include "common/config/duration.h"
+#include "common/config/references.h"
 #include "core/process_state.h"
 #include "core/synonyms.h"
-#include "duration.h"
 #include "files/json.h"
 
 namespace vernier {
@@ -410,6 +414,30 @@ std::string resolved_configuration(const Options& run_table, const Wiring& wirin
     }
   }
   return json_text(all);
+}
+
+namespace {
+
+// Defaults of [run], which references may name too.
+Table defaults_of_run(const std::string& name) {
+  const auto options = described_run(name);
+  Table run;
+  for (const auto& option : HostApi::declared(options)) {
+    run[option.key] = {option.fallback.data, "the default of run." + option.key};
+  }
+  return escaped({{"run", {std::move(run), ""}}});
+}
+
+}  // namespace
+
+Table load_config(const std::vector<std::string>& files, const std::vector<std::string>& sets,
+                  const std::string& text) {
+  const auto name = files.empty() ? "run" : std::filesystem::path(files.front()).stem().string();
+  return expanded(merge_config(files, sets, text), defaults_of_run(name));
+}
+
+Table with_sets(Table config, const std::vector<std::string>& sets) {
+  return expanded(merge_sets(escaped(std::move(config)), sets), defaults_of_run("run"));
 }
 
 }  // namespace vernier

@@ -115,4 +115,12 @@ std::string resolved_configuration(const Options& run_table, const Wiring& wirin
 // other.
 std::unique_ptr<Wiring> wire(const Table& config, const Host& host, std::vector<Given> given = {});
 
+// Returns merge_config() with the references in its strings replaced, as expanded() does. References find [run]'s
+// defaults too.
+Table load_config(const std::vector<std::string>& files, const std::vector<std::string>& sets,
+                  const std::string& text = "");
+
+// Returns the table of load_config() with --set merged into it, and the references in --set replaced.
+Table with_sets(Table config, const std::vector<std::string>& sets);
+
 }  // namespace vernier

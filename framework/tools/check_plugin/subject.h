@@ -4,8 +4,9 @@
 #include <string>
 #include <vector>
 
-#include "wiring/config.h"
+#include "common/config/config.h"
 #include "wiring/host.h"
+#include "wiring/wiring.h"
 
 namespace vernier {
 

@@ -5,9 +5,10 @@
 
 #include <filesystem>
 
+#include "common/config/config.h"
 #include "files/weights.h"
 #include "output/recorded_run.h"
-#include "wiring/config.h"
+#include "wiring/wiring.h"
 
 namespace vernier {
 

@@ -12,13 +12,14 @@
 
 #include "batch.h"
 #include "call_settings.h"
+#include "common/config/config.h"
 #include "common/text/quoting.h"
 #include "common/verb.h"
 #include "output/log.h"
 #include "server.h"
 #include "tools/model/trained_run.h"
-#include "wiring/config.h"
 #include "wiring/plugin_folders.h"
+#include "wiring/wiring.h"
 
 namespace {
 

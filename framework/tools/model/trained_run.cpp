@@ -9,10 +9,11 @@
 
 #include "cli/command.h"
 #include "cli/shorthands.h"
+#include "common/config/config.h"
 #include "output/log.h"
 #include "output/recorded_run.h"
 #include "run/state/snapshot.h"
-#include "wiring/config.h"
+#include "wiring/wiring.h"
 
 namespace vernier {
 

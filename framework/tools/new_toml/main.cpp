@@ -7,10 +7,11 @@
 #include <iostream>
 #include <system_error>
 
+#include "common/config/config.h"
 #include "common/text/quoting.h"
 #include "common/verb.h"
 #include "run_file.h"
-#include "wiring/config.h"
+#include "wiring/wiring.h"
 
 namespace {
 

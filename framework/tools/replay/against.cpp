@@ -14,10 +14,10 @@
 #include <iostream>
 #include <map>
 
+#include "common/config/config.h"
 #include "common/text/numbers.h"
 #include "files/json.h"
 #include "replayed_run.h"
-#include "wiring/config.h"
 
 namespace vernier {
 

@@ -10,12 +10,13 @@
 #include <iostream>
 #include <map>
 
+#include "common/config/config.h"
 #include "common/text/numbers.h"
 #include "common/text/text_table.h"
 #include "output/log.h"
 #include "run/prepared.h"
 #include "run/state/snapshot.h"
-#include "wiring/config.h"
+#include "wiring/wiring.h"
 
 namespace vernier {
 

@@ -8,8 +8,9 @@
 #include <algorithm>
 #include <charconv>
 
+#include "common/config/config.h"
 #include "output/log.h"
-#include "wiring/config.h"
+#include "wiring/wiring.h"
 
 namespace vernier {
 

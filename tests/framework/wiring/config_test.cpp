@@ -1,4 +1,5 @@
-#include "wiring/config.h"
+#include "common/config/config.h"
+#include "wiring/wiring.h"
 
 #include <doctest/doctest.h>
 #include <sys/stat.h>

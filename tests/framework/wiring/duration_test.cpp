@@ -1,4 +1,4 @@
-#include "wiring/duration.h"
+#include "common/config/duration.h"
 
 #include <doctest/doctest.h>
 

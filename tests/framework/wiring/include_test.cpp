@@ -1,10 +1,11 @@
 // Files that include others, and entries that an overlay removes.
 #include <doctest/doctest.h>
 
+#include "common/config/config.h"
 #include "table_text.h"
 #include "temporary_folder.h"
 #include "thrown.h"
-#include "wiring/config.h"
+#include "wiring/wiring.h"
 
 namespace include_test {
 

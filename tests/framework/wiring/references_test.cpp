@@ -1,13 +1,14 @@
-#include "wiring/references.h"
+#include "common/config/references.h"
 
 #include <doctest/doctest.h>
 
 #include <random>
 
+#include "common/config/config.h"
 #include "table_text.h"
 #include "temporary_folder.h"
 #include "thrown.h"
-#include "wiring/config.h"
+#include "wiring/wiring.h"
 
 namespace references_test {
 

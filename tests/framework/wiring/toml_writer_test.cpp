@@ -7,9 +7,10 @@
 #include <cstring>
 #include <random>
 
+#include "common/config/config.h"
 #include "table_text.h"
 #include "temporary_folder.h"
-#include "wiring/config.h"
+#include "wiring/wiring.h"
 
 namespace toml_writer_test {
 

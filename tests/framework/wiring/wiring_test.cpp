@@ -6,11 +6,11 @@
 #include <atomic>
 #include <regex>
 
+#include "common/config/config.h"
 #include "run/state/snapshot.h"
 #include "run/training_loop.h"
 #include "temporary_folder.h"
 #include "thrown.h"
-#include "wiring/config.h"
 
 namespace wiring_test {
 

@@ -3,7 +3,6 @@
 #include <toml++/toml.h>
 #include <vernier/data_file.h>
 #include <vernier/error.h>
-#include <vernier/host.h>
 
 #include <algorithm>
 #include <filesystem>
@@ -13,7 +12,6 @@
 #include "common/toml_depth.h"
 #include "core/reworded_error.h"
 #include "references.h"
-#include "wiring.h"
 
 namespace vernier {
 
@@ -289,27 +287,6 @@ Value parse_set(const std::string& set) {
   return value;
 }
 
-Table merge_sets(Value config, const std::vector<std::string>& sets) {
-  // `use` is set first, because a plugin's options may stand before its name on the command line.
-  auto in_order = sets;
-  std::ranges::stable_partition(in_order, [](const std::string& set) {
-    const auto key = set.substr(0, set.find('='));
-    return key.ends_with(".use") || key.ends_with(".use ");
-  });
-  for (const auto& set : in_order) merge(config, parse_set(set), 0);
-  return std::get<Table>(std::move(config.data));
-}
-
-// Defaults of [run], which references may name too.
-Table defaults_of_run(const std::string& name) {
-  const auto options = described_run(name);
-  Table run;
-  for (const auto& option : HostApi::declared(options)) {
-    run[option.key] = {option.fallback.data, "the default of run." + option.key};
-  }
-  return escaped({{"run", {std::move(run), ""}}});
-}
-
 }  // namespace
 
 std::string use_of(const Value& value) {
@@ -337,20 +314,23 @@ Value parse_value(const std::string& text, const std::string& where) {
   }
 }
 
-Table merge_config(const std::vector<std::string>& files, const std::vector<std::string>& sets) {
-  return merge_sets(MergedFiles(files).take(), sets);
+Table merge_sets(Table config, const std::vector<std::string>& sets) {
+  // `use` is set first, because a plugin's options may stand before its name on the command line.
+  auto in_order = sets;
+  std::ranges::stable_partition(in_order, [](const std::string& set) {
+    const auto key = set.substr(0, set.find('='));
+    return key.ends_with(".use") || key.ends_with(".use ");
+  });
+  Value merged{std::move(config), ""};
+  for (const auto& set : in_order) merge(merged, parse_set(set), 0);
+  return std::get<Table>(std::move(merged.data));
 }
 
-Table load_config(const std::vector<std::string>& files, const std::vector<std::string>& sets,
-                  const std::string& text) {
-  const auto name = files.empty() ? "run" : std::filesystem::path(files.front()).stem().string();
+Table merge_config(const std::vector<std::string>& files, const std::vector<std::string>& sets,
+                   const std::string& text) {
   MergedFiles merged(files);
   merged.add_text(text);
-  return expanded(merge_sets(merged.take(), sets), defaults_of_run(name));
-}
-
-Table with_sets(Table config, const std::vector<std::string>& sets) {
-  return expanded(merge_sets({escaped(std::move(config)), ""}, sets), defaults_of_run("run"));
+  return merge_sets(std::get<Table>(merged.take().data), sets);
 }
 
 bool is_same(const Value& a, const Value& b) {

@@ -14,15 +14,12 @@ namespace vernier {
 // Throws Error::Kind::configuration with file:line, also for a file over 1 MiB and for tables in each other deeper than
 // deepest_toml.
 //   sets: "run.steps=100", 'task.data=["a", "b"]', "callback.clip_norm.max_norm=0.5"; other texts are strings
-Table merge_config(const std::vector<std::string>& files, const std::vector<std::string>& sets);
+//   text: TOML without `include`, merged after the files; its places are "TOML text:12"
+Table merge_config(const std::vector<std::string>& files, const std::vector<std::string>& sets,
+                   const std::string& text = "");
 
-// The same, with the references in its strings replaced, as expanded() does. References find [run]'s defaults too.
-// text: TOML without `include`, merged after the files; its places are "TOML text:12".
-Table load_config(const std::vector<std::string>& files, const std::vector<std::string>& sets,
-                  const std::string& text = "");
-
-// Returns the table of load_config() with --set merged into it, and the references in --set replaced.
-Table with_sets(Table config, const std::vector<std::string>& sets);
+// Returns the table with --set merged into it.
+Table merge_sets(Table config, const std::vector<std::string>& sets);
 
 // Parses a text that to_toml() wrote. where: the place of all its values.
 Table parse_toml(const std::string& text, const std::string& where);
