@@ -9,6 +9,7 @@
 #include <thread>
 
 #include "../../../plugins/callback/hardware/sensors.h"
+#include "log_lines.h"
 #include "monitored.h"
 #include "patience.h"
 #include "thrown.h"
@@ -136,11 +137,9 @@ TEST_CASE("hardware: `nvml` names the library that is asked about the run's GPU"
                Called("callback/thermal_guard", {{"nvml", missing}}, gpu);
              }).text,
              "no temperature can be read: libnowhere.so: cannot open shared object file"));
-  std::string warned;
-  vernier::set_log_sink([&](vernier::Level, const std::string&, const std::string& text) { warned = text; });
+  const LogLines log;
   const Called called("callback/hardware", {{"nvml", missing}}, gpu);
-  vernier::set_log_sink(nullptr);
-  CHECK(says(warned, "there are no numbers of the GPU: libnowhere.so: cannot open shared object file"));
+  CHECK(log.count("there are no numbers of the GPU: libnowhere.so: cannot open shared object file") == 1);
 }
 
 TEST_CASE("hardware: CUDA's number of a GPU is translated for NVML") {
