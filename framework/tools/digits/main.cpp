@@ -11,7 +11,6 @@
 #include "cli/shorthands.h"
 #include "common/scratch_folder.h"
 #include "output/log.h"
-#include "replayed_run.h"
 #include "run_digits.h"
 #include "step_digits.h"
 #include "tools/replay/replayed_run.h"

@@ -76,7 +76,7 @@ std::string toml_value(const std::string& text) {
   return toml_quoted(escaped);
 }
 
-Findings look_at(const std::string& path, const Given& given) {
+Findings look_at(const std::string& path, const GivenData& given) {
   const auto& target = given.target;
   std::error_code none;
   if (!fs::exists(path, none)) refuse("'" + path + "' does not exist; paths are relative to the working folder");

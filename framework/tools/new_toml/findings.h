@@ -19,17 +19,17 @@ struct Findings {
 };
 
 // Words of the command line about the data.
-struct Given {
+struct GivenData {
   std::string target;  // a column's name, or a file for .npy; "": it is found
   Table task;          // options of the task, by --set task.KEY=VALUE
 };
 
 // Looks at a CSV file, a .npy file or a folder of images.
 // Throws Error with the remedy if the data are something else or the target is not clear.
-Findings look_at(const std::string& path, const Given& given);
+Findings look_at(const std::string& path, const GivenData& given);
 
 // For the functions above: of a CSV file, and of images.
-Findings look_at_table(const std::string& path, const Given& given);
+Findings look_at_table(const std::string& path, const GivenData& given);
 Findings look_at_images(const std::string& path);
 
 // A text as TOML that no reference is replaced in. Throws Error if it is not UTF-8.

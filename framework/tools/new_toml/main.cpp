@@ -42,7 +42,7 @@ std::string name_of(const std::string& data) {
 
 // The options that are given, as a table and as keys and values of TOML.
 using Keys = std::vector<std::pair<std::string, std::string>>;
-Given options_of(const po::variables_map& words, Keys& keys) {
+GivenData options_of(const po::variables_map& words, Keys& keys) {
   const std::string task = "task.";
   const auto merged = load_config({}, words_in(words, "set"));  // refuses what is not a --set
   for (const auto& set : words_in(words, "set")) {
@@ -61,7 +61,7 @@ Given options_of(const po::variables_map& words, Keys& keys) {
     std::erase_if(keys, [&](const auto& each) { return each.first == name; });
     keys.emplace_back(name, word == nullptr ? text : toml_value(*word));
   }
-  Given given{word_or(words, "target", ""), {}};
+  GivenData given{word_or(words, "target", ""), {}};
   if (merged.contains("task")) given.task = std::get<Table>(merged.at("task").data);
   return given;
 }

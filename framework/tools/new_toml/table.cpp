@@ -166,7 +166,7 @@ void refuse_image_names(const std::string& path, const CsvTable& table) {
 }
 
 // Leaves out columns without any value, if no option says which.
-void leave_out_empty(const CsvTable& table, const Given& given, CsvOptions& options, Findings& found) {
+void leave_out_empty(const CsvTable& table, const GivenData& given, CsvOptions& options, Findings& found) {
   if (given.task.contains("leave_out") || given.task.contains("columns")) return;
   std::string keys;
   for (const auto& [name, count] : table.found.filled) {
@@ -184,7 +184,7 @@ struct Reading {
   std::string kind;
 };
 
-Reading reading_of(const Given& given) {
+Reading reading_of(const GivenData& given) {
   Options options("task/tabular", given.task, "--set task");
   Reading reading{csv_options(options, {"refuse", "mean", "zero", "drop"}), ""};
   const std::vector<std::string> none;
@@ -195,7 +195,7 @@ Reading reading_of(const Given& given) {
   return reading;
 }
 
-Findings look(const std::string& path, const Given& given) {
+Findings look(const std::string& path, const GivenData& given) {
   Findings found;
   auto reading = reading_of(given);
   auto& options = reading.csv;
@@ -253,7 +253,7 @@ Findings look(const std::string& path, const Given& given) {
 
 }  // namespace
 
-Findings look_at_table(const std::string& path, const Given& given) {
+Findings look_at_table(const std::string& path, const GivenData& given) {
   try {
     return look(path, given);
   } catch (const Error& error) {
