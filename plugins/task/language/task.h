@@ -1,7 +1,7 @@
 // A task that trains a published model on files of tokens or texts: what task/llama and, with `folder`, task/gpt are.
 //
 // folder                required: the folder of the model, with config.json
-// data                  needed: files of tokens, .bin or .npy (vernier/data/readers.h), or of texts: .txt, .jsonl and
+// data                  needed: files of tokens, .bin or .npy (vernier/text/token_data.h), or of texts: .txt, .jsonl and
 //                       .json, perhaps packed by gzip (vernier/text/language_data.h); []: the model is only used, not
 //                       trained
 // weights = "folder"    "random": draws new ones by [run] seed, for which config.json is enough

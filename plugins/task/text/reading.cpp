@@ -4,6 +4,7 @@
 #include <torch/types.h>
 #include <vernier/data/readers.h>
 #include <vernier/error.h>
+#include <vernier/text/token_data.h>
 
 #include <algorithm>
 #include <cstring>

@@ -2,7 +2,7 @@
 // bytes must bear out.
 #pragma once
 
-#include <vernier/data/readers.h>
+#include <vernier/text/token_data.h>
 
 #include <cstddef>
 #include <cstdint>

@@ -1,8 +1,8 @@
 // Windows of tokens in a mapped file.
 #include <ATen/ops/empty.h>
 #include <c10/util/StringUtil.h>
-#include <vernier/data/readers.h>
 #include <vernier/error.h>
+#include <vernier/text/token_data.h>
 
 #include <algorithm>
 #include <cstring>

@@ -7,6 +7,7 @@
 #include <regex>
 #include <sstream>
 
+#include "cli/command.h"
 #include "cli/options/completion.h"
 #include "cli/options/plugin_list.h"
 #include "python.h"
@@ -140,7 +141,8 @@ TEST_CASE("schema: it, completion and the list of options say what an option dec
     const auto typed = "callback.declares." + key + "=";
     std::vector<std::string> completed;
     for (const auto& word : words) completed.push_back(typed + word);
-    CHECK(vernier::completions({"train", "--set", typed}, {}, nullptr, host) == completed);
+    const vernier::Verb train = {"train", "", vernier::configuration_options(), {}};
+    CHECK(vernier::completions(train, {"--set", typed}, host) == completed);
   };
   const std::string or_reference = "'string'], 'pattern': '^\\\\$\\\\{.*\\\\}$', ";
   const std::string count = "{'type': ['integer', " + or_reference + "'minimum': 1";

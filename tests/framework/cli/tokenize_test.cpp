@@ -1,6 +1,6 @@
 // `vernier tokenize`: what it writes is what the tokenizer gives of the whole texts, and mistakes end in one line.
 #include <doctest/doctest.h>
-#include <vernier/data/readers.h>
+#include <vernier/text/token_data.h>
 #include <vernier/text/tokenizer.h>
 
 #include <cstring>

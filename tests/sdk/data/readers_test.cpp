@@ -5,6 +5,7 @@
 #include <vernier/data/numpy.h>
 #include <vernier/data/readers.h>
 #include <vernier/safetensors.h>
+#include <vernier/text/token_data.h>
 
 #include <cstring>
 #include <filesystem>
