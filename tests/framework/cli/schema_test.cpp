@@ -7,9 +7,9 @@
 #include <regex>
 #include <sstream>
 
-#include "cli/command.h"
 #include "cli/options/completion.h"
 #include "cli/options/plugin_list.h"
+#include "cli/program.h"
 #include "python.h"
 #include "small_run.h"
 #include "temporary_folder.h"
