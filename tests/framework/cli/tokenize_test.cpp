@@ -66,7 +66,7 @@ std::string long_text() {
 
 TEST_CASE("tokenize: files that gzip has packed are those that it packed") {
   const TemporaryFolder folder;
-  const auto packed = std::string(VERNIER_SOURCE_DIR) + "/tests/sdk/readers/language/members.jsonl.gz";
+  const auto packed = std::string(VERNIER_SOURCE_DIR) + "/tests/sdk/text/language/members.jsonl.gz";
   const auto ended = tokenize({packed, "--tokenizer", oracles + "gpt2", "--output", folder / "a.bin"}, folder);
   CHECK_MESSAGE(ended.status == 0, ended.err);
   CHECK(tokens_in(folder / "a.bin") == expected("gpt2", {"one", "two", "three"}));

@@ -989,7 +989,7 @@ TEST_CASE("trainer: an error's kind is kept, and what names its plugin is not na
     return thrown_by([&] { trainer.train(toy.run); });
   };
   CHECK(failure(Error("no data", Error::Kind::configuration)) == configuration("task/toy in step 1: no data"));
-  CHECK(failure(Error("run.toml:3: task/toy: `data` is empty", Error::Kind::configuration)) ==
+  CHECK(failure(Error("run.toml:3: task/toy: `data` is empty", Error::Kind::configuration, "task/toy")) ==
         configuration("run.toml:3: task/toy: `data` is empty"));
 }
 

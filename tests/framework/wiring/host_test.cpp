@@ -136,7 +136,7 @@ TEST_CASE("host: a library is needed only by what uses it") {
   }
   CHECK_FALSE(needs(product / "scaler/none.so", "libvernier_core"));
   for (const auto& pack : packs) {
-    CHECK_FALSE_MESSAGE(needs(fs::path(VERNIER_BINARY_DIR) / "libvernier_trainer.so", pack.c_str()), pack);
+    CHECK(std::system(("! readelf -d " VERNIER_BINARY_DIR "/vernier-train | grep -q " + pack).c_str()) == 0);
   }
 }
 

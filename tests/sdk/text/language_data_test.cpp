@@ -20,7 +20,7 @@ using vernier::TokenId;
 namespace {
 
 const std::string oracles = VERNIER_SOURCE_DIR "/tests/oracles/tokenizers/";
-const std::string forms = VERNIER_SOURCE_DIR "/tests/sdk/readers/language/";
+const std::string forms = VERNIER_SOURCE_DIR "/tests/sdk/text/language/";
 
 // A tokenizer, by default of GPT-2's style, with the special tokens of both styles of chats.
 class ChatTokenizer {
