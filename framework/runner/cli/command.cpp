@@ -7,7 +7,6 @@
 #include <vernier/memory.h>
 
 #include <csignal>
-#include <filesystem>
 #include <iostream>
 
 #include "common/text/numbers.h"

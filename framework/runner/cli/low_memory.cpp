@@ -1,7 +1,5 @@
 #include "low_memory.h"
 
-#include <vernier/error.h>
-#include <vernier/event.h>
 #include <vernier/host.h>
 
 #include "wiring/wiring.h"

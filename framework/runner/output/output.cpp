@@ -5,8 +5,6 @@
 #include <sys/stat.h>
 #include <unistd.h>
 #include <vernier/checkpoint_folder.h>
-#include <vernier/error.h>
-#include <vernier/plugin.h>
 #include <vernier/whole_file.h>
 
 #include <algorithm>

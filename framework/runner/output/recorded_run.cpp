@@ -1,15 +1,7 @@
 #include "recorded_run.h"
 
-#include <c10/util/ScopeExit.h>
-#include <vernier/error.h>
-
-#include <algorithm>
-#include <filesystem>
-#include <string_view>
-
 #include "common/config/config.h"
 #include "summary.h"
-#include "wiring/wiring.h"
 
 namespace vernier {
 

@@ -1,17 +1,12 @@
 #include "summary.h"
 
 #include <ATen/Parallel.h>
-#include <vernier/error.h>
 
-#include <algorithm>
 #include <cmath>
 #include <fstream>
 
 #include "files/json.h"
 #include "output.h"
-#include "run/process/device.h"
-#include "run/state/snapshot.h"
-#include "run/validation.h"
 
 namespace vernier {
 

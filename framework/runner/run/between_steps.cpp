@@ -1,11 +1,5 @@
 #include "between_steps.h"
 
-#include <c10/util/ScopeExit.h>
-#include <vernier/error.h>
-
-#include <optional>
-#include <utility>
-
 #include "wiring/swap.h"
 
 namespace vernier {

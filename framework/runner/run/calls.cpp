@@ -1,7 +1,5 @@
 #include "calls.h"
 
-#include <vernier/error.h>
-
 #include "core/plugin_calls.h"
 #include "run/process/crash.h"
 #include "run/process/warnings.h"

@@ -19,8 +19,7 @@ template <class Done>
 class [[nodiscard]] OnSuccess {
  public:
   explicit OnSuccess(Done done) : done_(std::move(done)) {}
-  OnSuccess(const OnSuccess&) = delete;
-  OnSuccess& operator=(const OnSuccess&) = delete;
+  OnSuccess(OnSuccess&&) = delete;
   ~OnSuccess() {
     if (std::uncaught_exceptions() == errors_) done_();
   }
@@ -34,8 +33,7 @@ class [[nodiscard]] OnSuccess {
 class Calls {
  public:
   explicit Calls(const Wiring& wiring) : wiring_(wiring) {}
-  Calls(const Calls&) = delete;
-  Calls& operator=(const Calls&) = delete;
+  Calls(Calls&&) = delete;
 
   const Plugin* called() const { return called_; }  // null: the trainer itself
   const Plugin* running() const;                    // the same, or the plugin whose listener runs now

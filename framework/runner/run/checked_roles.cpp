@@ -1,10 +1,7 @@
 #include "checked_roles.h"
 
-#include <vernier/error.h>
-
 #include <algorithm>
 #include <cmath>
-#include <string>
 
 #include "core/step_results.h"
 

@@ -1,9 +1,5 @@
 #include "control.h"
 
-#include <c10/util/ScopeExit.h>
-#include <torch/types.h>
-#include <vernier/error.h>
-
 #include "run/state/shards.h"
 #include "wiring/swap.h"
 

@@ -1,7 +1,5 @@
 #include "plan.h"
 
-#include <vernier/error.h>
-
 #include <algorithm>
 
 namespace vernier {

@@ -1,19 +1,12 @@
 #include "preparation.h"
 
 #include <ATen/Version.h>
-#include <torch/nn/module.h>
 #include <torch/version.h>
-#include <vernier/error.h>
 #include <vernier/memory.h>
 #include <vernier/model_adapter.h>
 
-#include <algorithm>
-#include <set>
-
-#include "core/plugin_calls.h"
 #include "core/process_state.h"
 #include "files/json.h"
-#include "run/state/snapshot.h"
 #include "trainer_metrics.h"
 #include "wiring/swap.h"
 

@@ -3,20 +3,15 @@
 #include <ATen/Context.h>
 #include <ATen/Parallel.h>
 #include <torch/csrc/inductor/aoti_torch/c/shim.h>
-#include <torch/nn/module.h>
-#include <torch/types.h>
 #include <torch/utils.h>
 #include <vernier/cores.h>
-#include <vernier/error.h>
 #include <vernier/fused_kernels.h>
 #include <vernier/launch_place.h>
 #include <vernier/memory.h>
 
-#include <algorithm>
 #include <cstdlib>
 
 #include "common/config/config.h"
-#include "files/weights.h"
 
 namespace vernier {
 

@@ -128,8 +128,7 @@ class OwnGradients {
  public:
   explicit OwnGradients(TrainerRun& run);
   ~OwnGradients();
-  OwnGradients(const OwnGradients&) = delete;
-  OwnGradients& operator=(const OwnGradients&) = delete;
+  OwnGradients(OwnGradients&&) = delete;
 
  private:
   std::vector<std::pair<torch::Tensor, torch::Tensor>> put_aside_;  // master and gradient
@@ -141,8 +140,7 @@ class RandomOfRank {
  public:
   RandomOfRank(const Run& run, const Distributed& distributed);
   ~RandomOfRank();
-  RandomOfRank(const RandomOfRank&) = delete;
-  RandomOfRank& operator=(const RandomOfRank&) = delete;
+  RandomOfRank(RandomOfRank&&) = delete;
 
  private:
   std::vector<std::pair<at::Generator, torch::Tensor>> common_;

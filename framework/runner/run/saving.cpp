@@ -1,12 +1,6 @@
 #include "saving.h"
 
-#include <torch/types.h>
-#include <vernier/error.h>
-
-#include <chrono>
 #include <cmath>
-#include <optional>
-#include <utility>
 
 #include "common/config/config.h"
 #include "run/state/shards.h"

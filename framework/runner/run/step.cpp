@@ -1,17 +1,12 @@
 #include "step.h"
 
 #include <ATen/DeviceAccelerator.h>
-#include <torch/types.h>
 #include <vernier/checksum.h>
-#include <vernier/error.h>
 #include <vernier/memory.h>
 
-#include <algorithm>
 #include <cmath>
-#include <utility>
 
 #include "common/config/config.h"
-#include "core/plugin_calls.h"
 
 namespace vernier {
 

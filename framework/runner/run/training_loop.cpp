@@ -1,15 +1,10 @@
 #include "training_loop.h"
 
-#include <c10/util/ScopeExit.h>
-#include <vernier/error.h>
 #include <vernier/memory.h>
 
-#include <chrono>
 #include <cmath>
-#include <utility>
 
 #include "control.h"
-#include "run/process/device.h"
 
 namespace vernier {
 

@@ -2,10 +2,8 @@
 
 #include <ATen/ATen.h>
 #include <torch/types.h>
-#include <vernier/error.h>
 
 #include <cmath>
-#include <utility>
 
 namespace vernier {
 

@@ -1,13 +1,9 @@
 #include "validation.h"
 
-#include <c10/util/ScopeExit.h>
 #include <torch/nn/module.h>
 
 #include <algorithm>
 #include <cmath>
-#include <memory>
-#include <utility>
-#include <vector>
 
 #include "core/step_results.h"
 

@@ -1,11 +1,8 @@
 #include "host.h"
 
-#include <c10/util/StringUtil.h>
-#include <vernier/error.h>
 #include <vernier/host.h>
 
 #include <algorithm>
-#include <map>
 
 #include "common/left_out.h"
 #include "core/process_state.h"

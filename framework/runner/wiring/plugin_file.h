@@ -23,8 +23,7 @@ class PluginFile {
   // the file is missing, if it is a link that leads out of `folder`, or if anybody but the user and root may write to
   // the file, its folder, or a folder between it and `folder`. A file that the user named may be a link.
   PluginFile(std::filesystem::path file, const std::filesystem::path& folder);
-  PluginFile(const PluginFile&) = delete;
-  PluginFile& operator=(const PluginFile&) = delete;
+  PluginFile(PluginFile&&) = delete;
   ~PluginFile();
 
   // Throws Error::Kind::plugin, naming the file, if it has none, or if it was built for another Vernier, toolkit or

@@ -2,11 +2,8 @@
 
 #include <c10/util/ScopeExit.h>
 #include <torch/nn/module.h>
-#include <vernier/error.h>
 
 #include <algorithm>
-#include <map>
-#include <utility>
 
 #include "common/config/config.h"
 #include "core/process_state.h"

@@ -1,10 +1,6 @@
 #include "wiring.h"
 
-#include <vernier/error.h>
-#include <vernier/host.h>
-
 #include <algorithm>
-#include <filesystem>
 #include <sstream>
 
 #include "common/config/config.h"

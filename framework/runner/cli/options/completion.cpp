@@ -1,10 +1,7 @@
 #include "completion.h"
 
-#include <vernier/error.h>
 #include <vernier/host.h>
-#include <vernier/roles.h>
 
-#include <map>
 #include <set>
 
 #include "plugin_list.h"

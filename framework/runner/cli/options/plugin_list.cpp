@@ -1,8 +1,6 @@
 #include "plugin_list.h"
 
-#include <vernier/error.h>
 #include <vernier/host.h>
-#include <vernier/roles.h>
 
 #include <algorithm>
 #include <iostream>

@@ -6,14 +6,9 @@
 #include <torch/csrc/autograd/variable.h>
 #include <torch/nn/module.h>
 #include <vernier/draft/capture.h>
-#include <vernier/error.h>
 
 #include <algorithm>
-#include <array>
-#include <string_view>
 #include <unordered_set>
-#include <utility>
-#include <vector>
 
 #include "run/state/random_state.h"
 
@@ -61,8 +56,7 @@ class Watch {
     at::removeCallback(handle_);
     current = nullptr;
   }
-  Watch(const Watch&) = delete;
-  Watch& operator=(const Watch&) = delete;
+  Watch(Watch&&) = delete;
 
   const std::string& trouble() const { return trouble_; }  // why a graph cannot repeat the operators; "" if it can
   std::vector<c10::Storage> read() const {                 // what was there before the first of them
@@ -217,8 +211,7 @@ class PutBack {
     random_.take(run.device);
   }
   ~PutBack() { now(); }
-  PutBack(const PutBack&) = delete;
-  PutBack& operator=(const PutBack&) = delete;
+  PutBack(PutBack&&) = delete;
 
   void now() {
     run_.micro_batch = batch_;

@@ -15,7 +15,6 @@
 #include <cstdio>
 #include <cstdlib>
 #include <iostream>
-#include <string_view>
 
 #include "core/plugin_calls.h"
 #include "core/process_state.h"

@@ -25,8 +25,7 @@ class CallsWatched {
  public:
   // called: who was called last outside of the bus, or null. step: the one under way, or 0. They must outlive this.
   CallsWatched(const Plugin* const& called, const Run& run, const std::int64_t& step);
-  CallsWatched(const CallsWatched&) = delete;
-  CallsWatched& operator=(const CallsWatched&) = delete;
+  CallsWatched(CallsWatched&&) = delete;
   ~CallsWatched();
 
   struct Calls {
@@ -46,8 +45,7 @@ class ExitRefused {
  public:
   // at_exit: called with the line, if the main thread called exit(); for the summary.
   explicit ExitRefused(std::function<void(const std::string& why)> at_exit = {});
-  ExitRefused(const ExitRefused&) = delete;
-  ExitRefused& operator=(const ExitRefused&) = delete;
+  ExitRefused(ExitRefused&&) = delete;
   ~ExitRefused();
 
  private:

@@ -14,8 +14,7 @@ namespace vernier {
 class PluginTimes {
  public:
   PluginTimes() = default;
-  PluginTimes(const PluginTimes&) = delete;
-  PluginTimes& operator=(const PluginTimes&) = delete;
+  PluginTimes(PluginTimes&&) = delete;
   ~PluginTimes() { time_listeners(nullptr); }
 
   // step: of this process, from 0.

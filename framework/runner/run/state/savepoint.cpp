@@ -1,7 +1,5 @@
 #include "savepoint.h"
 
-#include <vernier/error.h>
-
 #include <unordered_set>
 
 namespace vernier {

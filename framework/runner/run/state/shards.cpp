@@ -6,7 +6,6 @@
 
 #include <cstring>
 #include <set>
-#include <string>
 
 namespace vernier {
 

@@ -3,18 +3,14 @@
 #include <ATen/Context.h>
 #include <ATen/Parallel.h>
 #include <ATen/Version.h>
-#include <torch/nn/module.h>
 #include <vernier/checksum.h>
 #include <vernier/copy.h>
-#include <vernier/error.h>
 #include <vernier/fused_kernels.h>
 #include <vernier/matmul.h>
 
 #include <algorithm>
 #include <iterator>
-#include <map>
 #include <sstream>
-#include <utility>
 
 #include "core/process_state.h"
 #include "cuda/loader/gpu_choice.h"

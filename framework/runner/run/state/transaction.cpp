@@ -2,10 +2,6 @@
 
 #include <c10/util/ScopeExit.h>
 #include <torch/nn/module.h>
-#include <vernier/error.h>
-
-#include <algorithm>
-#include <utility>
 
 namespace vernier {
 
