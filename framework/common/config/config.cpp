@@ -287,6 +287,18 @@ Value parse_set(const std::string& set) {
   return value;
 }
 
+// Returns the place of a value that --set gave, or "".
+std::string set_in(const Value& value) {
+  if (value.where.starts_with("--set ")) return value.where;
+  std::string found;
+  if (const auto* table = std::get_if<Table>(&value.data)) {
+    for (const auto& [key, child] : *table) found = found.empty() ? set_in(child) : found;
+  } else if (const auto* list = std::get_if<Array>(&value.data)) {
+    for (const auto& child : *list) found = found.empty() ? set_in(child) : found;
+  }
+  return found;
+}
+
 }  // namespace
 
 std::string use_of(const Value& value) {
@@ -331,6 +343,12 @@ Table merge_config(const std::vector<std::string>& files, const std::vector<std:
   MergedFiles merged(files);
   merged.add_text(text);
   return merge_sets(std::get<Table>(merged.take().data), sets);
+}
+
+void leave_out(Table& config, const std::string& role) {
+  const auto table = config.extract(role);
+  const auto set = table.empty() ? "" : set_in(table.mapped());
+  if (!set.empty()) refuse(set + ": has no effect here, where no plugin of the role " + role + " runs; leave it out");
 }
 
 bool is_same(const Value& a, const Value& b) {

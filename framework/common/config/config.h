@@ -33,6 +33,9 @@ std::string use_of(const Value& value);
 // Returns true for a list that TOML writes with headers, [[callback]]: of tables alone, and not empty.
 bool is_list_of_tables(const Value& value);
 
+// Takes the table of a role out of the configuration of a verb that does not use it. Throws Error if --set changes it.
+void leave_out(Table& config, const std::string& role);
+
 bool is_same(const Value& a, const Value& b);  // wherever they were written
 
 // Returns the table as TOML that load_config() and parse_toml() can read. with_places: for people, with the place of

@@ -38,18 +38,6 @@ extern "C" void remember_signal(int signal) {
   (void)std::raise(SIGINT);
 }
 
-// Returns the place of a value that --set gave, or "".
-std::string set_in(const Value& value) {
-  if (value.where.starts_with("--set ")) return value.where;
-  std::string found;
-  if (const auto* table = std::get_if<Table>(&value.data)) {
-    for (const auto& [key, child] : *table) found = found.empty() ? set_in(child) : found;
-  } else if (const auto* list = std::get_if<Array>(&value.data)) {
-    for (const auto& child : *list) found = found.empty() ? set_in(child) : found;
-  }
-  return found;
-}
-
 std::int64_t count_parameters(const Run& run) {
   std::int64_t count = 0;
   for (const auto& parameter : run.parameters) count += parameter.model.numel();
@@ -105,12 +93,6 @@ std::unique_ptr<Prepared> prepare(const po::variables_map& given, const std::fun
   };
   const fs::path first = words_of(given).front();
   return vernier::prepare(std::move(config), first.stem().string(), host, first_signal, resumes);
-}
-
-void leave_out(Table& config, const std::string& role) {
-  const auto table = config.extract(role);
-  const auto set = table.empty() ? "" : set_in(table.mapped());
-  if (!set.empty()) refuse(set + ": has no effect here, where no plugin of the role " + role + " runs; leave it out");
 }
 
 std::string steps_text(std::int64_t steps) {

@@ -31,9 +31,6 @@ Table merged_config(const po::variables_map& given);  // what the files, --set a
 // The run of the command, ready to train. change: made to its configuration first.
 std::unique_ptr<Prepared> prepare(const po::variables_map& given, const std::function<void(Table&)>& change = {});
 
-// Takes the table of a role out of the configuration of a verb that does not use it. Throws Error if --set changes it.
-void leave_out(Table& config, const std::string& role);
-
 std::string steps_text(std::int64_t steps);                        // "1 step", "20 steps"
 void print_text(const std::string& text, std::size_t indent = 2);  // breaks lines that are longer than the terminal's
 void print_table(const Wiring& wiring);

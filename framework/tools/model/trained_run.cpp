@@ -69,8 +69,8 @@ std::unique_ptr<Prepared> load_run(const std::string& path, const std::vector<st
                                    const std::atomic<int>& stop, Use use) {
   set_log_level(static_cast<int>(Level::warning));
   auto config = load_config({configuration_at(path)}, sets);
-  cli::leave_out(config, Monitor::role);
-  cli::leave_out(config, Accumulation::role);  // it may ask for a batch to train on
+  leave_out(config, Monitor::role);
+  leave_out(config, Accumulation::role);  // it may ask for a batch to train on
   std::optional<State> snapshot;
   bool has_facts = false;
   const auto read = [&](const Wiring& wiring, const RunOptions&, const std::string& output) {
