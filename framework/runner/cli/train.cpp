@@ -45,21 +45,19 @@ std::string trained_as() {
 // begin with `without`.
 std::string said_again(const po::variables_map& given, const std::string& option, const std::string& without = "") {
   std::string text;
-  if (given.count(option) == 0) return text;
-  for (const auto& value : given[option].as<std::vector<std::string>>()) {
+  for (const auto& value : words_in(given, option.c_str())) {
     if (without.empty() || !value.starts_with(without)) text += " --" + option + " " + shell_quoted(value);
   }
   return text;
 }
 
-// Returns --plugin-path again, also for the folders beside the TOML files, because the command names no TOML file.
-std::string plugin_paths_again(const po::variables_map& given) {
-  auto text = said_again(given, "plugin-path");
+// The folders of plugins for a command that names no TOML file: --plugin-path, and those beside the TOML files.
+std::vector<std::string> plugin_paths(const po::variables_map& given) {
+  auto folders = words_in(given, "plugin-path");
   for (const auto& folder : plugin_folders_beside(words_of(given))) {
-    std::error_code none;
-    if (fs::is_directory(folder, none)) text += " --plugin-path " + shell_quoted(folder.string());
+    if (std::error_code none; fs::is_directory(folder, none)) folders.push_back(folder.string());
   }
-  return text;
+  return folders;
 }
 
 // Returns this command again. Leaves out --resume, the shorthands in `without`, and what sets a key that begins with
@@ -147,11 +145,7 @@ void show_progress(Table& config) {
 void measure_savings(const Prepared& prepared, TrainerRun& run, const po::variables_map& given) {
   if (run.control->ranks() > 1) refuse("[run] measure_savings is for a single process; leave it out");
   std::vector<std::string> words = {"check", run.output + "/config.toml", "--savings"};
-  auto folders = words_in(given, "plugin-path");
-  for (const auto& folder : plugin_folders_beside(words_of(given))) {
-    if (std::error_code none; fs::is_directory(folder, none)) folders.push_back(folder.string());
-  }
-  for (const auto& folder : folders) words.push_back("--plugin-path=" + folder);
+  for (const auto& folder : plugin_paths(given)) words.push_back("--plugin-path=" + folder);
   Children children(program_beside_this());
   const auto ended = children.run(words);
   if (const int signal = children.stopped_by(); signal != 0) stop_signal() = signal;
@@ -192,7 +186,8 @@ int train(const po::variables_map& given) {
   }
   if (stop_signal() != 0) return stop_before_the_first_step(*prepared);
   TrainerRun& run = prepared->run;
-  run.replay_command = called_as() + " replay" + plugin_paths_again(given);
+  run.replay_command = called_as() + " replay";
+  for (const auto& folder : plugin_paths(given)) run.replay_command += " --plugin-path " + shell_quoted(folder);
   run.quiet = quiet || prepared->wiring->distributed->rank() > 0;
   const auto folder = open_run(*prepared, from, inexact, [](const std::string& path) {
     open_log_file(path);

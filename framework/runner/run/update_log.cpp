@@ -31,9 +31,7 @@ void UpdateLog::look(const Run& run) {
 void UpdateLog::count_one(TrainerRun& run, std::int64_t step, const KnownUpdate& update) {
   run.last_update = update.result;
   run.updates += is_skipped(update.result) ? 0 : 1;
-  if (update.result == UpdateResult::found_inf) {
-    run.amp.add_overflow();
-  }
+  if (update.result == UpdateResult::found_inf) run.amp.add_overflow();
   if (!is_skipped(update.result)) return;
   Notice::Details details{{"step", step}};
   const bool is_veto = update.result == UpdateResult::vetoed && update.gradients.empty();

@@ -44,6 +44,13 @@ class Bytes {
     std::memcpy(&to, bytes_.data() + offset, sizeof(T));
     return true;
   }
+  // The first `count` records at an offset; fewer where the file ends before.
+  template <class T>
+  std::vector<T> records(std::uint64_t offset, std::uint64_t count) const {
+    std::vector<T> all;
+    for (T each; all.size() < count && read(offset + all.size() * sizeof each, each);) all.push_back(each);
+    return all;
+  }
   bool says(std::uint64_t offset, const char* text) const {
     const std::size_t length = std::strlen(text) + 1;
     return has(offset, length) && std::memcmp(bytes_.data() + offset, text, length) == 0;
@@ -62,9 +69,7 @@ class Bytes {
 
 // The place in the file of the bytes that are loaded at an address.
 bool file_offset(const Bytes& bytes, const Elf64_Ehdr& header, std::uint64_t address, std::uint64_t& offset) {
-  for (unsigned i = 0; i < header.e_phnum; ++i) {
-    Elf64_Phdr segment;
-    if (!bytes.read(header.e_phoff + i * sizeof segment, segment)) return false;
+  for (const auto& segment : bytes.records<Elf64_Phdr>(header.e_phoff, header.e_phnum)) {
     if (segment.p_type == PT_LOAD && address >= segment.p_vaddr && address - segment.p_vaddr < segment.p_filesz) {
       offset = segment.p_offset + (address - segment.p_vaddr);
       return true;
@@ -77,12 +82,10 @@ bool file_offset(const Bytes& bytes, const Elf64_Ehdr& header, std::uint64_t add
 bool is_whole(const Bytes& bytes) {
   Elf64_Ehdr header;
   if (!bytes.read(0, header)) return false;
-  for (unsigned i = 0; i < header.e_phnum; ++i) {
-    Elf64_Phdr segment;
-    if (!bytes.read(header.e_phoff + i * sizeof segment, segment)) return false;
-    if (segment.p_type == PT_LOAD && !bytes.has(segment.p_offset, segment.p_filesz)) return false;
-  }
-  return true;
+  const auto segments = bytes.records<Elf64_Phdr>(header.e_phoff, header.e_phnum);
+  return segments.size() == header.e_phnum && std::ranges::all_of(segments, [&](const auto& segment) {
+           return segment.p_type != PT_LOAD || bytes.has(segment.p_offset, segment.p_filesz);
+         });
 }
 
 // Finds the exported symbol `vernier_plugin` in the table of dynamic symbols.
@@ -90,14 +93,11 @@ bool find_descriptor(const Bytes& bytes, std::uint64_t& offset) {
   Elf64_Ehdr header;
   if (!bytes.read(0, header) || std::memcmp(header.e_ident, ELFMAG, SELFMAG) != 0) return false;
   if (header.e_ident[EI_CLASS] != ELFCLASS64 || header.e_type != ET_DYN) return false;
-  for (unsigned i = 0; i < header.e_shnum; ++i) {
-    Elf64_Shdr symbols, names;
-    if (!bytes.read(header.e_shoff + i * sizeof symbols, symbols)) return false;
+  for (const auto& symbols : bytes.records<Elf64_Shdr>(header.e_shoff, header.e_shnum)) {
+    Elf64_Shdr names;
     if (symbols.sh_type != SHT_DYNSYM) continue;
     if (!bytes.read(header.e_shoff + symbols.sh_link * sizeof names, names)) return false;
-    for (std::uint64_t at = 0; at + sizeof(Elf64_Sym) <= symbols.sh_size; at += sizeof(Elf64_Sym)) {
-      Elf64_Sym symbol;
-      if (!bytes.read(symbols.sh_offset + at, symbol)) return false;
+    for (const auto& symbol : bytes.records<Elf64_Sym>(symbols.sh_offset, symbols.sh_size / sizeof(Elf64_Sym))) {
       if (symbol.st_shndx != SHN_UNDEF && bytes.says(names.sh_offset + symbol.st_name, "vernier_plugin")) {
         return file_offset(bytes, header, symbol.st_value, offset);
       }
@@ -111,21 +111,20 @@ std::vector<std::string> needed_libraries(const Bytes& bytes) {
   std::vector<std::string> all;
   Elf64_Ehdr header;
   if (!bytes.read(0, header)) return all;
-  for (unsigned i = 0; i < header.e_shnum; ++i) {
-    Elf64_Shdr entries, names;
-    if (!bytes.read(header.e_shoff + i * sizeof entries, entries) || entries.sh_type != SHT_DYNAMIC) continue;
-    if (!bytes.read(header.e_shoff + entries.sh_link * sizeof names, names)) continue;
-    for (std::uint64_t at = 0; at + sizeof(Elf64_Dyn) <= entries.sh_size; at += sizeof(Elf64_Dyn)) {
-      Elf64_Dyn entry;
-      if (!bytes.read(entries.sh_offset + at, entry)) break;
+  for (const auto& section : bytes.records<Elf64_Shdr>(header.e_shoff, header.e_shnum)) {
+    Elf64_Shdr names;
+    if (section.sh_type != SHT_DYNAMIC) continue;
+    if (!bytes.read(header.e_shoff + section.sh_link * sizeof names, names)) continue;
+    for (const auto& entry : bytes.records<Elf64_Dyn>(section.sh_offset, section.sh_size / sizeof(Elf64_Dyn))) {
       if (entry.d_tag == DT_NEEDED) all.push_back(bytes.text(names.sh_offset + entry.d_un.d_val));
     }
   }
   return all;
 }
 
-bool is_text(const char* begin, std::size_t room) {
-  return std::find(begin, begin + room, '\0') != begin + room;
+template <std::size_t room>
+bool is_text(const char (&text)[room]) {
+  return std::ranges::find(text, '\0') != std::end(text);
 }
 
 [[noreturn]] void refuse_with_errno(const fs::path& path) {
@@ -267,8 +266,7 @@ Descriptor PluginFile::descriptor() const {
   }
   if (!bytes.read(offset, plugin) || !is_whole(bytes))
     refuse_library(name + ": the file is cut short; build or copy it again");
-  if (!is_text(plugin.build, sizeof plugin.build) || !is_text(plugin.role, sizeof plugin.role) ||
-      !is_text(plugin.name, sizeof plugin.name) || !is_text(plugin.version, sizeof plugin.version)) {
+  if (!is_text(plugin.build) || !is_text(plugin.role) || !is_text(plugin.name) || !is_text(plugin.version)) {
     refuse_library(name + ": its descriptor is damaged; rebuild the plugin");
   }
   if (!fits(plugin.build)) {

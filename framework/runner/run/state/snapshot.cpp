@@ -98,16 +98,10 @@ void refuse_another_model(const Tensors& saved, const Tensors& live) {
 }
 
 // The differences that make resuming inexact, each as "threads was 1 and is 2".
-class Differences {
- public:
+struct Differences : std::vector<std::string> {
   void compare(const std::string& what, const std::string& before, const std::string& now) {
-    if (before != now) add(what + " was " + before + " and is " + now);
+    if (before != now) push_back(what + " was " + before + " and is " + now);
   }
-  void add(const std::string& difference) { all_.push_back(difference); }
-  std::string text() const { return c10::Join("; ", all_); }
-
- private:
-  std::vector<std::string> all_;
 };
 
 void compare_dtypes(const Tensors& saved, const Tensors& live, Differences& differences) {
@@ -118,7 +112,7 @@ void compare_dtypes(const Tensors& saved, const Tensors& live, Differences& diff
     if (before == tensor.scalar_type()) continue;
     if (++more == 0) first = c10::str("'", name, "' was ", before, " and is ", tensor.scalar_type());
   }
-  if (more >= 0) differences.add(first + (more > 0 ? c10::str(" (and ", more, " more)") : ""));
+  if (more >= 0) differences.push_back(first + (more > 0 ? c10::str(" (and ", more, " more)") : ""));
 }
 
 std::vector<std::string> words_of(const std::string& text) {
@@ -133,13 +127,13 @@ void compare_plugins(const std::vector<std::string>& before, const std::vector<s
   std::ranges::copy_if(now, std::back_inserter(live), is_part_of_the_numbers);
   const auto add_missing = [&](const auto& from, const auto& in, const char* what) {
     for (const auto& id : from) {
-      if (std::ranges::find(in, id) == in.end()) differences.add(id + what);
+      if (std::ranges::find(in, id) == in.end()) differences.push_back(id + what);
     }
   };
   add_missing(saved, live, " is not in this run");
   add_missing(live, saved, " is new in this run");
   const bool has_same = std::ranges::is_permutation(saved, live);
-  if (has_same && saved != live) differences.add("the callbacks are in another order");
+  if (has_same && saved != live) differences.emplace_back("the callbacks are in another order");
 }
 
 void compare_versions(const std::string& before, const std::string& now, Differences& differences) {
@@ -302,7 +296,7 @@ std::string inexact_by(const State& snapshot, const Run& run, const std::vector<
   const auto live = model_tensors(*run.model);
   refuse_another_model(saved, live);
   compare_dtypes(saved, live, found);
-  return found.text();
+  return c10::Join("; ", found);
 }
 
 void restore_snapshot(State snapshot, TrainerRun& run, const std::vector<Plugin*>& plugins,
