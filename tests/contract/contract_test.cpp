@@ -16,7 +16,7 @@
 
 #include "long_form.h"
 #include "metric_row.h"
-#include "run/trainer_metrics.h"
+#include "run/preparation.h"
 #include "small_run.h"
 #include "thrown.h"
 #include "tools/check_plugin/laws.h"

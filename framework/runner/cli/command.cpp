@@ -11,7 +11,6 @@
 
 #include "common/text/numbers.h"
 #include "common/text/terminal.h"
-#include "low_memory.h"
 #include "output/log.h"
 #include "output/output.h"
 #include "run/process/crash.h"
@@ -36,12 +35,6 @@ extern "C" void remember_signal(int signal) {
   report_interrupt();
   std::signal(SIGINT, SIG_DFL);
   (void)std::raise(SIGINT);
-}
-
-std::int64_t count_parameters(const Run& run) {
-  std::int64_t count = 0;
-  for (const auto& parameter : run.parameters) count += parameter.model.numel();
-  return count;
 }
 
 }  // namespace
@@ -111,8 +104,10 @@ void print_table(const Wiring& wiring) {
 
 void print_wiring(const Prepared& prepared) {
   const Run& run = prepared.run;
+  std::int64_t elements = 0;
+  for (const auto& parameter : run.parameters) elements += parameter.model.numel();
   print_text(c10::str("run ", run.name, ": ", steps_text(run.steps), " on ", run.device, ", ", at::get_num_threads(),
-                      at::get_num_threads() == 1 ? " thread, " : " threads, ", count_parameters(run), " parameters",
+                      at::get_num_threads() == 1 ? " thread, " : " threads, ", elements, " parameters",
                       prepared.options.undo_failed_steps ? "\n" : "; a step that fails is not undone\n"));
   print_table(*prepared.wiring);
   if (run.device.is_cpu()) {

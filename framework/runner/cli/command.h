@@ -1,14 +1,7 @@
 // Shared by several verbs: the words of a command.
 #pragma once
 
-#include <vernier/error.h>
-
-#include <atomic>
 #include <boost/program_options.hpp>
-#include <functional>
-#include <memory>
-#include <string>
-#include <vector>
 
 #include "common/config/config.h"
 #include "common/verb.h"
@@ -28,6 +21,9 @@ Level log_level(const po::variables_map& given);
 // The plugins of --plugin-path and of the folders beside these TOML files.
 Host make_host(const po::variables_map& given, const std::vector<std::string>& files = {});
 Table merged_config(const po::variables_map& given);  // what the files, --set and the shorthands say together
+// --low-memory: sets the options that save memory, of plugins that have them, where the table does not set them. Logs
+// each one with its cost.
+Table with_low_memory(Table config, const Host& host);
 // The run of the command, ready to train. change: made to its configuration first.
 std::unique_ptr<Prepared> prepare(const po::variables_map& given, const std::function<void(Table&)>& change = {});
 

@@ -1,15 +1,14 @@
-#include "low_memory.h"
+#include "command.h"
 
 #include <vernier/host.h>
 
 #include "wiring/wiring.h"
 
-namespace vernier {
+namespace vernier::cli {
 
 namespace {
 
-// Makes the plugin that fills the role. Throws Error if it refuses its options. An optimizer must also go with the
-// precision, and the others with the optimizer.
+// Makes a role's plugin. Throws Error if it refuses its options, or contradicts the optimizer or the precision.
 Made tried(const Table& config, const Host& host, const std::string& role) {
   auto made = make(host, role, table_of(config, role));
   if (role == Task::role) return made;
@@ -50,4 +49,4 @@ Table with_low_memory(Table config, const Host& host) {
   return config;
 }
 
-}  // namespace vernier
+}  // namespace vernier::cli

@@ -14,7 +14,6 @@
 #include "command.h"
 #include "common/version_line.h"
 #include "files/json.h"
-#include "low_memory.h"
 #include "program.h"
 #include "shorthands.h"
 #include "wiring/plugin_folders.h"

@@ -41,8 +41,7 @@ std::string trained_as() {
   return launched != nullptr ? launched : called_as() + " train";
 }
 
-// Returns the options of one name again, each after a space: " --plugin-path build/plugins". Leaves out those that
-// begin with `without`.
+// Returns the options of one name again, " --plugin-path build/plugins", but those that begin with `without`.
 std::string said_again(const po::variables_map& given, const std::string& option, const std::string& without = "") {
   std::string text;
   for (const auto& value : words_in(given, option.c_str())) {
@@ -60,8 +59,7 @@ std::vector<std::string> plugin_paths(const po::variables_map& given) {
   return folders;
 }
 
-// Returns this command again. Leaves out --resume, the shorthands in `without`, and what sets a key that begins with
-// `without_key`.
+// Returns this command again, but --resume, the shorthands in `without`, and keys that begin with `without_key`.
 std::string command_of(const po::variables_map& given, const std::vector<std::string>& without = {},
                        const std::string& without_key = "") {
   std::string command = trained_as();

@@ -11,8 +11,7 @@
 
 namespace vernier {
 
-// Holds the lock of a run's folder until it is destroyed. checkpoint: the plugin that knows which folders have a run to
-// resume.
+// Holds the lock of a run's folder until it is destroyed. checkpoint: knows which folders have a run to resume.
 class OutputFolder {
  public:
   // Makes the folder for a new run: `wanted` if it does not exist or has no run, else wanted-2, wanted-3, …. So no run

@@ -34,8 +34,7 @@ OrderedJson validation(const Run& run, const Outcome& outcome) {
   return all;
 }
 
-// The declarations of the plugins' metrics, for programs that read the run. docs/reference/metrics.md has those of the
-// trainer.
+// The declarations of the plugins' metrics, for programs. docs/reference/metrics.md has those of the trainer.
 OrderedJson metrics_of_plugins(const Run& run) {
   OrderedJson all = OrderedJson::object();
   for (const auto& [name, info] : run.metric_infos) {

@@ -11,8 +11,7 @@ namespace vernier {
 // "diverged" or "error".
 std::string ended_by(const Outcome& outcome);
 
-// Writes the file. Called at the end of a run, also if a signal or an error ended it. docs/reference/run-folder.md
-// describes the format.
+// Writes the file at the end of a run, however it ended. docs/reference/run-folder.md describes the format.
 void write_summary(const std::string& path, const Run& run, const RunOptions& options, const Options& run_table,
                    const Wiring& wiring, const Outcome& outcome);
 

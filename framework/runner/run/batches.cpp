@@ -66,10 +66,6 @@ std::int64_t Batches::samples(TrainerRun& run) {
   return *samples_;
 }
 
-void Batches::save(State& state) const {
-  if (samples_) state.put("samples_of_batch", *samples_);
-}
-
 void Batches::load(const State& state) {
   samples_.reset();
   if (state.has("samples_of_batch")) samples_ = state.integer("samples_of_batch");

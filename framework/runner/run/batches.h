@@ -24,7 +24,9 @@ class Batches {
   // The next batches come from this function; null: from the task again.
   void replay(std::function<Batch()> replayed) { replayed_ = std::move(replayed); }
 
-  void save(State& state) const;
+  void save(State& state) const {
+    if (samples_) state.put("samples_of_batch", *samples_);
+  }
   void load(const State& state);
 
  private:

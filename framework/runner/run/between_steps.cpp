@@ -68,10 +68,6 @@ void RequestHandler::swap(TrainerRun& run, const Table& roles, const std::string
   saving_.outdate();
 }
 
-void RequestHandler::agree(const Run& run) {
-  if (const auto asked = requests_.take_noted(); !asked.empty()) roles_.ranks.agree(run, asked);
-}
-
 void RequestHandler::swap_if_asked(TrainerRun& run) {
   if (!requests_.wants_swap()) return;
   const auto asked = requests_.take_swap();

@@ -27,7 +27,9 @@ class RequestHandler {
 
   // See wiring/swap.h. requester: the plugin that wants it, for the text of an error; "": the program.
   void swap(TrainerRun& run, const Table& roles, const std::string& requester = "");
-  void agree(const Run& run);  // throws Error on all ranks if they have asked for different things
+  void agree(const Run& run) {  // throws Error on all ranks if they have asked for different things
+    if (const auto asked = requests_.take_noted(); !asked.empty()) roles_.ranks.agree(run, asked);
+  }
   void swap_if_asked(TrainerRun& run);
   void fail_if_asked();            // throws in the requester's name
   void let_look(TrainerRun& run);  // Control::between_steps: each requester in turn, until none asks to be called again

@@ -1,14 +1,7 @@
 // Which plugin is called, and in which step: for the text of errors, warnings and crashes.
 #pragma once
 
-#include <vernier/plugin.h>
-
-#include <exception>
-#include <functional>
-#include <memory>
 #include <set>
-#include <string>
-#include <utility>
 
 #include "wiring/wiring.h"
 
@@ -46,8 +39,7 @@ class Calls {
   // The same for a step, or for a part of one.
   void attributed_in_step(const Run& run, const std::function<void()>& body);
 
-  // While the result lives, a plugin is called. Then its caller is called again; but an error that leaves the scope
-  // keeps the plugin's name.
+  // While the result lives, a plugin is called, and then its caller again. An error keeps the name of the plugin.
   auto as(const Plugin* plugin) {
     return OnSuccess([this, caller = std::exchange(called_, plugin)] { note(caller); });
   }

@@ -1,5 +1,4 @@
-// The roles as the trainer calls them. Each call is noted, so that an error names the plugin, and each answer is
-// checked.
+// The roles as the trainer calls them: each call is noted, for the text of an error, and each answer is checked.
 #pragma once
 
 #include <vernier/host.h>

@@ -75,12 +75,4 @@ bool Plan::validates_now(const Run& run) const {
          (validate_every_ > 0 && run.step % validate_every_ == 0);
 }
 
-void Plan::save(State& state) const {
-  if (adapts_) state.put("adapts", std::int64_t{1});
-}
-
-void Plan::load(const State& state) {
-  adapts_ = state.has("adapts");
-}
-
 }  // namespace vernier

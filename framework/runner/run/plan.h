@@ -19,8 +19,10 @@ class Plan {
   // Returns whether a validation comes after the step that was counted last.
   bool validates_now(const Run& run) const;
 
-  void save(State& state) const;
-  void load(const State& state);
+  void save(State& state) const {
+    if (adapts_) state.put("adapts", std::int64_t{1});
+  }
+  void load(const State& state) { adapts_ = state.has("adapts"); }
 
  private:
   std::int64_t steps_of_epoch(std::int64_t epoch, std::int64_t steps, std::int64_t samples);

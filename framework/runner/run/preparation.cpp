@@ -7,7 +7,6 @@
 
 #include "core/process_state.h"
 #include "files/json.h"
-#include "trainer_metrics.h"
 #include "wiring/swap.h"
 
 namespace vernier {

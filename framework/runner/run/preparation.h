@@ -1,5 +1,4 @@
-// Done once, before the first step: plugins are prepared, the model is moved to its device, and its parameters are
-// named.
+// Done once before the first step: plugins are prepared, the model is moved, and its parameters are named.
 #pragma once
 
 #include <functional>
@@ -7,6 +6,9 @@
 #include "saving.h"
 
 namespace vernier {
+
+// The metrics that the trainer sets, and that monitors compute from what it counts.
+std::vector<MetricInfo> trainer_metrics();
 
 // Changes the new model before anything is made from it; may be null.
 using InitModel = std::function<void(torch::nn::Module&)>;

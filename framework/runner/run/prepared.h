@@ -3,12 +3,6 @@
 
 #include <vernier/matmul.h>
 
-#include <atomic>
-#include <functional>
-#include <memory>
-#include <string>
-#include <vector>
-
 #include "training_loop.h"
 
 namespace vernier {
@@ -37,8 +31,7 @@ std::unique_ptr<Prepared> prepare(Table config, const std::string& default_name,
                                   const std::atomic<int>& stop, const Resumes& resumes, int threads = 0,
                                   std::vector<Given> given = {}, Purpose purpose = Purpose::training);
 
-// Throws Error if the LibTorch that was loaded is not the one of the headers (a stray LD_LIBRARY_PATH): it would fail
-// in ways nobody understands.
+// Throws Error if the LibTorch that was loaded is not the one of the headers, as with a stray LD_LIBRARY_PATH.
 void refuse_another_libtorch();
 
 }  // namespace vernier

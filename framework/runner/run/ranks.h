@@ -1,21 +1,8 @@
-// The common work of the ranks of a run in its steps, through the role distributed. With one rank there is nothing to
-// do.
+// The common work of a run's ranks in its steps, through the role distributed. One rank has nothing to do.
 #pragma once
 
 #include <ATen/core/Generator.h>
 #include <c10/util/ScopeExit.h>
-#include <vernier/distributed.h>
-#include <vernier/host.h>
-
-#include <atomic>
-#include <cstdint>
-#include <functional>
-#include <map>
-#include <memory>
-#include <optional>
-#include <string>
-#include <utility>
-#include <vector>
 
 #include "calls.h"
 
@@ -62,8 +49,7 @@ class Ranks {
   // Notes what the plugins are, for the digest. Called after prepare, and after each swap.
   void note_alike(const Facts& facts);
 
-  // Called after backward: gives every rank the gradients and the loss of the whole batch, and rank 0's buffers if they
-  // have changed.
+  // Called after backward: gives every rank the whole batch's gradients and loss, and rank 0's changed buffers.
   struct Own {
     int stop;             // the signal that this rank received
     bool is_out_of_time;  // whether the time limit has passed here

@@ -9,18 +9,9 @@ void Requests::swap(const Table& roles, const std::string& requester) {
   for (const auto& [role, table] : roles) pending_.swap.roles.insert_or_assign(role, table);
 }
 
-void Requests::cancel_failure_if_swapped() {
-  if (wants_swap()) pending_.failure.reset();
-}
-
 std::optional<Requests::Failure> Requests::take_failure() {
   if (pending_.failure) finished_.clear();
   return std::exchange(pending_.failure, std::nullopt);
-}
-
-void Requests::drop() {
-  pending_ = {};
-  finished_.clear();
 }
 
 void Requests::save(State& state, const Run& run) const {

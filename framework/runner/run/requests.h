@@ -41,14 +41,19 @@ class Requests {
   bool wants_rewind() const { return pending_.rewind.has_value(); }
   Rewind take_rewind() { return *std::exchange(pending_, {}).rewind; }  // drops all other requests, but to finish
   void fail(Failure failure) { pending_.failure = std::move(failure); }
-  void cancel_failure_if_swapped();
+  void cancel_failure_if_swapped() {
+    if (wants_swap()) pending_.failure.reset();
+  }
   std::optional<Failure> take_failure();  // a run that fails is not finished
   void look(const Plugin& requester, Look look) { looks_.emplace_back(&requester, std::move(look)); }
   const auto& looks() const { return looks_; }  // Control::between_steps
 
   void finish(std::string by) { finished_ = std::move(by); }
   const std::string& finished() const { return finished_; }  // the plugin that ends the run early, and why; "": none
-  void drop();                                               // all of a step that is undone
+  void drop() {                                              // all of a step that is undone
+    pending_ = {};
+    finished_.clear();
+  }
 
   void save(State& state, const Run& run) const;
   void load(const State& state, const Run& run);  // a run that was finished goes on if it has more steps now

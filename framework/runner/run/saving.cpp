@@ -84,10 +84,6 @@ void Saving::rewind(TrainerRun& run) {
   snapshots_.note_rewind(given_up);
 }
 
-void Saving::save_in_memory_if_due(TrainerRun& run) {
-  if (snapshots_.is_due(run.step)) snapshots_.add(run.step, snapshot(run));
-}
-
 void Saving::save_now(TrainerRun& run) {
   if (is_saved(run)) return;
   roles_.calls.attributed(run, [&] {

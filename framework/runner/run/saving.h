@@ -29,15 +29,16 @@ class Saving {
   // Goes back to a snapshot in memory, as a plugin has asked (Control::rewind), between two steps.
   void rewind(TrainerRun& run);
 
-  // Has the checkpoint plugin write the run as it is, between two steps; not twice. Throws Error if a weight is not
-  // finite.
+  // Writes a checkpoint between two steps, and not twice. Throws Error if a weight is not finite.
   void save_now(TrainerRun& run);
   void save_finite(TrainerRun& run);          // the same, also twice
   void save_unless_spoiled(TrainerRun& run);  // on a CPU, not if loss and weights are not finite
   // Returns the first weight that is not finite, or "". On a CPU, and only if the loss is not finite either.
   std::string spoiled_weight(const Run& run);
-  void save_what_is_whole(TrainerRun& run);     // after a failure
-  void save_in_memory_if_due(TrainerRun& run);  // Control::keep_savepoints
+  void save_what_is_whole(TrainerRun& run);      // after a failure
+  void save_in_memory_if_due(TrainerRun& run) {  // Control::keep_savepoints
+    if (snapshots_.is_due(run.step)) snapshots_.add(run.step, snapshot(run));
+  }
   // Called when something comes after this step's checkpoint that the checkpoint lacks.
   void outdate() { saved_step_ = -1; }
   bool is_saved(const Run& run) const { return saved_step_ == run.step; }

@@ -1,4 +1,4 @@
-#include "trainer_metrics.h"
+#include "preparation.h"
 
 namespace vernier {
 

@@ -68,10 +68,6 @@ void TrainingLoop::prepare(TrainerRun& run, std::int64_t epochs, const InitModel
   roles_.calls.attributed(run, [&] { prepare_plugins(roles_, step_, saving_, run, epochs, init, trains); });
 }
 
-void TrainingLoop::resume(TrainerRun& run, State snapshot, bool allow_inexact) {
-  saving_.resume(run, std::move(snapshot), allow_inexact);
-}
-
 bool TrainingLoop::is_finished(const Run& run) const {
   return (run.step >= run.steps || !asked_.finished().empty()) && !validation_.is_due();
 }

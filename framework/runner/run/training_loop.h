@@ -1,10 +1,6 @@
 // The life of a run around its steps: prepared, resumed, trained, ended. See step.h for the step.
 #pragma once
 
-#include <functional>
-#include <memory>
-#include <string>
-
 #include "between_steps.h"
 #include "ending.h"
 #include "preparation.h"
@@ -18,14 +14,15 @@ namespace vernier {
 // Main thread only.
 class TrainingLoop {
  public:
-  // validate_every: steps, 0: only after the last, or a word (wiring.h). stop: a signal's number ends the run after the
-  // current step.
+  // validate_every: as for Plan. stop: a signal's number, which ends the run after the current step.
   TrainingLoop(Wiring& wiring, std::int64_t validate_every, const std::atomic<int>& stop);
 
   // Builds model, data and states: everything but training; see prepare_plugins().
   void prepare(TrainerRun& run, std::int64_t epochs, const InitModel& init = {}, bool trains = true);
   // Continues from a snapshot, after prepare. Refuses what restore_snapshot() refuses.
-  void resume(TrainerRun& run, State snapshot, bool allow_inexact = false);
+  void resume(TrainerRun& run, State snapshot, bool allow_inexact = false) {
+    saving_.resume(run, std::move(snapshot), allow_inexact);
+  }
 
   bool is_finished(const Run& run) const;  // true: nothing is left to do
 

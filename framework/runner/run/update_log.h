@@ -1,5 +1,4 @@
-// The outcome of each update, and when the host knows it: at once, or one step late (Run::results_are_late). The rule
-// is fixed, so runs stay reproducible.
+// The outcome of each update, which the host knows at once, or always one step late (Run::results_are_late).
 #pragma once
 
 #include <vernier/host.h>

@@ -18,8 +18,7 @@ class Validation {
  public:
   Validation(Roles& roles, StepClock& clock) : roles_(roles), clock_(clock) {}
 
-  // Validates, and emits Validated. Returns false if a signal cut it short: it is repeated on resume, so that a resumed
-  // run is the run that was not stopped.
+  // Validates, and emits Validated. Returns false if a signal cut it short: then it is repeated on resume.
   bool validate(TrainerRun& run);
   std::optional<double> loss_now(TrainerRun& run);  // the same; returns the loss, if there is one
   // A validation comes after the last step, and has not been done.

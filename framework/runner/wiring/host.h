@@ -1,14 +1,7 @@
 // Finds, checks, opens and constructs plugins by their names.
 #pragma once
 
-#include <vernier/abi.h>
-#include <vernier/options.h>
 #include <vernier/roles.h>
-
-#include <filesystem>
-#include <memory>
-#include <string>
-#include <vector>
 
 #include "plugin_file.h"
 

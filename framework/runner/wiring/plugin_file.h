@@ -1,5 +1,4 @@
-// A plugin's library as a file: who may write to it, its digest and its descriptor. All of it is known before the
-// library is opened, since opening it runs its code.
+// A plugin's library as a file: its writers, digest and descriptor, all read before opening it runs its code.
 #pragma once
 
 #include <vernier/abi.h>

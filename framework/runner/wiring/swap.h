@@ -20,8 +20,7 @@ void swap(Wiring& wiring, TrainerRun& run, const Table& roles);
 // Throws Error if a table is wrong by itself.
 void try_swap(const Wiring& wiring, const Table& roles);
 
-// Returns the swaps of a run for a snapshot, as TOML: the tables of the swapped roles, and the history. "" if there are
-// none.
+// Returns the swaps of a run as TOML, for a snapshot: the tables of the swapped roles, and the history; "" for none.
 std::string text_of_swaps(const Wiring& wiring);
 // Repeats the swaps in the text_of_swaps() of an earlier wiring.
 void swap_again(Wiring& wiring, TrainerRun& run, const std::string& swaps);

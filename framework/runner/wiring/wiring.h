@@ -15,8 +15,7 @@
 
 namespace vernier {
 
-// The words of [run] validate_every, which is otherwise a number of steps. The default is each_epoch for a task that
-// says that it holds data out, and 0 for others.
+// The words of [run] validate_every. The default, each_epoch_if_held_out, is 0 for a task that holds nothing out.
 constexpr std::int64_t each_epoch = -1, each_epoch_if_held_out = -2;
 
 // The [run] table.

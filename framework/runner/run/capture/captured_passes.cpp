@@ -103,10 +103,6 @@ bool same_bits(const torch::Tensor& a, const torch::Tensor& b) {
   return a.scalar_type() == b.scalar_type() && a.sizes() == b.sizes() && (a.numel() == 0 || bytes(a).equal(bytes(b)));
 }
 
-bool all_same_bits(const std::vector<torch::Tensor>& a, const std::vector<torch::Tensor>& b) {
-  return std::ranges::equal(a, b, same_bits);
-}
-
 std::vector<torch::Tensor> clones(const std::vector<torch::Tensor>& tensors) {
   std::vector<torch::Tensor> all;
   for (const auto& tensor : tensors) all.push_back(tensor.defined() ? tensor.detach().clone() : tensor);
@@ -130,8 +126,8 @@ void set_gradients(const Run& run, const std::vector<torch::Tensor>& gradients) 
   for (std::size_t i = 0; i < gradients.size(); ++i) run.parameters[i].model.mutable_grad() = gradients[i];
 }
 
-bool has_gradients(const Run& run) {
-  return std::ranges::any_of(run.parameters, [](const auto& parameter) { return parameter.model.grad().defined(); });
+bool has_any(const std::vector<torch::Tensor>& tensors) {
+  return std::ranges::any_of(tensors, &torch::Tensor::defined);
 }
 
 std::vector<const void*> addresses(const std::vector<torch::Tensor>& tensors) {
@@ -170,11 +166,6 @@ std::vector<std::size_t> holders(const Run& run, const std::vector<torch::Tensor
   return all;
 }
 
-bool allows_capture(const Plugin& plugin) {
-  const auto* capturable = dynamic_cast<const draft::Capturable*>(&plugin);
-  return capturable != nullptr && capturable->allows_capture();
-}
-
 // Why forward and backward cannot be recorded as a graph, which would call no plugin; "" if they can.
 std::string why_not_captured(const Wiring& wiring) {
   if (wiring.distributed->ranks() > 1) return "several ranks train together";
@@ -184,14 +175,16 @@ std::string why_not_captured(const Wiring& wiring) {
     const bool is_called = plugin == wiring.task.get() || plugin == wiring.precision.get() ||
                            wiring.bus.listens(*plugin, Event::BatchReady) ||
                            wiring.bus.listens(*plugin, Event::LossReady);
-    if (is_called && !allows_capture(*plugin)) who += (who.empty() ? "" : ", ") + plugin->id();
+    const auto* capturable = dynamic_cast<const draft::Capturable*>(plugin);
+    const bool allows_it = capturable != nullptr && capturable->allows_capture();
+    if (is_called && !allows_it) who += (who.empty() ? "" : ", ") + plugin->id();
   }
   return who.empty() ? "" : "these plugins do not allow it: " + who;
 }
 
 std::string shape_of(const Run& run) {
   const auto& batch = run.micro_batch;
-  auto text = c10::str(batch.samples, has_gradients(run) ? " adds" : "");
+  auto text = c10::str(batch.samples, has_any(gradients_of(run)) ? " adds" : "");
   for (const auto& tensor : batch.tensors) text += c10::str(" ", tensor.scalar_type(), tensor.sizes());
   return text;
 }
@@ -224,7 +217,7 @@ class PutBack {
     }
     random_.restore(run_.device);
   }
-  bool has_gradients() const { return std::ranges::any_of(gradients_, &torch::Tensor::defined); }
+  bool has_gradients() const { return has_any(gradients_); }
   std::vector<torch::Tensor> written() const {  // buffers, until the last now()
     std::vector<torch::Tensor> all;
     for (const auto& buffer : buffers_) {
@@ -257,8 +250,8 @@ struct CapturedPasses::Result {
 
 std::string CapturedPasses::difference(const Result& a, const Result& b) {
   if (!same_bits(a.loss, b.loss)) return "losses";
-  if (!all_same_bits(a.gradients, b.gradients)) return "gradients";
-  if (!all_same_bits(a.buffers, b.buffers)) return "buffers";
+  if (!std::ranges::equal(a.gradients, b.gradients, same_bits)) return "gradients";
+  if (!std::ranges::equal(a.buffers, b.buffers, same_bits)) return "buffers";
   return same_bits(a.random, b.random) ? "" : "random numbers";
 }
 

@@ -2,14 +2,6 @@
 #pragma once
 
 #include <torch/types.h>
-#include <vernier/host.h>
-
-#include <cstdint>
-#include <functional>
-#include <map>
-#include <memory>
-#include <string>
-#include <utility>
 
 #include "device_graph.h"
 #include "wiring/wiring.h"
@@ -22,8 +14,7 @@ namespace vernier {
 class CapturedPasses {
  public:
   CapturedPasses(const Wiring& wiring, MakeDeviceGraph make) : wiring_(wiring), graphs_(std::move(make)) {}
-  // Called before the first step, and when plugins have changed. Forgets all passes. Logs once why the plugins do not
-  // allow recordings, if they do not.
+  // Called before the first step, and after a swap. Forgets all passes. Logs once why plugins allow no recordings.
   void begin();
   // Frees the memory of all passes. A shape is recorded again when its third micro-batch has come.
   void forget() { shapes_.clear(); }

@@ -6,8 +6,7 @@ namespace vernier {
 
 namespace {
 
-// Returns true if only the State holds the tensor's memory, as after State::put: it needs no copy. Memory that
-// something else owns (from_blob) does.
+// Returns true if only the State holds the memory, as after State::put; what from_blob made needs a copy.
 bool is_of_nobody_else(const torch::Tensor& tensor) {
   if (tensor.use_count() != 1 || !tensor.has_storage() || tensor.storage().use_count() != 1) return false;
   const auto& memory = tensor.storage().data_ptr();

@@ -13,8 +13,7 @@ namespace vernier {
 void add_state_of_others(State& snapshot, Distributed& distributed, bool is_sharded);
 // Gives this rank its own state back from such a snapshot, if that is of as many ranks; else rank 0's.
 void take_own_state(State& snapshot, const Distributed& distributed);
-// Returns this rank's part of a sharded checkpoint: rank 0 everything it has, others the entries that no lower rank
-// has.
+// Returns this rank's part of a sharded checkpoint: all of rank 0's, of others the entries that no lower rank has.
 State shard_of(const State& snapshot, Distributed& distributed);
 
 // A State in bytes, for Distributed::gather; its tensors are copied to the CPU.

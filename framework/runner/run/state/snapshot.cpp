@@ -22,8 +22,7 @@ namespace vernier {
 
 namespace {
 
-// Monitors only look, and a checkpoint only keeps: a run may be resumed with others. It may also be resumed on another
-// number of processes, which train on the same batches and sum in another order.
+// A run may be resumed with other monitors and checkpoints, and by other ranks, which sum in another order.
 bool is_part_of_the_numbers(const std::string& id) {
   return !id.starts_with("monitor/") && !id.starts_with("checkpoint/") && !id.starts_with("distributed/");
 }
@@ -221,8 +220,7 @@ Tensors take_model(State& snapshot, const Tensors& live) {
   return taken;
 }
 
-// Calls a plugin. One that fails may be left out: then it is reported, and the result is false. A monitor always is,
-// because it only looks.
+// Calls a plugin. Returns false if it failed, and was reported and left out, as a monitor always may be.
 template <class Body>
 bool named(const Plugin& plugin, const std::string& doing, const Body& body, bool may_be_left_out = false) {
   const bool is_monitor = plugin.id().starts_with("monitor/");
@@ -243,8 +241,7 @@ const Plugin& task_in(const std::vector<Plugin*>& plugins) {
   return **std::ranges::find_if(plugins, is_task);
 }
 
-// Warns of a task that saved nothing, since nothing can be compared then. One whose batches follow from run.step needs
-// no state.
+// Warns of a task that saved nothing. One whose batches follow from run.step needs no state.
 void warn_of_a_task_without_state(const State& snapshot, const Plugin& task) {
   if (!snapshot.part("plugin/" + task.id()).tensors.empty()) return;
   log(Level::warning, task.id(),

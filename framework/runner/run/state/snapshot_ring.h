@@ -1,5 +1,4 @@
-// Snapshots of the run in memory, to which it can go back between steps (Control::rewind), and the batches that it
-// drops.
+// Snapshots of the run in memory for Control::rewind, and the batches that it drops.
 #pragma once
 
 #include <c10/util/StringUtil.h>

@@ -17,8 +17,7 @@ std::vector<std::int64_t> versions_of_gradients(const Run& run) {
 
 }  // namespace
 
-// Roles that are called before the update, and whoever listens before it. Monitors and checkpoints only look. The
-// optimizer's memory changes before the update only if it listens.
+// Roles and listeners before the update. The memory of the optimizer changes before it only if it listens.
 std::vector<Plugin*> Transaction::plugins_at(Stage stage) const {
   std::vector<Event> events = {Event::BatchReady, Event::LossReady, Event::GradientsReady};
   if (stage == Stage::begin) events.insert(events.end(), {Event::EpochEnd, Event::StepBegin});
