@@ -7,7 +7,6 @@
 #include <ATen/ops/_convolution.h>
 #include <ATen/ops/_convolution_compositeexplicitautograd_dispatch.h>
 #include <ATen/ops/cat.h>
-#include <ATen/ops/constant_pad_nd.h>
 #include <ATen/ops/convolution_backward_compositeexplicitautograd_dispatch.h>
 #include <ATen/ops/mkldnn_rnn_layer_backward_cpu_dispatch.h>
 #include <ATen/ops/mkldnn_rnn_layer_cpu_dispatch.h>
@@ -87,12 +86,13 @@ at::Tensor widened(const at::Tensor& x) {
   return x.to(at::kFloat);
 }
 
-// The padding in depth, on each side, of a convolution over three dimensions in bfloat16 whose filter reaches from one
-// side beyond the other; else 0. oneDNN, as of LibTorch 2.11, computes the gradient of such a filter from memory that
-// is not its own: it is wrong, or the program dies.
-std::int64_t faulty_padding(const at::Tensor& x, const at::Tensor& weight, const Window& window) {
-  if (x.dim() != 5 || weight.dim() != 5 || x.scalar_type() != at::kBFloat16 || window.is_transposed) return 0;
-  return x.size(2) < (weight.size(2) - 1) * window.dilation.front() + 1 ? window.padding.front() : 0;
+// True for a convolution over three dimensions in bfloat16 whose filter reaches from one side beyond the other. oneDNN,
+// as of LibTorch 2.11, computes the gradient of such a filter from memory that is not its own: it is wrong, or the
+// program dies. With AMX it does so if the input is padded first, too. So it is computed in float32.
+bool is_faulty(const at::Tensor& x, const at::Tensor& weight, const Window& window) {
+  return x.dim() == 5 && weight.dim() == 5 && x.scalar_type() == at::kBFloat16 &&
+         weight.scalar_type() == at::kBFloat16 && !window.is_transposed && x.numel() > 0 && weight.numel() > 0 &&
+         window.padding.front() > 0 && x.size(2) < (weight.size(2) - 1) * window.dilation.front() + 1;
 }
 
 at::Tensor convolution(const at::Tensor& x, const at::Tensor& weight, const Parameter& bias, at::IntArrayRef stride,
@@ -128,14 +128,8 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> convolution_backward(
                                                                dilation, is_transposed, output_padding, groups, wanted);
   };
   const Window window{stride, padding, dilation, is_transposed, output_padding, groups};
-  if (dy.scalar_type() != x.scalar_type() || !is_slow(x, weight, window)) {
-    const auto depth = faulty_padding(x, weight, window);
-    if (depth == 0) return compute(dy, x, weight);
-    const std::vector<std::int64_t> rest = {0, padding[padding.size() / 2], padding.back()};
-    auto [dx, dw, db] = at::compositeexplicitautograd::convolution_backward(
-        dy, at::constant_pad_nd(x, {0, 0, 0, 0, depth, depth}), weight, bias_sizes, stride, rest, dilation,
-        is_transposed, output_padding, groups, wanted);
-    return {dx.defined() ? dx.narrow(2, depth, x.size(2)) : dx, dw, db};
+  if (dy.scalar_type() != x.scalar_type() || !(is_faulty(x, weight, window) || is_slow(x, weight, window))) {
+    return compute(dy, x, weight);
   }
   const auto factor = widened(weight);
   const auto parts = parts_of(x, dy, weight);

@@ -242,7 +242,7 @@ TEST_CASE("optimizer: lbfgs ends where PyTorch's does") {
 TEST_CASE("optimizer: lbfgs ends an update after `max_eval` passes, and within a tolerance") {
   const Oracle oracle("optimizer_groups");
   for (const auto& [limit, passes] :
-       {std::pair{"", 3}, {"max_eval = 2\n", 1}, {"tolerance_grad = 1e6\n", 0}, {"tolerance_change = 1e6\n", 1}}) {
+       {std::pair{"", 3}, {"max_eval = 2\n", 1}, {"tolerance_grad = 1e6\n", 0}, {"tolerance_change = 1e6\n", 0}}) {
     CAPTURE(limit);
     Fixture fixture(oracle, std::string("use = 'lbfgs'\nlearning_rate = 0.5\nmax_iter = 4\n") + limit + frozen);
     fixture.run.loss = fixture.recompute();

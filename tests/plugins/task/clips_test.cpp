@@ -178,7 +178,7 @@ TEST_CASE("clips: the network has three dimensions, and pools time as long as th
   }
 }
 
-// oneDNN reads beyond two padded frames, for which the kernels of a run pad them first.
+// oneDNN reads beyond few padded frames, so the kernels of a run compute them in float32.
 TEST_CASE("clips: gradients in bfloat16 are near those in float32 for any number of frames") {
   const TemporaryFolder folder;
   write_motions(folder, 8);
