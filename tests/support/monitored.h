@@ -10,7 +10,7 @@
 #include <utility>
 
 #include "plugin_library.h"
-#include "run/trainer_metrics.h"
+#include "run/preparation.h"
 #include "temporary_folder.h"
 
 struct Monitored {

@@ -4,7 +4,7 @@
 #include <vernier/host.h>
 #include <vernier/plugin.h>
 
-#include "run/trainer_metrics.h"
+#include "run/preparation.h"
 #include "same_tensors.h"
 #include "small_run.h"
 #include "thrown.h"
