@@ -1,9 +1,9 @@
 // A task that trains a published model on files of tokens or texts: what task/llama and, with `folder`, task/gpt are.
 //
 // folder                required: the folder of the model, with config.json
-// data                  needed: files of tokens, .bin or .npy (vernier/text/token_data.h), or of texts: .txt, .jsonl and
-//                       .json, perhaps packed by gzip (vernier/text/language_data.h); []: the model is only used, not
-//                       trained
+// data                  needed: files of tokens, .bin or .npy (vernier/text/token_data.h), or of texts: .txt, .jsonl
+//                       and .json, perhaps packed by gzip (vernier/text/language_data.h); []: the model is only used,
+//                       not trained
 // weights = "folder"    "random": draws new ones by [run] seed, for which config.json is enough
 // tokenizer = ""        folder of the tokenizer for texts; empty: the model's folder
 // new_tokens = []       special tokens that the tokenizer gets, unless it has them. Embedding and head of the model get

@@ -2,9 +2,9 @@
 // may be of Llama, Mistral, Qwen 2 and 3, Phi-3, Gemma 1 to 3, OLMo 2, SmolLM 3 or Granite (families.cpp).
 //
 // folder                required: the folder of the model, with config.json
-// data = []             needed: files of tokens, .bin or .npy (vernier/text/token_data.h), or of texts: .txt, .jsonl and
-//                       .json, perhaps packed by gzip (vernier/text/language_data.h); []: the model is only used, not
-//                       trained
+// data = []             needed: files of tokens, .bin or .npy (vernier/text/token_data.h), or of texts: .txt, .jsonl
+//                       and .json, perhaps packed by gzip (vernier/text/language_data.h); []: the model is only used,
+//                       not trained
 // weights = "folder"    "random": draws new ones by [run] seed, for which config.json is enough
 // tokenizer = ""        folder of the tokenizer for texts; empty: the model's folder
 // new_tokens = []       special tokens that the tokenizer gets, unless it has them. Embedding and head of the model get
