@@ -87,8 +87,8 @@ at::Tensor widened(const at::Tensor& x) {
 }
 
 // True for a convolution over three dimensions in bfloat16 whose filter reaches from one side beyond the other. oneDNN,
-// as of LibTorch 2.11, computes the gradient of such a filter from memory that is not its own: it is wrong, or the
-// program dies. With AMX it does so if the input is padded first, too. So it is computed in float32.
+// as of LibTorch 2.11, computes the gradient of such a filter, and with AMX its result too, from memory that is not its
+// own: they are wrong, or the program dies. So they are computed in float32.
 bool is_faulty(const at::Tensor& x, const at::Tensor& weight, const Window& window) {
   return x.dim() == 5 && weight.dim() == 5 && x.scalar_type() == at::kBFloat16 &&
          weight.scalar_type() == at::kBFloat16 && !window.is_transposed && x.numel() > 0 && weight.numel() > 0 &&
@@ -103,8 +103,9 @@ at::Tensor convolution(const at::Tensor& x, const at::Tensor& weight, const Para
     return at::compositeexplicitautograd::_convolution(input, factor, term, stride, padding, dilation, is_transposed,
                                                        output_padding, groups, benchmark, deterministic, cudnn, tf32);
   };
+  const Window window{stride, padding, dilation, is_transposed, output_padding, groups};
   if ((bias && bias->defined() && bias->scalar_type() != x.scalar_type()) ||
-      !is_slow(x, weight, {stride, padding, dilation, is_transposed, output_padding, groups})) {
+      !(is_faulty(x, weight, window) || is_slow(x, weight, window))) {
     return compute(x, weight, bias);
   }
   const auto factor = widened(weight);

@@ -276,7 +276,7 @@ TEST_CASE("cli: a full disk ends in one line, and what was saved before can be r
 TEST_CASE("cli: a limit on the size of files ends in one line, as a full disk does") {
   if (!can_limit_files) return;
   Place place;
-  CHECK(place.train({set("task.hidden=[256]"), "--quiet"}, &limit_files<4096>) == 4);
+  CHECK(place.train({set("task.hidden=[256]"), "--quiet"}, &limit_files<16384>) == 4);
   CAPTURE(place.err);
   CHECK(is_one_line(place.err));
   CHECK(says(place.err, "checkpoint/rolling "));
