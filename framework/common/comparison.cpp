@@ -37,7 +37,7 @@ const std::vector<Measure> always = {{"samples_per_second", "/this_process/sampl
 
 constexpr double least_of_metrics = 0.001;
 
-// Those of every run, and the metrics of the validations in this comparison.
+// Returns the measures that every run has, and the metrics of the validations in this comparison.
 std::vector<Measure> measures_of(const Json& metrics) {
   auto all = always;
   for (const auto& [name, better] : metrics.items()) {
@@ -46,7 +46,7 @@ std::vector<Measure> measures_of(const Json& metrics) {
   return all;
 }
 
-// By name the metrics of the validations. Names that are other measures' are left out.
+// The metrics of the validations by name, without names that other measures have.
 struct Metrics {
   Json better = Json::object();  // "higher" or "lower", or ""
   Json units = Json::object();   // of those that have one

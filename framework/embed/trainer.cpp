@@ -139,7 +139,7 @@ void Trainer::Impl::save_nothing_without_folder() {
          "false; leave the table out, or set it");
 }
 
-// Opens the folder, and resumes the run where that was asked for, once.
+// Opens the folder, and resumes the run if the options request it, once.
 void Trainer::Impl::enter() {
   ready();
   if (is_entered || is_over) return;

@@ -59,7 +59,7 @@ class SubsetDataset final : public Dataset {
   std::string fingerprint() const override {
     return c10::str(size(), " samples, indices ", checksum_of_all({indices_}), ", of ", dataset_->fingerprint());
   }
-  // Those of the dataset, as far as they are in the subset. Of indices in another order the neighbours are unknown.
+  // Returns the dataset's shards as far as the subset has them. Neighbours of indices in another order are unknown.
   std::vector<std::int64_t> shards() const override {
     std::vector<std::int64_t> sizes;
     std::int64_t i = 0, end = 0;

@@ -58,7 +58,7 @@ torch::Tensor resized(const torch::Tensor& image, std::int64_t height, std::int6
   return at::_upsample_bilinear2d_aa(batch.contiguous(), {height, width}, /*align_corners=*/false).view(sizes);
 }
 
-// As torchvision's RandomResizedCrop.get_params.
+// Returns a random part like torchvision's RandomResizedCrop.get_params.
 torch::Tensor random_part(const torch::Tensor& image, Random& random, std::pair<double, double> share,
                           std::pair<double, double> ratio) {
   const auto height = height_of(image), width = width_of(image);

@@ -136,7 +136,7 @@ class Search {
     if (cache_.length() > 0) cache_.keep(rows);
   }
 
-  // Those of the first candidates that end here compete with those that ended before.
+  // The best candidates that end here compete with beams that ended before.
   void finish(const std::vector<Beam>& candidates, const torch::Tensor& best, const torch::Tensor& ends) {
     auto ends_now = ends.clone();
     ends_now.slice(0, beams_.beams).fill_(false);

@@ -19,7 +19,7 @@ struct ChatText {
 
 class VERNIER_API ChatTemplate {
  public:
-  // where: for messages. variables: further ones, such as bos_token. Throws Error for what is no Jinja.
+  // where: for messages. variables: further ones, such as bos_token. Throws Error if a text is not Jinja.
   ChatTemplate(const std::string& source, std::string where, OrderedJson variables = OrderedJson::object());
   // Reads chat_template.jinja, or else tokenizer_config.json; returns nothing if neither has a template.
   static std::optional<ChatTemplate> of_folder(const std::string& folder);

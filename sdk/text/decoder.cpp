@@ -27,7 +27,7 @@ void decode_byte_level(Tokens& tokens) {
   tokens.assign(1, with_replacements(bytes));
 }
 
-// Bytes that stand behind each other and are no text become one U+FFFD each.
+// Consecutive bytes that are not text become one U+FFFD each.
 void decode_bytes(Tokens& tokens) {
   Tokens all;
   std::string bytes;

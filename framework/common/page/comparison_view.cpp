@@ -98,7 +98,7 @@ std::string interval_of(const Json& compared, double factor, const char* format)
   return print_number(format, std::min(one, other)) + " to " + print_number(format, std::max(one, other));
 }
 
-// Which values of a metric are better, and its unit; "": not known, or none.
+// A metric's better direction and its unit; "": not known, or none.
 struct Declared {
   std::string better, unit;
 };

@@ -34,7 +34,7 @@ bool is_of_a_layer(const Series& series);
 
 // Shades are logarithmic where all values are above 0 and the largest is 100 times the smallest or more. Of many steps
 // each cell has the largest value; a value that is not finite has a colour of its own. Each cell has its numbers as a
-// title. "" where there is no value.
+// title. "" if there is no value.
 std::string svg_heat_map(const HeatMap& map);
 
 }  // namespace vernier

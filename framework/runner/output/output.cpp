@@ -66,8 +66,8 @@ void refuse_a_shared_run(const fs::path& path) {
   }
 }
 
-// Nobody but the owner writes to it, whatever the umask. It is to outlive a loss of power, as the checkpoints in it do,
-// so each new name is brought to the disk; also that of a folder which is there: whoever made it may have been killed.
+// Makes a folder that only its owner can write to, whatever the umask. It must survive a loss of power, like its
+// checkpoints, so each new name is synced to the disk. An existing folder's name, too: its maker may have been killed.
 void make_folder(const fs::path& path, std::error_code& trouble) {
   const auto parent = path.has_parent_path() ? path.parent_path() : fs::path(".");
   std::error_code none;

@@ -57,7 +57,7 @@ void RequestHandler::swap(TrainerRun& run, const Table& roles, const std::string
     vernier::swap(roles_.wiring, run, roles);
   } catch (...) {
     const auto [text, kind] = caught();
-    const auto by = requester.empty() ? "" : ", where " + requester + " asked for it";
+    const auto by = requester.empty() ? "" : "; " + requester + " requested it";
     std::throw_with_nested(Error(c10::str(text, "; nothing was swapped after step ", run.step, by), kind));
   }
   roles_.owners.refuse_masters_of_others(run);

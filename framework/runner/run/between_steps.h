@@ -1,4 +1,4 @@
-// Carries out between two steps what plugins asked for: swaps, failures, looks.
+// Handles the requests of plugins between two steps: swaps, failures, looks.
 #pragma once
 
 #include <vernier/between_steps.h>
@@ -27,7 +27,7 @@ class RequestHandler {
 
   // See wiring/swap.h. requester: the plugin that wants it, for the text of an error; "": the program.
   void swap(TrainerRun& run, const Table& roles, const std::string& requester = "");
-  void agree(const Run& run) {  // throws Error on all ranks if they have asked for different things
+  void agree(const Run& run) {  // throws Error on all ranks if their requests differ
     if (const auto asked = requests_.take_noted(); !asked.empty()) roles_.ranks.agree(run, asked);
   }
   void swap_if_asked(TrainerRun& run);

@@ -1,4 +1,4 @@
-// Which plugin is called, and in which step: for the text of errors, warnings and crashes.
+// Records which plugin is called in which step, for the text of errors, warnings and crashes.
 #pragma once
 
 #include <set>
@@ -36,7 +36,7 @@ class Calls {
   // Runs body. Errors, LibTorch's warnings and crashes get the plugin that was called last, and the step. An error of
   // the configuration also gets the place of the plugin's table.
   void attributed(const Run& run, const std::function<void()>& body);
-  // The same for a step, or for a part of one.
+  // Runs a step, or a part of one, in the same way.
   void attributed_in_step(const Run& run, const std::function<void()>& body);
 
   // While the result lives, a plugin is called, and then its caller again. An error keeps the name of the plugin.

@@ -9,7 +9,7 @@ namespace vernier {
 
 namespace {
 
-// As torch::fmin, but on a CPU without LibTorch's dispatcher: the lesser number, or the one that is a number.
+// Returns the lesser number, or the one that is not NaN: torch::fmin, but on a CPU without LibTorch's dispatcher.
 torch::Tensor lesser_of(const torch::Tensor& best, const torch::Tensor& loss) {
   if (!best.defined()) return loss;
   const auto is_on_host = [](const torch::Tensor& x) { return x.is_cpu() && x.scalar_type() == torch::kFloat32; };

@@ -10,7 +10,7 @@
 
 namespace vernier {
 
-// Which values of a metric are better, as the task says it, or by its name.
+// Returns the better direction of a metric: the task's answer, or the one of its name.
 Better better_of(const Run& run, const std::string& metric);
 
 // Main thread only.

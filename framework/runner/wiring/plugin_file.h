@@ -28,7 +28,7 @@ class PluginFile {
   // Throws Error::Kind::plugin, naming the file, if it has none, or if it was built for another Vernier, toolkit or
   // LibTorch.
   Descriptor descriptor() const;
-  // As `sha256sum` prints it: 64 hexadecimal digits.
+  // Returns 64 hexadecimal digits, like `sha256sum`.
   std::string sha256() const;
   std::string checksum() const;  // a fast one, to see whether it is the same file as before
   // Opens the library for the rest of the process, in the folder that was checked. Returns what it exports. Throws

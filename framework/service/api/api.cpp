@@ -190,7 +190,7 @@ HttpRoute act_route(const ApiContext& api, const char* action, const char* summa
           }};
 }
 
-// Whole lines where there are any, so that no character is cut.
+// Returns whole lines if there are any, so that no character is cut.
 std::string slice(const std::filesystem::path& file, std::int64_t offset, std::int64_t limit) {
   std::ifstream in(file, std::ios::binary);
   in.seekg(offset);

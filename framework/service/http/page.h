@@ -24,7 +24,7 @@ inline HttpRoute page_route(const PageFile& file) {
           }};
 }
 
-// Those that every service has: /page.css and /parts.js, which dashboards share, and /api, the document as a page.
+// The files of every service: /page.css and /parts.js, which dashboards share, and /api, the document as a page.
 std::span<const PageFile> shared_page_files();
 
 }  // namespace vernier

@@ -20,14 +20,14 @@ const char* name_of(Scope scope);
 // "control 3q2-… alice 2026-12-31T00:00:00Z". A line that begins with # is a comment. One thread.
 class Tokens {
  public:
-  // Whom a token names. scope is Scope::open for a token that is not in the file, and for one that has expired.
+  // The owner of a token. scope is Scope::open if the token is not in the file or has expired.
   struct Holder {
     Scope scope = Scope::open;
     std::string name = {};  // as the file has it, or else that of the scope
     bool has_expired = false;
   };
-  // Makes the file with a token for each scope up to `highest` where there is none. Throws HttpError where it cannot be
-  // made or read, where others than the owner may read or write it, and where a line is wrong.
+  // Makes the file with a token for each scope up to `highest` if it does not exist. Throws HttpError if it cannot be
+  // made or read, if others than the owner may read or write it, and if a line is wrong.
   // warn: gets a sentence when a changed file cannot be read.
   Tokens(std::filesystem::path file, Scope highest, std::function<void(const std::string&)> warn);
 

@@ -239,12 +239,12 @@ void Queue::look_after(Job job) {
   }
   if (claim == Attempt::Claim::server) return lose(job, /*is_loss=*/false);
   if (attempt.is_locked()) return;
-  // It may have ended since.
+  // The attempt may have ended since.
   if (const auto end = attempt.how_it_ended()) return finish(job, *end);
   lose(job, /*is_loss=*/true);
 }
 
-// Its process finds the file, also when there is no server any more.
+// The job's process finds the file, even after the server has ended.
 void Queue::ask_to_end(const Job& job) const {
   const Attempt attempt(folder_of(job.id), job.attempt);
   std::error_code none;

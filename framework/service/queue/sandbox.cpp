@@ -48,7 +48,7 @@ long version() {
   return ::syscall(SYS_landlock_create_ruleset, nullptr, 0, LANDLOCK_CREATE_RULESET_VERSION);
 }
 
-// Those that this kernel knows.
+// Returns the rights that this kernel knows.
 std::uint64_t known_rights() {
   const auto kernel = version();
   return first_version | (kernel >= 2 ? refer : 0) | (kernel >= 3 ? truncate : 0) | (kernel >= 5 ? device_control : 0);

@@ -21,7 +21,7 @@ struct Option {
 struct Axis {
   std::string name;             // "micro-batches"
   std::vector<Option> options;  // the first is that of the configuration as it is written
-  std::string note;             // why there is no other option; "" where there is one
+  std::string note;             // why there is no other option; "" if there is one
 };
 
 // The option of each axis by its place. All 0: as written.
@@ -53,7 +53,7 @@ std::string name_of(const std::vector<Axis>& axes, const Choice& choice);  // "a
 std::vector<Setting> settings_of(const std::vector<Axis>& axes, const Choice& choice);
 std::size_t changes_in(const Choice& choice);  // axes that are not as written
 
-// As a file to merge after the configuration, with a table for each role.
+// Returns a file to merge after the configuration, with a table for each role.
 std::string overlay_of(const std::vector<Setting>& settings);
 
 }  // namespace vernier

@@ -1,4 +1,4 @@
-// Which candidates an advice measures, and which of them it names.
+// Chooses the candidates that an advice measures, and those that it names.
 #pragma once
 
 #include <functional>

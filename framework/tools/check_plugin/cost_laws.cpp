@@ -145,7 +145,7 @@ double save_time(const Plugin& plugin) {
   return least;
 }
 
-// As the trainer decides it, see Plugin::save.
+// The trainer's own rule: see Plugin::save.
 bool is_saved_in_each_step(const Plugin& plugin, const Bus& bus) {
   const std::string role = plugin.id().substr(0, plugin.id().find('/'));
   if (role == Optimizer::role || role == Checkpoint::role || role == Monitor::role) return false;

@@ -165,7 +165,7 @@ void check_accumulation(const Subject& subject) {
     leaves_out |= run.micro_batch.weight.has_value();
   });
   trial.on(Event::GradientsReady, [&](Run& run) {
-    // Those that ran out of memory were computed again. Those without weight were left out.
+    // Micro-batches that ran out of memory were computed again. Those without weight were left out.
     const auto count = static_cast<std::ptrdiff_t>(run.micro_batches);
     if (std::ssize(parts) > count) parts.erase(parts.begin(), parts.end() - count);
     if (leaves_out && std::ssize(parts) < count) return;

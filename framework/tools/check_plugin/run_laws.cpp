@@ -12,7 +12,7 @@ namespace vernier {
 
 namespace {
 
-// One that forgets the run is refused for it; a checkpoint plugin may keep nothing, as checkpoint/none.
+// Refuses a plugin that forgets the run. A checkpoint plugin may keep nothing, like checkpoint/none.
 [[noreturn]] void refuse_to_forget(const Subject& subject, const std::string& what) {
   if (subject.role == Checkpoint::role) throw LawSkipped("it keeps nothing to go on from: its read() returns nothing");
   throw Error(what);

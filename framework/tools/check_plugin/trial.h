@@ -41,9 +41,9 @@ class Trial {
   // Has a function called at an event: after callbacks or, as a monitor, after all others.
   void on(Event event, std::function<void(Run&)> listener);
   void on_last(Event event, std::function<void(const Run&)> listener);
-  // As Ctrl-C does: the run ends after so many steps, with a checkpoint.
+  // Ends the run after so many steps with a checkpoint, like Ctrl-C.
   void stop_after(std::int64_t steps);
-  // Opens the folder as `vernier train` does, and loads its newest checkpoint; false where there is none.
+  // Opens the folder as `vernier train` does, and loads its newest checkpoint; false if there is none.
   bool resume();
   Outcome train();
   void keep_losses();  // for trained(): call it before the run

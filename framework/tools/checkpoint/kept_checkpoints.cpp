@@ -16,7 +16,7 @@ namespace fs = std::filesystem;
 
 namespace {
 
-// The folder of the run that a path is in, or is; "" where there is no config.toml.
+// Returns the folder of the run that a path is or lies in; "" if there is no config.toml.
 std::string run_at(const std::string& path) {
   auto folder = fs::path(path);
   std::error_code none;

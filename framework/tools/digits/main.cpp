@@ -128,7 +128,7 @@ int call(const po::variables_map& given) {
   const bool is_run_wanted = given.count("steps") != 0;
   const Wanted wanted{number_of(given, "step", "1", 1, INT64_MAX, "the first step is 1"),
                       number_of(given, "samples", is_run_wanted ? "5" : "10", least, most,
-                                "fewer than 3 samples say nothing about their spread")};
+                                "at least 3 samples are needed to estimate the spread")};
   listen_for_signals();
   set_log_level(static_cast<int>(Level::error));  // `vernier check` has the rest
   if (is_run_wanted) {

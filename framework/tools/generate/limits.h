@@ -1,4 +1,4 @@
-// The ranges of what may be asked for: on the command line, in generation_config.json, and in a request to the server.
+// The ranges of generation settings: on the command line, in generation_config.json, and in a request to the server.
 #pragma once
 
 namespace vernier::limits {

@@ -225,7 +225,7 @@ void report_restart(int attempt, const Plan& plan, int ranks, const Words& words
   const bool goes_on = !words.empty() && is_resume(words.back());
   std::cerr << "vernier: attempt " << attempt + 1 << " of " << plan.restarts + 1 << ": " << ranks
             << (ranks == 1 ? " rank" : " ranks")
-            << (goes_on ? " with " + words.back() : " from the start, since there is no checkpoint yet") << '\n';
+            << (goes_on ? " with " + words.back() : " from the beginning: no checkpoint exists yet") << '\n';
 }
 
 int train(const Plan& plan, Words words, const fs::path& output, std::int64_t threads) {

@@ -1,4 +1,4 @@
-// Which folder the runner has trained in: a run that is started again goes on there.
+// Finds the folder that the runner has trained in: a restarted run resumes there.
 #pragma once
 
 #include <sys/types.h>

@@ -22,7 +22,7 @@ RunFiles files_of(const fs::path& folder) try { return read_run(folder); } catch
   refuse(refused.what());
 }
 
-// As the run was started, without what belongs to its process: its folder, its monitors, its time.
+// Returns the configuration of the run's start, without the parts of its process: its folder, monitors and time.
 Table configuration_of(const fs::path& folder) {
   const auto file = (folder / "config.toml").string();
   if (!fs::exists(file)) refuse(file + ": is not there; it has the configuration with which the run is built again");

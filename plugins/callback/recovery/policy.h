@@ -38,7 +38,7 @@ class Policy {
                              const std::function<bool(const std::string&)>& helps);
   // Called for each update that was applied, with its step.
   void applied(std::int64_t step);
-  // How many updates in a row were in trouble, up to the last trouble.
+  // The number of troubled updates in a row, up to the last one.
   std::int64_t in_a_row() const { return in_a_row_; }
   void restart();
 
@@ -50,7 +50,7 @@ class Policy {
   std::string name_;
   std::vector<Action> actions_;
   std::int64_t turn_ = 0, number_ = 0;
-  // -2: none. last_step_ is the furthest step that was counted, in trouble or calm: a step that comes again after a
+  // -2: none. last_step_ is the furthest step that was counted, troubled or calm: a step that comes again after a
   // rewind is not calm.
   std::int64_t last_step_ = -2, last_batch_ = -2;
   std::int64_t calm_ = 0;  // updates applied since the last trouble

@@ -1,6 +1,6 @@
-// recovery: acts when a run is in trouble, by a list of actions for each kind of trouble. Each action is reported by
-// the notice `recovered`, and none is repeated for ever. A run that no action helps ends with an error and a
-// checkpoint.
+// recovery: acts when the loss, gradients or weights become NaN or spike, by a list of actions for each such trouble.
+// Each action is reported by the notice `recovered`, and none is repeated for ever. If no action helps, the run ends
+// with an error and a checkpoint.
 //   non_finite = ["skip"]       the loss, a gradient or a weight has an inf or NaN. Under a loss scaler, gradients that
 //                               overflow are the scaler's affair: they only count as skipped updates
 //   spike = []                  loss or gradient norm are more than z_score deviations over their mean
@@ -16,7 +16,7 @@
 //                               batch once more is good, it is made from that
 //   "lower_learning_rate"       by rate_factor for rate_steps steps, then back to the full rate over rate_return steps
 //   "rewind"                    back to the copy in memory from rewind_back steps ago, each further time as many steps
-//                               more; drops the batches of the updates in trouble, at least those of rewind_drop
+//                               more; drops the batches of the troubled updates, at least those of rewind_drop
 //   "fallback"                  to other plugins, by role as {precision = {use = "bf16"}, scaler = {use = "none"}}
 //   "stop"                      the run ends
 // An update that is not finite is never applied, whatever the action. With drop_samples the run is copied in each step,
@@ -106,7 +106,7 @@ class Recovery final : public vernier::Callback {
         rate_steps_(options.get("rate_steps", 100, "steps at the lowered rate, this one included", at_least(1))),
         rate_return_(options.get("rate_return", 100, "steps of the way back, a line; 0: at once", at_least(0))),
         back_(options.get("rewind_back", 10, "steps to go back, each further time as many more", at_least(1))),
-        drop_(options.get("rewind_drop", 1, "updates whose batches are passed over, those in trouble at least",
+        drop_(options.get("rewind_drop", 1, "updates whose batches are dropped, at least the troubled ones",
                           at_least(0))),
         snapshot_every_(options.get("snapshot_every", 10, "steps between copies of the run in memory", at_least(1))),
         snapshots_(
@@ -330,7 +330,7 @@ class Recovery final : public vernier::Callback {
     return run.updates == updates_before_ && run.last_update == vernier::UpdateResult::found_inf;
   }
 
-  // Performs the next action that can help. batches: how many updates in a row are in trouble; 0: as the policy counts.
+  // Performs the next action that can help. batches: the number of troubled updates in a row; 0: the policy's count.
   void meet(Run& run, Policy& policy, const Verdict& verdict, Details what, bool are_weights = false,
             std::int64_t batches = 0) {
     if (policy.empty()) return;

@@ -18,8 +18,8 @@
 //   backward_rounding = "auto"   of g; auto: as `rounding`
 //   random_bits = 23             of stochastic rounding, for each number
 //   hadamard = 0                 the operands of dw are rotated in pieces of so many numbers, a power of two; 0: not
-//   uneven_blocks = "shorter"    where a block does not divide what a product sums over, the last one is shorter, and
-//                                the log names the layers; refuse: the run ends at the first of them
+//   uneven_blocks = "shorter"    if the block size does not divide the reduced dimension, the last block is shorter,
+//                                and the log names the layers; refuse: the run ends at the first such layer
 //   square_weights = false       blocks of weights are square, so that w and wᵀ have the same codes
 //   accumulate = {}              emulated sums of products, as {mantissa = 13, promote_every = 128}; none: float32
 //     accumulate.mantissa          required: fraction bits of the accumulator, up to 23
@@ -308,7 +308,7 @@ class Format final : public vernier::MixedPrecision {
       options.refuse("square_weights", "is for a forward format with blocks, such as nvfp4");
     }
     const auto uneven = options.choose("uneven_blocks", "shorter", {"shorter", "refuse"},
-                                       "where a block does not divide what a product sums over");
+                                       "if the block size does not divide the reduced dimension");
     recipe_.refuses_uneven = uneven == "refuse";
     recipe_.hadamard = options.get("hadamard", 0, "numbers that a rotation of dw's operands mixes; 0: none",
                                    vernier::between(0, 4096));

@@ -24,7 +24,7 @@ struct Recipe {
   OptionalFormat x_for_dw, g_for_dw;
   vernier::Draw forward, backward;       // x and w; g
   bool square_weights = false;           // blocks of w are square, so that w and wᵀ have the same codes
-  bool refuses_uneven = false;           // blocks that do not divide what a product sums over
+  bool refuses_uneven = false;           // blocks that do not divide the reduced dimension
   std::int64_t hadamard = 0;             // both operands of dw are rotated along the summed dimension; 0: no
   torch::Tensor rotation;                // [hadamard, hadamard], orthogonal
   std::optional<DelayedScales> delayed;  // of scales of tensors; nothing: from the tensor itself

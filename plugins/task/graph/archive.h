@@ -13,7 +13,7 @@ namespace graph {
 
 class Archive {
  public:
-  // bytes: the file's, uint8. Throws Error where they are no such zip, or one whose records cannot fit into it.
+  // bytes: the file's, uint8. Throws Error if they are not such a zip, or if its records cannot fit into it.
   Archive(torch::Tensor bytes, std::string path);
 
   const std::string& path() const { return path_; }

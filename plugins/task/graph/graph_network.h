@@ -18,7 +18,7 @@ class GraphNetwork final : public exported::Network {
   GraphNetwork(const torch::Tensor& bytes, const std::string& path, const std::string& output);
 
   torch::Tensor forward(const std::vector<torch::Tensor>& inputs) override;
-  // Writes the file again with the weights of now.
+  // Writes the file again with the current weights.
   void write(const std::string& file) const;
   // The tensors of the module's state_dict() in Python. Tied ones have all their names.
   std::map<std::string, torch::Tensor> state_dict() const;

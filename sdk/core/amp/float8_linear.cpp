@@ -293,7 +293,7 @@ struct Float8Linear::Layer {
   std::optional<Weight> weight;
 };
 
-// x, weight and bias as in forward; `recorded`: a gradient will be asked for.
+// x, weight and bias as in forward; `recorded`: backward will follow.
 struct Float8Function final : torch::autograd::Function<Float8Function> {
   struct Held final : torch::CustomClassHolder {
     explicit Held(std::shared_ptr<Float8Linear::Layer> held) : layer(std::move(held)) {}

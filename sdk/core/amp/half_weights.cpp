@@ -65,7 +65,7 @@ std::vector<HalfWeight> for_kernels(const Weights& weights) {
   return all;
 }
 
-// Those kernels, or nullptr: LibTorch's operators round.
+// Returns the kernels of the weights' device, or nullptr: then LibTorch's operators round.
 template <class Weights>
 const gpu::Library* kernels_for(const Weights& weights) {
   return weights.empty() ? nullptr : gpu_library(weights.front().model.device());

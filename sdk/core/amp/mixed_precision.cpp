@@ -38,7 +38,7 @@ const char* name_of(torch::ScalarType dtype) {
   return dtype == torch::kBFloat16 ? "bf16" : "fp16";
 }
 
-// As in autocast: float64 stays as it is.
+// Returns whether autocast would cast the tensor: float64 stays as it is.
 bool is_castable(const torch::Tensor& tensor) {
   if (!tensor.defined()) return false;
   const auto dtype = tensor.scalar_type();

@@ -8,13 +8,13 @@
 
 namespace vernier {
 
-// True if use_matmul("plain") was asked for, which keeps LibTorch's products in 16 bits, too.
+// True after use_matmul("plain"), which keeps LibTorch's products in 16 bits, too.
 bool keeps_plain_products();
 
 // True for a dtype of 16 bits that LibTorch multiplies slowly on this processor, unless its kernels are to be kept.
 bool lacks_fast_products(at::ScalarType dtype);
 
-// As LibTorch's operators of these names, and by them where multiplies_in_float32() is false. Tasks are cut by the
+// LibTorch's operators of these names, called themselves if multiplies_in_float32() is false. Tasks are cut by the
 // shapes alone, and each is one thread's, so the bits do not depend on the number of threads.
 at::Tensor mm(const at::Tensor& left, const at::Tensor& right);
 at::Tensor bmm(const at::Tensor& left, const at::Tensor& right);

@@ -17,7 +17,7 @@ bool may_compute_rows();
 using Parameter = std::optional<at::Tensor>;
 using Three = std::tuple<at::Tensor, at::Tensor, at::Tensor>;
 
-// As LibTorch's operators of these names.
+// Replacements of LibTorch's operators of these names.
 at::Tensor log_softmax(const at::Tensor& x, std::int64_t dim, bool half_to_float);
 at::Tensor log_softmax_backward(const at::Tensor& dy, const at::Tensor& y, std::int64_t dim, at::ScalarType dtype);
 at::Tensor softmax(const at::Tensor& x, std::int64_t dim, bool half_to_float);
@@ -28,7 +28,7 @@ Three layer_norm_backward(const at::Tensor& dy, const at::Tensor& x, at::IntArra
                           const at::Tensor& inverse, const Parameter& weight, const Parameter& bias,
                           std::array<bool, 3> wanted);
 
-// Below at::rms_norm. LibTorch has no kernel for it on a CPU, but ten operators, each with a backward of its own.
+// Registers a kernel of at::rms_norm. LibTorch's own on a CPU is ten operators, each with a backward of its own.
 void register_rms_norm(torch::Library& library);
 // at::cross_entropy_loss, mean or sum over classes that are given by their numbers. LibTorch's is a log softmax and a
 // choice, each with a backward of its own.

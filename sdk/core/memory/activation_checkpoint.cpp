@@ -83,7 +83,7 @@ struct Recompute final : torch::autograd::Node {
   RandomStates random;  // where the function draws
 };
 
-// Once more, with a graph, as it was called the first time.
+// Calls the function again in the state of the first call, with a graph.
 std::vector<torch::Tensor> Recompute::forward(const std::vector<torch::Tensor>& arguments) {
   auto states = random;
   swap_in(states);

@@ -66,7 +66,7 @@ class CountingAllocator final : public c10::Allocator {
     const auto before = now.fetch_add(bytes), after = before + bytes;
     if (after > limit) {
       now -= bytes;
-      TORCH_CHECK_WITH(OutOfMemoryError, false, memory_text(bytes), " more were asked for, and ", memory_text(before),
+      TORCH_CHECK_WITH(OutOfMemoryError, false, memory_text(bytes), " more were requested, and ", memory_text(before),
                        " of ", memory_text(limit), " are in use");
     }
     auto highest = peak.load();
@@ -181,7 +181,7 @@ void CountingAllocator::require_room(std::int64_t bytes) {
   if ((known_room -= bytes) > 0) return;
   const auto left = free_of_system();
   known_room = left / 2;
-  TORCH_CHECK_WITH(OutOfMemoryError, bytes <= left, memory_text(bytes), " more were asked for, and the machine has ",
+  TORCH_CHECK_WITH(OutOfMemoryError, bytes <= left, memory_text(bytes), " more were requested, and the machine has ",
                    memory_text(left), " free");
 }
 

@@ -63,7 +63,7 @@ torch::Tensor read_idx(const std::string& path, std::int64_t dimensions, std::in
     refuse_idx(path, c10::str("has sizes ", shape, ", which are ", elements, " bytes, and max_bytes is ", max_bytes,
                               "; raise max_bytes if the memory has room for them"));
   }
-  // Not filled with zeros: a packed file may have less than its header says, and then most of this is never touched.
+  // The memory is not zeroed: a packed file may have less than its header says, and then most of it is never touched.
   const std::shared_ptr<char[]> bytes(new char[elements]);
   const auto count = file.read(bytes.get(), elements);
   if (count < elements) refuse_size("cut short", std::to_string(count));

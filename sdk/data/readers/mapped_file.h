@@ -16,7 +16,7 @@ namespace vernier {
 
 // Any thread may call the functions. Tensors may write to the bytes; the writes stay in this process.
 //
-// If another process cuts the file short, the system ends this process with SIGBUS when it reads the missing bytes.
+// If another process truncates the file, the system ends this process with SIGBUS when it reads the missing bytes.
 // Call require_unchanged() before a record is read: then only a file that shrinks within that read does it.
 class VERNIER_API MappedFile : public std::enable_shared_from_this<MappedFile> {
  public:

@@ -181,7 +181,7 @@ void Bus::tell(Event event, Run& run) {
                            run.step,
                            {{"plugin", plugin.id()}, {"event", std::string(name_of(event))}},
                            plugin.id() + " failed at " + name_of(event) + " and is detached"});
-      // Those before it were called already; the next to be called moves up to where its first listener stood.
+      // Earlier listeners were called already. The next one moves up to the place of the plugin's first listener.
       i = static_cast<std::size_t>(std::count_if(listeners.begin(), listeners.begin() + static_cast<std::ptrdiff_t>(i),
                                                  [&](const Listener& other) { return other.plugin != &plugin; }));
       detach(plugin);

@@ -26,8 +26,8 @@ std::string_view checked(const char* name) {
 
 }  // namespace
 
-// Those that are set in this step come first, in the order in which that was done: it must not depend on earlier steps,
-// which a resumed run has not seen.
+// Metrics that this step sets come first, in the order in which it sets them. The order must not depend on earlier
+// steps, which a resumed run has not seen.
 Metrics::Entry& Metrics::entry(const char* name) {
   const auto wanted = checked(name);  // its length is counted once
   const auto is_set = [](const Entry& entry) { return entry.number.index() != 0; };

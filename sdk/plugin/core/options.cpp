@@ -43,7 +43,7 @@ std::string show(double value) {
   const auto end = std::to_chars(text, text + sizeof text, value).ptr;  // the shortest that reads back the same
   return {text, end};
 }
-// As TOML and JSON write it.
+// Returns the text in quotes, with the escapes of TOML and JSON.
 std::string show(const std::string& value) {
   std::string text = "\"";
   for (const char c : value) {

@@ -55,7 +55,7 @@ void refuse_wrong_found_inf(const Run& run) {
   if (flag != 0 && flag != 1) refuse_field("found_inf", c10::str(flag), remedy);
 }
 
-// Whoever clips gradients that are not finite divides by what is not finite either.
+// Gradients are known to be bad if their norm before clipping is not finite, or if the update is skipped.
 bool are_gradients_bad(const Run& run) {
   const auto is_bad = [](const torch::Tensor& number, auto test) {
     return number.defined() && number.is_cpu() && test(number.item<double>());

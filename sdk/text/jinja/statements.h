@@ -9,7 +9,7 @@ namespace vernier::jinja {
 
 using Statement = Part<void>;
 
-// Throws Error, with the line, for what is no Jinja, and for statements that are not supported, by their names.
+// Throws Error, with the line, if the text is not Jinja, and names statements that are not supported.
 Statement program_of(const std::string& source);
 
 }  // namespace vernier::jinja

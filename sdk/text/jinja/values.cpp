@@ -39,7 +39,7 @@ std::shared_ptr<const Whole<Parts>> measured(Parts parts) {
   return std::make_shared<const Whole<Parts>>(std::move(parts), depth, nodes);
 }
 
-// As Python's repr() of a float.
+// Returns Python's repr() of a float.
 std::string real_text(double value) {
   if (std::isnan(value)) return "nan";
   if (std::isinf(value)) return value > 0 ? "inf" : "-inf";

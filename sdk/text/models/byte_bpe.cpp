@@ -8,7 +8,7 @@ namespace vernier {
 
 namespace {
 
-// Nothing for a token with a character that stands for no byte.
+// Returns the token's bytes; nothing if one of its characters stands for none.
 std::optional<std::string> bytes_in(std::string_view token) {
   static const auto byte_of = [] {
     std::unordered_map<char32_t, char> all;

@@ -67,7 +67,7 @@ void refuse_other_kinds(const MappedFile& file) {
   }
 }
 
-// The type that is known, unless the user asked for another.
+// The known type, unless the user requests another.
 TokenLayout known(const MappedFile& file, const WindowOptions& options, std::string_view type, std::string known_by) {
   if (!options.type.empty() && options.type != type) {
     file.refuse(c10::str("has tokens of ", type, ", ", known_by, ", and token_type says ", options.type,

@@ -18,7 +18,7 @@ struct TokenLayout {
   std::string type = "uint16";  // a name of width_of_token()
   std::size_t begin = 0;        // bytes before the first token
   std::int64_t count = 0;       // tokens
-  std::string known_by;         // "as its header says"; empty: it was asked for
+  std::string known_by;         // "as its header says"; empty: the user gave it
   bool is_guessed = false;
 };
 

@@ -339,11 +339,7 @@ TEST_CASE("launch: --restarts starts all ranks again from the newest checkpoint,
   const std::string until = "if [ $attempt = 2 ]; then exit 0; fi; ";
   const std::vector<Case> cases = {
       {"", dies, 137, 1, {"vernier: rank 1 was killed by signal 9 (Killed)\n"}},
-      {"--restarts 2",
-       until + dies,
-       0,
-       3,
-       {"attempt 2 of 3: 2 ranks from the start, since there is no checkpoint yet\n"}},
+      {"--restarts 2", until + dies, 0, 3, {"attempt 2 of 3: 2 ranks from the beginning: no checkpoint exists yet\n"}},
       {"--restarts 2",
        until + saves + dies,
        0,

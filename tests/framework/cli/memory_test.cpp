@@ -58,7 +58,7 @@ TEST_CASE("memory limit: a run that would pass it ends in one line with a checkp
   CAPTURE(limited.err);
   CHECK(is_one_line(limited.err));
   CHECK(says(limited.err, "vernier: task/mlp in step 4: "));
-  CHECK(says(limited.err, " more were asked for, and "));
+  CHECK(says(limited.err, " more were requested, and "));
   CHECK(says(limited.err,
              " of 4.00 MB are in use; train in smaller micro-batches: [accumulation] use = \"fit\" finds their size"));
   CHECK(fs::exists(limited.folder.path() / "out/checkpoints/step-00000003"));

@@ -213,7 +213,7 @@ TEST_CASE("vernier digits: what is wrong is refused in one line") {
   refuses({"run.toml", "--step", "13"}, "--step 13: the run has 12 steps, so there is no step 13");
   refuses({"run.toml", "--step", "0"}, "--step 0: give an integer from 1 up; the first step is 1");
   refuses({"run.toml", "--step", "2..3"}, "--step 2..3: give an integer from 1 up");
-  refuses({"run.toml", "--samples", "2"}, "--samples 2: give an integer from 3 to 1000; fewer than 3 samples say");
+  refuses({"run.toml", "--samples", "2"}, "--samples 2: give an integer from 3 to 1000; at least 3 samples are");
   refuses({"run.toml", "--steps", "13"}, "--steps 13: the run has 12 steps");
   refuses({"run.toml", "--steps", "0"}, "--steps 0: give an integer from 1 up; a run has a step at least");
   refuses({"run.toml", "--steps", "2", "--step", "2"}, "give one of the two");

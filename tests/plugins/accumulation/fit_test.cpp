@@ -74,7 +74,7 @@ struct Network {
       toy.prepare().train(toy.run);
       return true;
     } catch (const vernier::Error& error) {
-      REQUIRE(says(error.what(), "more were asked for"));
+      REQUIRE(says(error.what(), "more were requested"));
       return false;
     }
   }
@@ -288,7 +288,7 @@ TEST_CASE("fit: a single sample that is too much ends the run, as it was between
   const auto thrown = thrown_by([&] { trainer.train(toy.run); });
   CHECK(thrown.kind == 4);
   CHECK(says(thrown.text, "task/mlp in step 3: "));
-  CHECK(says(thrown.text, "more were asked for"));
+  CHECK(says(thrown.text, "more were requested"));
   REQUIRE(toy.memory().last);
   CHECK(toy.memory().last->integer("run/step") == 2);
   CHECK(toy.memory().last->tensor("model/layers.0.weight").equal(trained.at(0)));

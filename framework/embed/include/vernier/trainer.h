@@ -56,7 +56,7 @@ class VERNIER_API Trainer {
   void use(std::unique_ptr<Role> plugin, const Options& options = Options("", {}, "")) {
     use(Role::role, std::unique_ptr<Plugin>(std::move(plugin)), options);
   }
-  // The same for a callback or monitor, behind those of the TOML.
+  // Adds a callback or monitor behind those of the TOML.
   template <class Listener>
   void add(std::unique_ptr<Listener> plugin, const Options& options = Options("", {}, "")) {
     use(Listener::role, std::unique_ptr<Plugin>(std::move(plugin)), options);

@@ -1,4 +1,4 @@
-// Which plugins make the steps slow: the time of their listeners, in one of every few steps.
+// Measures the listeners of plugins in one of every few steps, to name those that slow the run down.
 #pragma once
 
 #include <chrono>

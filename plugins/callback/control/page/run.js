@@ -197,7 +197,7 @@ at('swap').addEventListener('submit', (event) => {
     options = JSON.parse(at('options').value || '{}');
   } catch {
     at('answer').className = 'bad';
-    at('answer').textContent = 'the options are no JSON';
+    at('answer').textContent = 'the options are not JSON';
     return;
   }
   command({command: 'swap', roles: {[at('role').value]: {...options, use: at('use').value}}});

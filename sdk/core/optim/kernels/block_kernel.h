@@ -34,7 +34,7 @@ VERNIER_INLINE float largest_of(const float* from, std::int64_t size) {
 }
 
 class BlockKernel;
-// As BlockKernel's functions of these names.
+// Kernels for BlockKernel's functions of these names.
 struct CodeKernels {
   void (*pack)(const BlockKernel& kernel, const float* from, std::int64_t count, std::uint8_t* codes, float* largest);
   void (*unpack)(const BlockKernel& kernel, const std::uint8_t* codes, const float* largest, std::int64_t count,

@@ -10,10 +10,10 @@
 namespace vernier {
 
 // The argument of the function that Control::between_steps() was given; valid while that function runs. Each function
-// acts at once. It throws Error where that is refused; the run is then as before, and goes on if the error is caught.
+// acts at once. If it refuses, it throws Error and leaves the run as before; the run continues if the error is caught.
 class BetweenSteps {
  public:
-  // As Control::swap(). The new plugins are in their roles on return; the next step lists them in run.swapped.
+  // Swaps like Control::swap(). The new plugins are in their roles on return; the next step lists them in run.swapped.
   virtual void swap(const Table& roles) = 0;
   // Validates, and emits Validated, as after a step that a validation follows. Returns the loss; nothing if the task
   // has nothing held out, or if a signal came.

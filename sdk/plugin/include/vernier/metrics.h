@@ -40,7 +40,7 @@ class VERNIER_API Metrics {
   std::vector<Entry> entries_;
 };
 
-// Which values of a metric are the better ones; unknown: nobody has said.
+// The better direction of a metric; unknown: it is not declared.
 enum class Better { unknown, lower, higher };
 
 // The declaration of a metric, by whoever sets it. Monitors, reports and comparisons show it.

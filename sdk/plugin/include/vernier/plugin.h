@@ -56,9 +56,9 @@ class VERNIER_API Plugin {
   // other weights in for that time, such as an average of them (with_weights.h), or look at more than the loss. The
   // last callback in the TOML is the outermost of the callbacks, and the other roles are around them.
   virtual torch::Tensor evaluate(Run& run, const std::function<torch::Tensor()>& body);
-  // Called once for each role that the TOML leaves out: a plugin that is needed in two roles returns its other part,
-  // which may refer to this plugin and is destroyed before it. Null: the role has its default. For "callback": one
-  // more.
+  // Called once for each role that the TOML leaves out: a plugin that fills two roles returns the object for the
+  // second, which may refer to this plugin and is destroyed before it. Null: the role has its default. For "callback":
+  // one more.
   virtual std::unique_ptr<Plugin> fill(const std::string& role);
   // Called once, after every plugin is prepared, and after a swap. Declares the metrics that this plugin sets, as its
   // constructor declares its options. Those that measures() of a task or callback returns are declared thereby.

@@ -100,7 +100,7 @@ TEST_CASE("memory: who asks for more than the limit gets an exception, and all g
   try {
     std::rethrow_exception(trouble);
   } catch (const c10::OutOfMemoryError& error) {
-    CHECK(vernier::message(error).find("5.00 MB more were asked for, and ") != std::string::npos);
+    CHECK(vernier::message(error).find("5.00 MB more were requested, and ") != std::string::npos);
   }
   of_bytes(5'000'000);
   CHECK(vernier::free_memory(cpu) == 5'000'000);

@@ -25,7 +25,7 @@ struct LinearCrossEntropyOptions {
 // Computes cross_entropy_loss(linear(input, weight, bias), target), and as autocast would have it on this thread.
 //   input [..., width], weight [classes, width], target int64 [...]: the number of a class, or ignore_index
 // Returns a 0-dim tensor in float32, or in float64 if the input has it. Throws c10::Error for wrong shapes and, on a
-// CPU, for targets that are no class.
+// CPU, for targets that are not a class.
 //
 // With chunk_rows, or where the logits of all rows would take more than about 50 MB, they are computed for some rows
 // after another. Then forward computes the gradients too, with each chunk's logits at hand, and keeps them until

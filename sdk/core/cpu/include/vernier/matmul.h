@@ -1,6 +1,6 @@
-// Which code of Intel's MKL multiplies matrices on a CPU. LibTorch's float32 products are MKL's, and MKL takes a
-// generic path on processors of other makers. Its path for Intel's processors runs on AMD's with AVX2 or AVX-512 too,
-// and there it is up to twice as fast, in vector mathematics as well (pytorch/builder#1245).
+// Chooses the code of Intel's MKL that multiplies matrices on a CPU. LibTorch's float32 products are MKL's, and MKL
+// takes a generic path on processors of other makers. Its path for Intel's processors runs on AMD's with AVX2 or
+// AVX-512 too. There it is up to twice as fast, also in vector mathematics (pytorch/builder#1245).
 #pragma once
 
 #include <c10/core/ScalarType.h>

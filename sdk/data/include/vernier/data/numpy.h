@@ -22,7 +22,7 @@ namespace vernier {
 // and big-endian numbers; an encrypted archive.
 
 // The array of a .npy file. The file is mapped into memory, so nothing is read before it is needed. Writing to the
-// tensor does not change the file. If another process cuts the file short while the tensor lives, reading it ends the
+// tensor does not change the file. If another process truncates the file while the tensor lives, reading it ends this
 // process with SIGBUS; clone() the tensor if that may happen.
 VERNIER_API torch::Tensor read_npy(const std::string& path);
 
