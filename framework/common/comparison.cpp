@@ -21,9 +21,9 @@ using Json = nlohmann::ordered_json;
 namespace {
 
 struct Measure {
-  std::string key;   // of a run in compare.json
-  std::string path;  // in summary.json
-  bool is_ratio;     // to the baseline; a difference otherwise
+  std::string key;   // the measure's name in compare.json
+  std::string path;  // its JSON pointer in summary.json
+  bool is_ratio;     // true: a ratio to the baseline; false: a difference from it
   double least;      // a smaller part of the baseline's value is never claimed
   bool is_judged;
   double tolerance = 0;  // nor is a smaller difference
@@ -49,7 +49,7 @@ std::vector<Measure> measures_of(const Json& metrics) {
 // The metrics of the validations by name, without names that other measures have.
 struct Metrics {
   Json better = Json::object();  // "higher" or "lower", or ""
-  Json units = Json::object();   // of those that have one
+  Json units = Json::object();   // units of the metrics that declare one
 };
 Metrics metrics_of(const std::vector<Row>& rows) {
   Metrics metrics;

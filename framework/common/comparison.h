@@ -12,13 +12,13 @@ namespace vernier {
 struct Trial {
   std::int64_t seed = 0;
   std::filesystem::path folder;
-  std::string refusal;  // what vernier said, where it refused the configuration
-  std::string error;    // what it said, where it failed otherwise
+  std::string refusal;  // the message of vernier, if it refused the configuration
+  std::string error;    // the message of vernier, if it failed otherwise
 };
 
 struct Row {
   std::string name;
-  std::vector<Trial> trials;  // of the same seeds as those of the other rows
+  std::vector<Trial> trials;  // the same seeds in every row
 };
 
 // Returns true if a run has ended by itself, well or not. Others are trained again.

@@ -46,8 +46,8 @@ struct RunFiles {
   std::vector<NoticeSeen> notices;
   nlohmann::ordered_json summary;  // null before the run has ended once
 
-  const Series* find(const std::string& metric) const;  // null where no step has it
-  std::vector<MetricSeen> metrics() const;              // of the summary
+  const Series* find(const std::string& metric) const;  // null if no step has the metric
+  std::vector<MetricSeen> metrics() const;              // the metrics in the summary
   // The unit that a plugin declared for its metric, by the summary; "" for a plain number or ratio, and if none did.
   std::string unit_of(const std::string& metric) const;
 };

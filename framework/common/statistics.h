@@ -13,7 +13,7 @@ constexpr std::size_t least_seeds = 3;
 struct MedianRange {
   double median, low, high;
 };
-MedianRange median_range_of(std::vector<double> values);  // of one value or more
+MedianRange median_range_of(std::vector<double> values);  // values: at least one
 
 enum class Verdict { equal, higher, lower, not_shown, too_few_seeds };
 
@@ -24,7 +24,7 @@ struct Rule {
 
 struct Judgement {
   Verdict verdict;
-  std::optional<std::pair<double, double>> interval;  // of the mean difference; empty below least_seeds
+  std::optional<std::pair<double, double>> interval;  // the interval of the mean difference; empty below least_seeds
 };
 
 // Says whether the candidate differs from the baseline. Both have one value for each seed, in the same order. Ratios

@@ -62,7 +62,7 @@ class Depth {
 
   std::vector<int> outer_;  // the depths at the open brackets
   int now_ = 0, header_ = 0;
-  bool at_start_ = true, in_header_ = false;  // of a line that is in no bracket; in [a.b.c]
+  bool at_start_ = true, in_header_ = false;  // at a line's start outside brackets; in [a.b.c]
 };
 
 }  // namespace

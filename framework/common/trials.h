@@ -9,7 +9,7 @@
 namespace vernier {
 
 struct Candidate {
-  std::string name;                // of its row in the table, and of its folder; no two are the same
+  std::string name;                // the name of its table row and its folder, unique
   std::vector<std::string> files;  // merged left to right
   std::vector<std::string> sets;   // "KEY=VALUE", after those that hold for all
 };
@@ -31,7 +31,7 @@ std::vector<Candidate> candidates_of(const Wanted& wanted);
 // Options for all candidates.
 struct Common {
   std::vector<std::string> sets;          // "KEY=VALUE", before those of a candidate
-  std::vector<std::string> plugin_paths;  // of --plugin-path
+  std::vector<std::string> plugin_paths;  // folders passed to --plugin-path
 };
 
 // The words of `vernier VERB` for a candidate: its files, --set and --plugin-path.

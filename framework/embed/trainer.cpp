@@ -81,7 +81,7 @@ struct Trainer::Impl {
   std::unique_ptr<Prepared> prepared;
   std::exception_ptr refused;    // why this trainer cannot train
   Value precision, scaler;       // the configuration's tables, before any swap
-  std::optional<Metrics> shown;  // of a validation that the program asked for after the last step
+  std::optional<Metrics> shown;  // metrics of a validation that the program requested after the last step
   std::atomic<int> stop = 0;
   std::string resume_from;
   bool resumes = false, allows_inexact = false;

@@ -244,20 +244,20 @@ class FitAccumulation final : public vernier::Accumulation {
   Weight weight_;
   torch::Device device_ = torch::kCPU;
 
-  std::int64_t size_ = 0;                        // of a micro-batch, at most; 0: not known yet
+  std::int64_t size_ = 0;                        // samples of a micro-batch, at most; 0: not known yet
   std::int64_t next_ = 0;                        // while it is not: the micro-batch to measure
   std::map<std::int64_t, std::int64_t> points_;  // by samples of a micro-batch: its bytes, as measured
   bool is_settled_ = false, has_trained_with_optimizer_ = false;
-  std::int64_t wanted_ = 0;                  // where memory was found missing: the size that was thought to fit
+  std::int64_t wanted_ = 0;                  // the size that was thought to fit when a micro-batch found no memory
   std::int64_t waits_ = 0, changed_at_ = 0;  // steps until a larger one is tried, and since when
 
-  std::int64_t chosen_ = 0;               // what size_ is to be in the next step: this one may be run again as it was
-  bool is_first_time_ = false;            // that the step's gradients are computed
+  std::int64_t chosen_ = 0;               // size_ for the next step, because this step may run again with the same size
+  bool is_first_time_ = false;            // the step's gradients are computed for the first time
   MicroBatch measuring_;                  // the one in work; bytes: those that stood there before
-  std::int64_t micro_batches_begun_ = 0;  // of the batch
+  std::int64_t micro_batches_begun_ = 0;  // micro-batches of the batch so far
   bool is_too_much_ = false;              // the micro-batch in work was not tried
   std::int64_t refused_after_ = 0;        // the largest micro-batch that was measured when one was not tried last
-  std::int64_t room_ = 0;                 // as it was looked at last
+  std::int64_t room_ = 0;                 // the result of the last room()
   std::int64_t largest_batch_ = 0;        // bytes
 
   static constexpr std::pair<const char*, std::int64_t FitAccumulation::*> saved_numbers[] = {

@@ -116,9 +116,9 @@ class EarlyStopping final : public vernier::Callback {
   const Run* run_ = nullptr;
   double best_ = 0;
   std::int64_t best_step_ = 0;                                // 0: none so far
-  std::vector<std::pair<std::string, double>> best_metrics_;  // of its validation
+  std::vector<std::pair<std::string, double>> best_metrics_;  // metrics of the best validation
   std::int64_t bad_ = 0;                                      // validations since then
-  vernier::Tensors kept_;                                     // of the best validation: weights and buffers by name
+  vernier::Tensors kept_;                                     // weights and buffers of the best validation, by name
 };
 
 VERNIER_PLUGIN(EarlyStopping, "early_stopping", "1.0.0")

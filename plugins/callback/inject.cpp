@@ -194,7 +194,7 @@ class Inject final : public vernier::Callback, public vernier::Interceptor {
   }
 
   void begin(Run& run) {
-    guard_.reset();  // of a forward that threw
+    guard_.reset();  // left by a forward that threw
     is_for_loss_ = false;
     unmet_.clear();
     seen_.clear();

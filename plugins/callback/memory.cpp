@@ -115,7 +115,7 @@ class Memory final : public vernier::Callback {
 
   std::int64_t every_, step_;
   std::string file_;
-  std::optional<MemoryLedger> ledger_;  // of the step that is being measured
+  std::optional<MemoryLedger> ledger_;  // ledger of the step that is being measured
   std::int64_t optimizer_ = 0;          // bytes that the optimizer's first step left
   bool updates_ = false;                // the gradients of the measured step are ready
 };

@@ -48,11 +48,11 @@ using Costs = std::map<std::string, Cost>;
 struct Timed {
   std::string name;
   std::uint64_t begin = 0, end = 0, thread = 0;
-  std::int64_t sequence = -1;  // of the autograd node that this operation made, or that it computes in backward
-  bool is_range = false;       // of ours or of the user, not of an operator
+  std::int64_t sequence = -1;  // number of the autograd node that this operation made, or that it computes in backward
+  bool is_range = false;       // a range of ours or of the user, not an operator
   bool is_backward = false;    // the computation of an autograd node
-  bool is_same_call = false;   // as the event around the range of its layer: that intercepts the call, and passes it on
-  std::string layer;           // of the range around it
+  bool is_same_call = false;   // repeats the event around its layer's range, which intercepts the call and passes it on
+  std::string layer;           // the layer whose range is around it
   double inner = 0;            // seconds of the events right below it
   double seconds() const { return static_cast<double>(end - begin) * 1e-9; }
 };

@@ -80,7 +80,7 @@ class Unfreeze final : public vernier::Callback {
   }
 
   std::vector<Group> groups_;
-  std::vector<std::int64_t> from_;  // of each of run.parameters
+  std::vector<std::int64_t> from_;  // one for each of run.parameters
 };
 
 VERNIER_PLUGIN(Unfreeze, "unfreeze", "1.0.0")

@@ -185,10 +185,10 @@ class Table final : public vernier::RecordSink {
   AppendFile::Warn warn_;
   std::unique_ptr<AppendFile> file_;
   std::vector<std::string> columns_;
-  std::map<const std::string*, std::ptrdiff_t> numbers_;  // of the columns
+  std::map<const std::string*, std::ptrdiff_t> numbers_;  // index of each column
   std::int64_t lines_ = 0;
   std::vector<std::string> fresh_;  // columns that the file lacks
-  bool has_warned_ = false;         // of them
+  bool has_warned_ = false;         // a warning has named the fresh columns
   std::chrono::steady_clock::time_point next_try_;
 };
 

@@ -150,7 +150,7 @@ class Jsonl final : public vernier::Monitor {
   static Json notices_of(const Run& run) {
     Json all = Json::array();
     for (const auto& notice : run.notices) {
-      if (notice.name.starts_with("checkpoint_")) continue;  // of this process, not of the training
+      if (notice.name.starts_with("checkpoint_")) continue;  // notices about this process, not about the training
       Json one = {{"name", notice.name}};
       for (const auto& [key, detail] : notice.details) {
         one[key] = std::visit([](const auto& value) { return json_of(value); }, detail);
@@ -163,7 +163,7 @@ class Jsonl final : public vernier::Monitor {
   std::string name_;
   std::int64_t every_;
   std::unique_ptr<vernier::AppendFile> file_;
-  std::int64_t lines_ = -1;  // of the file; before RunBegin those of the resumed run, -1 for a new run
+  std::int64_t lines_ = -1;  // lines of the file; before RunBegin those of the resumed run, -1 for a new run
 };
 
 }  // namespace

@@ -424,7 +424,7 @@ class Progress final : public vernier::Monitor {
 
   // The device may have failed: it is not asked for numbers.
   void fail(const Run& run) {
-    show_notices(run, run.step + 1);  // of the step that failed
+    show_notices(run, run.step + 1);  // the step that failed
     if (shown_ != run.step) fields_ = {count(run, run.step)};
     draw_last(run);
   }
@@ -450,8 +450,8 @@ class Progress final : public vernier::Monitor {
   Clock::time_point begun_, drawn_;
   Rate rate_;
   std::array<double, 3> counted_ = {};  // steps, samples, tokens at the last measurement
-  std::vector<Field> fields_;           // of the step that was drawn last
-  std::int64_t shown_ = -1;             // that step
+  std::vector<Field> fields_;           // fields of the step that was drawn last
+  std::int64_t shown_ = -1;             // the number of that step
   std::string left_;                    // the time left after it
   bool validates_ = false;              // and a validation follows it
   bool validated_ = false;              // since the last step

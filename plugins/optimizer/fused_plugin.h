@@ -65,7 +65,7 @@ class FusedPlugin : public vernier::Optimizer {
       const auto& parameter = run.parameters[i];
       const bool is_frozen = numbers[i] == vernier::ParameterGroups::frozen;
       if (is_frozen || !parameter.owned) without_state_.insert(parameter.name);
-      if (is_frozen) continue;  // those of other ranks keep their numbers, and get no gradient
+      if (is_frozen) continue;  // parameters of other ranks keep their numbers, and get no gradient
       const auto place = place_of({numbers[i], rates[i]});
       groups[place].parameters.push_back(parameter.master);
       names[place].push_back(parameter.name);
@@ -85,7 +85,7 @@ class FusedPlugin : public vernier::Optimizer {
     set_rates(run);
     if (!in_backward_) return optimizer_->step(run.skip_update, run.grad_scale);
     optimizer_->step_in_backward(false);
-    optimizer_->step();  // of gradients that the last micro-batch did not compute
+    optimizer_->step();  // takes gradients that the last micro-batch did not compute
     optimizer_->zero_grad();
   }
   bool divides_gradients() const override { return true; }
@@ -145,7 +145,7 @@ class FusedPlugin : public vernier::Optimizer {
   virtual void finish(vernier::ParameterGroup<Settings>& group, const vernier::Run& run) const {
     if constexpr (requires { group.options.eps; }) refuse_small_eps(group.options.eps, run);
   }
-  const Settings& settings() const { return settings_.front(); }  // of the parameters in no group
+  const Settings& settings() const { return settings_.front(); }  // settings of the parameters in no group
 
   static void read_rates(vernier::Options& options, Settings& settings, const char* weight_decay) {
     settings.lr = options.get("learning_rate", settings.lr, "step size, before schedules", vernier::at_least(0));
@@ -209,7 +209,7 @@ class FusedPlugin : public vernier::Optimizer {
     run.metrics.set("learning_rate", settings_.front().lr * run.learning_rate_factor);
   }
 
-  std::vector<Settings> settings_;  // of the parameters in no group, then of each group
+  std::vector<Settings> settings_;  // settings of the parameters in no group, then of each group
   vernier::ParameterGroups groups_;
   std::vector<Kind> kinds_;  // in the order of the optimizer's own groups
   double layer_decay_;

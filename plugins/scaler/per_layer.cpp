@@ -113,7 +113,7 @@ class ScaledLayers final : public vernier::Interceptor {
     return results;
   }
 
-  std::vector<std::size_t> units;  // of each layer
+  std::vector<std::size_t> units;  // index of the factor, by layer
   torch::Tensor factors, inverses;
   std::shared_ptr<Culprits> culprits = std::make_shared<Culprits>();
 };
@@ -263,7 +263,7 @@ class PerLayerScaler final : public vernier::Scaler {
   std::optional<vernier::LossScale> scale_;
   vernier::Layers layers_;
   ScaledLayers scaled_;
-  std::int64_t count_ = 0;  // of factors
+  std::int64_t count_ = 0;  // number of factors
   torch::Tensor good_;      // int32 [count]: steps in a row without an overflow of its own
   std::optional<vernier::Intercept> guard_;
 };

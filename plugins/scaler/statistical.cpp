@@ -95,7 +95,7 @@ class StatisticalScaler final : public vernier::Scaler {
 
   vernier::State save() const override {
     vernier::State state;
-    state.put("scale", scale_.to(torch::kDouble));  // as numbers, without waiting for the device
+    state.put("scale", scale_.to(torch::kDouble));  // float64, which state.real() reads; the host does not wait
     for (const auto& [name, value] : memory()) state.put(name, *value);
     watch_.save(state);
     return state;
@@ -137,8 +137,8 @@ class StatisticalScaler final : public vernier::Scaler {
   double least_, most_;
   ScaleWatch watch_;
   torch::Tensor scale_, exponent_;        // all 0-dim on the device, float64 but for the scale
-  torch::Tensor mean_, square_;           // of log2 of the largest gradient; not yet divided by 1 - weight
-  torch::Tensor weight_, square_weight_;  // of the 0 that they began with
+  torch::Tensor mean_, square_;           // moments of the largest gradient's log2; not yet divided by 1 - weight
+  torch::Tensor weight_, square_weight_;  // weights of their initial 0
   torch::Tensor margin_, good_;
   torch::Tensor largest_;  // gradient of the step, over all its passes
 };

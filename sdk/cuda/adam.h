@@ -180,7 +180,7 @@ struct AdamInCodes {
   AdamChunks chunks;
   AdamFactors factors;
   const AdamStep* steps;
-  const CodeTable* tables;  // of the mean and of the square
+  const CodeTable* tables;  // tables for the mean and for the square
   Gate gate;
 
   template <class Block>

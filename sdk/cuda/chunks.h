@@ -8,7 +8,7 @@ namespace vernier::gpu {
 
 template <class Item, unsigned most, std::int64_t elements>
 struct Chunks {
-  static constexpr std::int64_t size = elements;  // of a chunk; the last one of a tensor may be smaller
+  static constexpr std::int64_t size = elements;  // elements of a chunk; the last one of a tensor may be smaller
   Item items[most];
   std::int32_t first[most + 1];  // chunk of each item
   std::int32_t count;

@@ -11,7 +11,7 @@ struct CodeTable {
 };
 
 constexpr CodeTable code_table(bool is_signed) {
-  constexpr double tops[7] = {1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1, 1.0};  // of the decades
+  constexpr double tops[7] = {1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1, 1.0};  // upper ends of the decades
   CodeTable table{};
   const int zero = is_signed ? 127 : 0;
   int at = zero;

@@ -3,7 +3,7 @@
 //
 //   struct Twice {
 //     static constexpr unsigned threads = 256;
-//     struct Shared {};  // of a block
+//     struct Shared {};  // memory of a block
 //     float* numbers;
 //     template <class Block>
 //     VERNIER_BOTH void operator()(const Block& block, Shared&) const {
@@ -62,7 +62,7 @@ inline thread_local bool threads_run_backwards = false;
 // One block of a grid on a GPU, where each thread runs the code.
 template <unsigned count>
 struct DeviceBlock {
-  unsigned index;  // of the block
+  unsigned index;  // index of the block
 
   // Calls body(thread) for each thread, and waits for all of them.
   template <class Body>

@@ -23,9 +23,9 @@ struct Tensor {
   float* parameter;
   const float* gradient;
   void* state[2];                          // in the order of the rule; float32, or for Adam bfloat16 or 8-bit codes
-  float* largest[2];                       // of each block of 256 codes
+  float* largest[2];                       // the largest magnitude in each block of 256 codes
   const float* steps;                      // counts this update; for Adam, and SGD with dampening
-  std::uint32_t noise_place, noise_count;  // of the stochastic rounding in bfloat16
+  std::uint32_t noise_place, noise_count;  // random numbers for stochastic rounding in bfloat16
 };
 
 enum class Averages : std::int32_t { full, bfloat16, eight_bit };
@@ -68,7 +68,7 @@ struct Float8Cast {
   bool is_e5m2;              // else E4M3
   std::uint8_t* values;      // rows x columns
   std::uint8_t* transposed;  // columns x rows
-  float* largest;            // of the magnitudes before the scale; begins as 0
+  float* largest;            // the largest magnitude before the scale; begins as 0
   float* scales;             // the scale's inverse, which cuBLAS reads and wants aligned to 16 bytes, and the scale
 };
 
@@ -87,7 +87,7 @@ struct SoftmaxSums {
 // These factors are numbers of a row. log_sums: logarithms of the sums above.
 struct SoftmaxSlopes {
   const void* logits;
-  void* to;  // of the same kind; may be the logits
+  void* to;  // slopes of the same kind; may be the logits
   Kind kind;
   std::int64_t rows, columns, stride, first;
   const std::int64_t* target;
@@ -101,9 +101,9 @@ struct NormRows {
   void* y;
   Kind kind;
   std::int64_t rows, columns;
-  const float *weight, *bias;  // of the columns; nullptr: 1 and 0
+  const float *weight, *bias;  // one number for each column; nullptr: 1 and 0
   float eps;
-  float *mean, *inverse;  // of each row; mean is nullptr for RMSNorm; inverse: 1 / standard deviation
+  float *mean, *inverse;  // one number for each row; mean is nullptr for RMSNorm; inverse: 1 / standard deviation
 };
 struct NormSlopes {
   const void *slopes, *x;  // slopes: of y
@@ -121,7 +121,7 @@ struct RoundedWeight {
   std::int64_t count;
   const float* master;
   std::uint16_t *weight, *compensation;  // compensation: Kahan's
-  std::uint64_t first_sequence;          // of random numbers; each is for 4096 elements
+  std::uint64_t first_sequence;          // first sequence of random numbers; each is for 4096 elements
 };
 struct Rounding {
   bool is_stochastic = false;        // else with Kahan compensation

@@ -26,7 +26,7 @@ std::int64_t season_of(const torch::Tensor& series, std::int64_t context, std::i
   const auto unit = series.var(0, /*unbiased=*/false).clamp_min(1e-30);
   std::int64_t best = 1;
   double least = HUGE_VAL;
-  constexpr double better = 0.99;  // of two seasons that are as good the shorter one is meant
+  constexpr double better = 0.99;  // a longer season must be better by 1 %
   for (std::int64_t season = 1; season <= context; ++season) {
     const double error = ((season_before(seen, horizon, season) - next).square() / unit).mean().item<double>();
     if (error < better * least) best = season, least = error;
@@ -73,7 +73,7 @@ std::vector<Baseline> baselines_of(const State& facts) {
   std::vector<Baseline> all;
   if (facts.has("counts")) {
     const auto counts = facts.tensor("counts").to(torch::kFloat64);
-    constexpr double never = 1e-9;  // of a class that no target has: its logarithm is finite
+    constexpr double never = 1e-9;  // probability of a class that no target has: its logarithm is finite
     all.push_back(
         {"most frequent class", constant((counts / counts.sum()).clamp_min(never).log().to(torch::kFloat32))});
   }

@@ -15,7 +15,7 @@ torch::Tensor as_floats(const torch::Tensor& numbers) {
 
 std::string lost_digits(const torch::Tensor& numbers, bool is_centred, const std::vector<std::string>& names) {
   constexpr std::int64_t most_rows = 10'000;
-  constexpr double few_steps = 256;  // of float32 in the middle half of the numbers
+  constexpr double few_steps = 256;  // float32 steps in the middle half of the numbers
   const auto rows = numbers.size(0);
   if (rows < 2 || numbers.numel() == 0 || numbers.scalar_type() == torch::kFloat32) return "";
   const auto every = (rows + most_rows - 1) / most_rows;

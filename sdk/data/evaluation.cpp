@@ -233,7 +233,7 @@ class OfErrors final : public Metric {
  private:
   // Outputs whose target is constant have none, and are left out; NaN where all are.
   torch::Tensor r2() const {
-    constexpr double rounding = 1e-14;  // of a mean in float64, of its magnitude
+    constexpr double rounding = 1e-14;  // rounding error of a float64 mean, relative to its magnitude
     const auto varies = spread_ > (mean_ * rounding).square() * static_cast<double>(count_);
     const auto each = at::where(varies, 1 - errors_ / spread_, at::zeros_like(spread_));
     return each.sum() / varies.sum();
@@ -249,7 +249,7 @@ class OfErrors final : public Metric {
 
   std::string name_;
   Kind kind_;
-  std::int64_t count_ = 0;                // of rows: samples, or of mae numbers
+  std::int64_t count_ = 0;                // number of rows: samples, or for mae numbers
   torch::Tensor errors_, mean_, spread_;  // [outputs]
 };
 
@@ -326,7 +326,7 @@ const std::vector<MetricInfo>& metric_infos() {
 
 MetricInfo Metric::info() const {
   auto kind = name();
-  const auto end = kind.find_last_not_of("0123456789") + 1;  // of "top_5"
+  const auto end = kind.find_last_not_of("0123456789") + 1;  // end of "top_" in "top_5"
   if (end < kind.size() && kind[end - 1] == '_') kind.replace(end, kind.npos, "k");
   const auto found = std::ranges::find(metric_infos(), kind, &MetricInfo::name);
   MetricInfo info = found == metric_infos().end() ? MetricInfo{} : *found;

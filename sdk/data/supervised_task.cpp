@@ -367,7 +367,7 @@ torch::Tensor SupervisedTask::Impl::validate_on(Run& run, const std::string& nam
   for (auto left = loader.batches_per_epoch(); left > 0; --left) {
     if (run.is_stopping()) return {};
     const auto batch = next_of(loader).to(run.device);
-    if (batch.samples == 0) continue;  // of this rank's share
+    if (batch.samples == 0) continue;  // no sample is this rank's
     const auto output = model(batch);
     sum += loss_of(output, batch).to(torch::kFloat64) * batch.samples;
     samples += batch.samples;
@@ -436,7 +436,7 @@ void SupervisedTask::load(const State& state) {
   if (is_mended || allows) wanted.put("data", own.text("data"));
   if (allows) {
     for (const char* entry : {"size", "seed", "order"}) wanted.put(entry, own.integer(entry));
-    if (state.integer("position") >= own.integer("size")) {  // of fewer samples
+    if (state.integer("position") >= own.integer("size")) {  // the data had fewer samples
       wanted.put("position", std::int64_t{0});
       wanted.put("epoch", state.integer("epoch") + 1);
     }

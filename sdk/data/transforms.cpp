@@ -15,7 +15,7 @@ namespace vernier {
 
 namespace {
 
-constexpr std::int64_t max_pixels = 89'478'485;  // of a resized image; ImageOptions::max_pixels has the same
+constexpr std::int64_t max_pixels = 89'478'485;  // size of a resized image; ImageOptions::max_pixels has the same
 
 void check_image(const torch::Tensor& image) {
   if (image.dim() < 2 || image.dim() > 4) {

@@ -24,7 +24,7 @@ using Sizes = std::vector<Size>;
 struct Value {
   enum class Kind { input, parameter, buffer, constant, result };
   Kind kind = Kind::result;
-  std::string name;      // of a parameter or buffer; of an input, "" if nobody named it
+  std::string name;      // name of a parameter, buffer or input; "" if nobody named the input
   torch::Tensor tensor;  // the one that was captured with the first batch
   Sizes sizes;
   torch::ScalarType dtype() const { return tensor.scalar_type(); }
@@ -38,15 +38,15 @@ struct Argument {
   c10::IValue constant = {};         // also None
   std::size_t value = 0;             // index in Graph::values
   Size size = {};                    // a number that depends on the batch
-  std::vector<Argument> items = {};  // of a list that has tensors, or sizes that depend on the batch
+  std::vector<Argument> items = {};  // items of a list that has tensors, or sizes that depend on the batch
 };
 
 // A call of an operator.
 struct Node {
   c10::OperatorHandle op;
   std::string layer;                              // whose weight it uses, or the last one before it that had one
-  std::vector<Argument> arguments;                // of the schema, in order
-  std::vector<std::vector<std::size_t>> results;  // of each that is returned; a list of tensors has several
+  std::vector<Argument> arguments;                // one for each argument of the schema, in order
+  std::vector<std::vector<std::size_t>> results;  // values of each result; a list of tensors has several
   const std::string& name() const { return op.schema().name(); }  // "aten::linear"
 };
 

@@ -15,7 +15,7 @@ namespace {
 
 constexpr int ir_version = 9, opset = 20, text_opset = 3;
 constexpr const char* text_domain = "ai.onnx.ml";
-constexpr std::size_t most_bytes = 2'000'000'000;  // of a message of protocol buffers
+constexpr std::size_t most_bytes = 2'000'000'000;  // size of a protocol buffers message
 
 const Rules& all_rules() {
   static const Rules rules = [] {

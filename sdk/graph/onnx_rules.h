@@ -21,7 +21,7 @@ struct Literal {
   char chars[size];
 };
 
-using Name = std::string;  // of a tensor in the ONNX graph
+using Name = std::string;  // name of a tensor in the ONNX graph
 using Names = std::vector<Name>;
 
 using Shape = std::vector<std::variant<std::int64_t, std::string>>;  // the sizes and their names
@@ -84,7 +84,7 @@ class Call {
   bool has(const char* argument) const;  // it exists and is not None
   const Argument& at(const char* argument) const;
   const Value& value(const char* argument) const;
-  std::vector<std::size_t> values(const char* argument) const;  // of a list
+  std::vector<std::size_t> values(const char* argument) const;  // values of a list
   Name name(const char* argument) { return name_of(value_index(argument)); }
   Name name_of(std::size_t value);
   // A tensor, or a number, in a dtype. What has another one is converted.

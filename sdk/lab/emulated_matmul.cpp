@@ -38,7 +38,7 @@ void require_operand(const UnitOperand& operand, const char* name) {
 // Contiguous matrices with the exponents of their numbers.
 struct UnitMatrices {
   at::Tensor numbers, exponents;  // [batch, rows, columns]
-  int significant_bits = 1;       // of the longest number
+  int significant_bits = 1;       // bits of the longest number
 };
 
 std::int16_t exponent_of(float x, std::int16_t least) {

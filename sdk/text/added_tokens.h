@@ -16,7 +16,7 @@ struct AddedToken {
   bool is_special = false;
   bool strips_left = false, strips_right = false;  // swallows the white characters beside it
   bool is_normalized = false;                      // sought in the normalized text
-  bool is_as_it_is = false;                        // that text has it as it is, and not as a text is normalized
+  bool is_as_it_is = false;                        // the token stands unchanged in normalized text
   bool is_word = false;                            // only where no character of a word stands beside it
   bool is_in_text = true;                          // false: no text has it, only programs put its id
 };

@@ -17,8 +17,8 @@ class CharacterMap {
   explicit CharacterMap(std::string_view bytes);
 
   struct Rule {
-    std::size_t size;       // of the text that is replaced
-    std::string_view text;  // what stands in its place
+    std::size_t size;       // size of the text that is replaced
+    std::string_view text;  // the replacement
   };
   // The longest text of the map that `text` begins with, as SentencePiece takes it.
   std::optional<Rule> longest(std::string_view text) const { return find(text, false); }

@@ -55,7 +55,7 @@ torch::Tensor above_share(const torch::Tensor& scores, double min_p) {
 // Every token that would make a sequence of n tokens that the text has already.
 torch::Tensor without_repeats(torch::Tensor scores, const torch::Tensor& text, std::int64_t n) {
   const auto* tokens = text.const_data_ptr<std::int64_t>();
-  const auto size = text.size(0), last = size - (n - 1);  // where the sequence begins that the next token ends
+  const auto size = text.size(0), last = size - (n - 1);  // last: start of the n-gram that the next token ends
   if (last < 0) return scores;
   scores = scores.clone();
   for (std::int64_t i = 0; i + n <= size; ++i) {

@@ -15,7 +15,7 @@ namespace vernier {
 
 // The beginning of a segment.
 enum class Place : std::uint8_t {
-  beginning,    // of the whole text
+  beginning,    // starts the whole text
   after_token,  // or behind one
   continued     // in the middle of a segment, since the text came in parts
 };
@@ -32,7 +32,7 @@ struct NormalStep {
     nmt,             // control characters go, odd spaces become spaces
     clean,           // `clean_text` of BERT
     space_chinese,   // `handle_chinese_chars` of BERT: a space on both sides
-    strip_accents,   // of BERT, behind form D
+    strip_accents,   // strip_accents of BERT, behind form D
     prepend,         // `to`, unless the text is empty
     replace,         // `from` or `regex` by `to`
     character_map,   // Precompiled

@@ -28,13 +28,13 @@ struct PieceStep {
     add_space,  // `add_prefix_space` of ByteLevel
     metaspace,  // Metaspace: U+2581 for each space, and one before a text
   };
-  enum class Space : std::uint8_t { always, first, never };  // where Metaspace puts one: first: before the whole text
+  enum class Space : std::uint8_t { always, first, never };  // Metaspace's own marks; first: before the whole text
 
   Kind kind = Kind::rule;
   PieceRule rule = PieceRule::gpt2;
   std::shared_ptr<const Regex> regex = {};
   SplitBehavior behavior = SplitBehavior::isolated;
-  bool is_inverted = false;  // what lies between matches counts as one
+  bool is_inverted = false;  // texts between matches count as matches
   Space space = Space::always;
   bool splits = true;  // Metaspace: each U+2581 begins a piece
 };
@@ -42,7 +42,7 @@ struct PieceStep {
 // Memory for the pieces of one text.
 struct PieceBuffer {
   std::vector<std::string_view> pieces, finer;
-  std::deque<std::string> texts;  // that a step has changed
+  std::deque<std::string> texts;  // texts that a step has changed
 };
 
 // Any thread may call the functions, with a buffer of its own.

@@ -52,7 +52,7 @@ class VERNIER_API TextTokenizer final : public Tokenizer {
   bool has_normalized_ = false;
 
   mutable std::mutex mutex_;
-  mutable std::vector<std::unique_ptr<Scratch>> scratches_;  // those that no thread has at the moment
+  mutable std::vector<std::unique_ptr<Scratch>> scratches_;  // scratches that no thread uses now
 };
 
 VERNIER_API std::shared_ptr<const TextTokenizer> open_text_tokenizer(const std::filesystem::path& folder);

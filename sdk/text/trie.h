@@ -48,7 +48,7 @@ class Trie {
   struct Node {
     std::uint32_t base = 0;  // the child of a byte is at `base ^ byte`; no two nodes have the same, but those without
     std::int32_t number = -1;
-    std::uint16_t byte = no_byte;  // that leads here; no_byte: the place is free
+    std::uint16_t byte = no_byte;  // the byte that leads here; no_byte: the place is free
   };
 
   std::vector<Node> nodes_ = std::vector<Node>(block);  // the first block stays free: it is that of no children

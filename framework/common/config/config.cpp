@@ -244,7 +244,7 @@ class MergedFiles {
 
   struct Open {
     std::filesystem::path path;
-    std::string file;  // as it is shown
+    std::string file;  // the path in messages
   };
   Value config_{Table{}, ""};
   std::set<std::filesystem::path> merged_;

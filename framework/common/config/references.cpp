@@ -22,7 +22,7 @@ constexpr std::size_t most_referred_to = 1 << 20;  // the most bytes that all re
 
 struct Reference {
   std::string name;
-  std::optional<std::string> fallback;  // what stands behind ":-"
+  std::optional<std::string> fallback;  // the text behind ":-"
   std::size_t end = 0;                  // behind its }
   bool is_path() const { return name.find('.') != std::string::npos; }
 };

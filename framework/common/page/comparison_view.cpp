@@ -30,8 +30,8 @@ std::string rounded(double value, int decimals) {
 }
 
 struct Cell {
-  double median = 0, farthest = 0;  // from the median
-  bool has_range = false;           // of two seeds or more
+  double median = 0, farthest = 0;  // farthest: the largest distance from the median
+  bool has_range = false;           // there are at least two seeds
 };
 
 // Reads {"median", "low", "high"}. Returns false if there is none.

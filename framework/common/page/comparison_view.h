@@ -15,7 +15,7 @@ namespace vernier {
 struct ComparisonView {
   std::string heading;
   TextRows speed, losses;
-  std::vector<TextRows> metrics;  // of the validations, if there are any
+  std::vector<TextRows> metrics;  // one table for each metric of the validations
   std::string order;              // "by accuracy, where higher is better: b 0.98, a 0.95"; "": nobody asked
   std::vector<std::pair<std::string, std::string>> verdicts, notes;  // candidate, sentence
 };

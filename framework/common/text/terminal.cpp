@@ -16,7 +16,7 @@ std::string wrapped(std::string text, std::size_t columns, std::size_t indent) {
   if (columns == 0) return text;
   const auto margin = "\n" + std::string(std::min(indent, columns / 2), ' ');
   std::size_t column = 0, space = 0;  // space: the last one where the line may be broken; 0: none
-  bool is_blank = true;               // of the line so far
+  bool is_blank = true;               // the line is blank so far
   for (std::size_t i = 0; i < text.size(); ++i) {
     if (text[i] == '\n') {
       column = space = 0;

@@ -6,7 +6,7 @@
 
 namespace vernier {
 
-using TextRows = std::vector<std::vector<std::string>>;  // of UTF-8; the first row is the head
+using TextRows = std::vector<std::vector<std::string>>;  // UTF-8 cells; the first row is the head
 
 // Returns one line for each row, with the cells of a column below each other. sides: 'l' or 'r' for each column; a
 // column without one is on the left. The last cell of a row that is shorter than the head does not widen its column.

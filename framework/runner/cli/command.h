@@ -20,7 +20,7 @@ Level log_level(const po::variables_map& given);
 
 // The plugins of --plugin-path and of the folders beside these TOML files.
 Host make_host(const po::variables_map& given, const std::vector<std::string>& files = {});
-Table merged_config(const po::variables_map& given);  // what the files, --set and the shorthands say together
+Table merged_config(const po::variables_map& given);  // the files, --set and the shorthands merged
 // --low-memory: sets the options that save memory, of plugins that have them, where the table does not set them. Logs
 // each one with its cost.
 Table with_low_memory(Table config, const Host& host);

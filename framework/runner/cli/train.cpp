@@ -79,7 +79,7 @@ std::string replanned(const Wiring& wiring) {
     const auto& declared = HostApi::declared(options);
     const auto key = std::ranges::find(declared, "replan", &OptionInfo::key);
     const auto* replans = key == declared.end() ? nullptr : std::get_if<bool>(&key->value.data);
-    const bool is_path = use_of(table).find_first_of("./") != std::string::npos;  // which no key of --set names
+    const bool is_path = use_of(table).find_first_of("./") != std::string::npos;  // no key of --set can name a path
     if (replans == nullptr || *replans || is_path) continue;
     const auto set = " --set " + shell_quoted("callback." + use_of(table) + ".replan=true");
     if (text.find(set) == std::string::npos) text += set;

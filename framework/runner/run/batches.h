@@ -16,11 +16,11 @@ class Batches {
   Batches(Roles& roles, const SnapshotRing& snapshots, StepClock& clock)
       : roles_(roles), snapshots_(snapshots), clock_(clock) {}
 
-  void skip_dropped(TrainerRun& run);            // those that a rewind has dropped
+  void skip_dropped(TrainerRun& run);            // skips batches that a rewind has dropped
   Batch next(TrainerRun& run);                   // all batches of an update, which ends with an epoch
   std::int64_t drawn() const { return drawn_; }  // batches of the task in the last next(), dropped ones too
   void end_epoch(TrainerRun& run);               // if the task's data have been drawn once more
-  std::int64_t samples(TrainerRun& run);         // of a whole batch of the task; draws one, and puts it back
+  std::int64_t samples(TrainerRun& run);         // samples of a whole batch of the task; draws one, and puts it back
   // The next batches come from this function; null: from the task again.
   void replay(std::function<Batch()> replayed) { replayed_ = std::move(replayed); }
 

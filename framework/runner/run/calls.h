@@ -55,8 +55,8 @@ class Calls {
 
   const Wiring& wiring_;
   const Plugin* called_ = nullptr;
-  std::int64_t step_ = 0;           // that is under way, from 1; 0: none
-  std::set<std::string> warnings_;  // of LibTorch, so far
+  std::int64_t step_ = 0;           // the current step, from 1; 0: no step is under way
+  std::set<std::string> warnings_;  // LibTorch's warnings so far
 };
 
 // A plugin of a role. Each call notes the plugin: if something throws, it was the plugin that was called last.
@@ -73,7 +73,7 @@ class Role {
   void note() const { calls_.note(plugin_.get()); }  // it is called again
 
  private:
-  const std::unique_ptr<T>& plugin_;  // that the wiring has now: it may be swapped
+  const std::unique_ptr<T>& plugin_;  // the wiring's own pointer, which a swap changes
   Calls& calls_;
 };
 

@@ -18,8 +18,8 @@ class CheckedTask : public Role<Task> {
   using Role::Role;
   Batch next() const;
   std::int64_t batches_per_epoch() const;
-  void weigh(std::vector<Batch>& micro_batches) const;  // those to which the accumulation gave no weight
-  torch::Tensor loss(const TrainerRun& run) const;      // of run.micro_batch
+  void weigh(std::vector<Batch>& micro_batches) const;  // sets weights that the accumulation left open
+  torch::Tensor loss(const TrainerRun& run) const;      // the loss of run.micro_batch
   void backward(const torch::Tensor& loss) const;       // the task made the graph: an error in it is the task's
 };
 
@@ -42,7 +42,7 @@ class CheckedScaler : public Role<Scaler> {
 class CheckedAccumulation : public Role<Accumulation> {
  public:
   using Role::Role;
-  std::vector<Batch> split(const TrainerRun& run) const;  // of run.batch, on a rank without samples none
+  std::vector<Batch> split(const TrainerRun& run) const;  // splits run.batch; a rank without samples gets none
   std::int64_t batches_per_update(std::int64_t step, std::int64_t epoch, std::int64_t samples) const;
   void check_weight(const WholeBatch& whole) const;
 };

@@ -31,8 +31,8 @@ class Plan {
   Roles& roles_;
   Batches& batches_;
   std::int64_t validate_every_;
-  std::int64_t epochs_ = 0;   // that the run is planned in, if its accumulation gathers batches; else 0
-  std::int64_t samples_ = 0;  // of a whole batch
+  std::int64_t epochs_ = 0;   // epochs that the run is planned in, if its accumulation gathers batches; else 0
+  std::int64_t samples_ = 0;  // samples of a whole batch
   std::int64_t first_ = 0;    // the answer of batches_per_update() for the first update, before anything was trained
   bool adapts_ = false;       // the answer to this question has changed since
 };

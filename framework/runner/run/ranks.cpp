@@ -20,7 +20,7 @@ namespace {
 constexpr std::int64_t steps_until_named = 100;
 constexpr double slower = 1.1;  // than the median, and worth a notice
 
-constexpr std::int64_t compared_bytes = 64 << 10;  // of the weights in each step, in turn; it takes microseconds
+constexpr std::int64_t compared_bytes = 64 << 10;  // weights that each step compares, in turn; it takes microseconds
 
 // The numbers of one rank in all_reduce().
 enum Slot { stop_slot, time_slot, seconds_slot, slots };
@@ -174,7 +174,7 @@ void Ranks::refuse_apart(const double* digests) const {
   std::vector<State> all;
   for (const auto& bytes : distributed_->gather(to_bytes(own))) all.push_back(from_bytes(bytes));
   for (const auto& [key, ignored] : facts) {
-    if (key == "the plugins" || key == "the weights") continue;  // what differs in them comes later
+    if (key == "the plugins" || key == "the weights") continue;  // differences in them are reported later
     for (std::size_t r = 1; r < all.size(); ++r) {
       const auto a = value_in(all[0], key), b = value_in(all[r], key);
       if (a == b) continue;

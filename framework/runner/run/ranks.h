@@ -13,7 +13,7 @@ using Facts = std::map<std::string, std::string>;
 // All ranks' shares of a batch together.
 struct WholeBatch {
   double samples = 0;
-  std::optional<double> weight;  // where micro-batches have one
+  std::optional<double> weight;  // the sum of weights, if micro-batches have one
   std::int64_t tokens = 0;
 };
 
@@ -53,7 +53,7 @@ class Ranks {
   struct Own {
     int stop;             // the signal that this rank received
     bool is_out_of_time;  // whether the time limit has passed here
-    double seconds;       // that it has computed in this step
+    double seconds;       // seconds that this rank has computed in this step
   };
   void all_reduce(TrainerRun& run, const Own& own);
   // The signal, and whether the time was over, of any rank in the last all_reduce().
@@ -63,7 +63,7 @@ class Ranks {
   void end_step(TrainerRun& run);
 
  private:
-  using Message = std::vector<std::pair<std::string, std::string>>;  // what must be alike, in the order of importance
+  using Message = std::vector<std::pair<std::string, std::string>>;  // facts to compare, the most important first
   void send(const Run& run, const std::string& doing, Compared compared, const WholeBatch& share);
   void refuse_apart(const double* digests) const;
   std::int64_t ranks() const { return distributed_->ranks(); }
@@ -74,7 +74,7 @@ class Ranks {
   double last_factor_ = 1;
   Facts alike_;  // empty before the ranks have the same model
   std::string alike_digest_;
-  const Run* run_ = nullptr;  // of the message under way
+  const Run* run_ = nullptr;  // the run whose message is under way
   Message message_;
   torch::Tensor weights_;
   std::function<void()> wait_for_weights_;
@@ -87,8 +87,8 @@ class Ranks {
     bool has_changed;
   };
   std::vector<Buffer> buffers_;
-  std::vector<double> seconds_;  // of each rank, since the last notice was due
-  std::int64_t slowest_ = -1;    // that was named last
+  std::vector<double> seconds_;  // seconds of each rank since the last notice was due
+  std::int64_t slowest_ = -1;    // the slowest rank in the last notice
 };
 
 // The rank that updates each parameter, see Parameter::owned, where the role distributed shards the optimizer.

@@ -78,7 +78,7 @@ void Saving::rewind(TrainerRun& run) {
   for (const auto& [name, tensor] : asked.requester->save().tensors) {
     if (asked.also.empty() || !name.starts_with(asked.also + "/")) snapshot.put(own + name, tensor);
   }
-  restore_snapshot_quietly(snapshot, run, roles_.wiring.plugins());  // of this run, or let in when it was resumed
+  restore_snapshot_quietly(snapshot, run, roles_.wiring.plugins());  // it fits: taken here, or accepted on resume
   load(run, snapshot.part("trainer"));
   outdate();
   snapshots_.note_rewind(given_up);

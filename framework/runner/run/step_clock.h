@@ -73,7 +73,7 @@ class StepClock {
   Clock::time_point since_;
   Part part_ = Part::trainer;
   bool is_running_ = false;
-  std::optional<at::RecordFunction> range_;  // of the part, for LibTorch's profiler
+  std::optional<at::RecordFunction> range_;  // names the part to LibTorch's profiler
   double validation_ = 0, checkpoint_ = 0, checkpoint_to_show_ = 0;
 };
 

@@ -135,7 +135,7 @@ void TrainingLoop::begin(TrainerRun& run) {
   run.metrics = {};
   HostApi::emit(roles_.wiring.bus, Event::RunBegin, run);
   run.moment = RunFacts::Moment::other;
-  (void)saving_.snapshot(run);  // what no checkpoint can keep is refused now, and not after hours
+  (void)saving_.snapshot(run);  // refuses now what no checkpoint can keep, and not after hours
   requests_.agree(run);
   if (validation_.is_due()) {
     saving_.outdate();

@@ -14,7 +14,7 @@ namespace vernier {
 struct KnownUpdate {
   UpdateResult result = UpdateResult::applied;
   std::string gradients;        // names of some that were not finite
-  std::optional<double> scale;  // of the loss, where it stayed on the device
+  std::optional<double> scale;  // the loss scale, if it stayed on the device
 };
 
 // The log of all steps in turn. Main thread only.
@@ -32,7 +32,7 @@ class UpdateLog {
   void conclude(TrainerRun& run);
   const torch::Tensor& best_loss() const { return best_loss_; }  // the lowest of any step
 
-  void save(State& state);  // what last() and best_loss() give
+  void save(State& state);  // saves the state behind last() and best_loss()
   void load(const State& state, c10::Device device);
 
  private:
@@ -45,7 +45,7 @@ class UpdateLog {
   bool is_loss_bad_ = false;
   LateNumbers sent_;                     // skipped; found_inf; of each gradient whether it is not finite,
   std::vector<std::string> sent_names_;  // by the names of these parameters; the scale of the loss
-  torch::Tensor scale_;                  // of this step, if it is on a device
+  torch::Tensor scale_;                  // the step's loss scale, if it is on a device
   bool has_sent_scale_ = false;
   std::optional<KnownUpdate> last_;
   torch::Tensor best_loss_;

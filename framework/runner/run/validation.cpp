@@ -18,7 +18,7 @@ bool Validation::validate(TrainerRun& run) {
   is_due_ = true;
   if (run.is_stopping()) return false;
   roles_.ranks.agree(run, "a validation");
-  HostApi::clear(run.metrics);  // those of the step: at Validated there are the validation's
+  HostApi::clear(run.metrics);  // removes the step's metrics, because Validated has the validation's alone
   const auto begin = std::chrono::steady_clock::now();
   const auto loss = evaluate(run);
   if (run.is_stopping()) return false;

@@ -38,7 +38,7 @@ class PluginFile {
  private:
   void read();
   void refuse_other_libraries() const;
-  std::filesystem::path file_, real_;  // as it was named, and without links
+  std::filesystem::path file_, real_;  // file_: as named; real_: without links
   int folder_ = -1;                    // the descriptor of the folder that has it
   std::vector<char> bytes_;
 };

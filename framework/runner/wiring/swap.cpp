@@ -195,7 +195,7 @@ void swap(Wiring& wiring, TrainerRun& run, const Table& roles) {
   swap_places(wiring, takeovers);
   try {
     for (const auto& takeover : takeovers) HostApi::replace(wiring.bus, *takeover.made.plugin, *takeover.next);
-    wiring.refuse_contradictions();  // those that listen to gradients contradict an optimizer that frees them
+    wiring.refuse_contradictions();  // listeners to gradients contradict an optimizer that frees gradients
     drop_gradients(run);
     for (const auto& takeover : takeovers) {
       take_over(wiring, run, takeover);

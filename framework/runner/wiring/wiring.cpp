@@ -326,7 +326,7 @@ Wiring::~Wiring() {
 void Wiring::swap_in(const std::string& role, Made& made) {
   const auto swap = [&]<class Role>(std::unique_ptr<Role>& place) {
     if (role != Role::role) return;
-    auto next = put_into<Role>(*this, std::move(made));  // of that role, by name
+    auto next = put_into<Role>(*this, std::move(made));  // the plugin of that role, by name
     place.swap(next);
     Origin before = origin_of(*next);
     origins.erase(next.get());
@@ -400,7 +400,7 @@ std::string resolved_configuration(const Options& run_table, const Wiring& wirin
     const auto& id = plugin->id();
     const auto role = id.substr(0, id.find('/'));
     const auto& options = wiring.origin_of(*plugin).options;
-    const auto& owner = options.owner();  // as the TOML names it, a path too
+    const auto& owner = options.owner();  // the owner's name in the TOML, or its path
     OrderedJson table = {{"use", owner.substr(owner.find('/') + 1)}};
     table.update(options_read(options, keys));
     if (role == Callback::role || role == Monitor::role) {

@@ -36,7 +36,7 @@ Options described_run(const std::string& default_name);
 // The origin of a plugin: what it was made from.
 struct Origin {
   Options options;
-  Value table;  // as in the TOML, with `use`; its place is "run.toml:12", or "" if there is none
+  Value table;  // its TOML table, with `use`; its place is "run.toml:12", or "" if there is none
 };
 
 // A plugin with the options and the table that it was made from.
@@ -85,7 +85,7 @@ struct Wiring {
   std::vector<std::unique_ptr<Callback>> callbacks;
   std::vector<std::unique_ptr<Monitor>> monitors;
   std::map<const Plugin*, const Plugin*> parts;  // Plugin::fill: each part, and whose it is
-  std::map<const Plugin*, Origin> origins;       // of the plugins that wire() and swap_in() put here
+  std::map<const Plugin*, Origin> origins;       // origins of the plugins that wire() and swap_in() put here
   std::vector<Swap> swaps;
   BuiltModel built;  // by Task::prepare
   Host host{{}};     // makes the plugins

@@ -49,7 +49,7 @@ std::string text_in(const Json& body, const char* name) {
   if (!body[name].is_string()) throw HttpRefused{422, std::string(name) + " must be a text"};
   const auto text = body[name].get<std::string>();
   const bool is_plain = !vernier::has_control_character(text);
-  const auto characters = std::ranges::count_if(text, [](unsigned char c) { return (c & 0xC0) != 0x80; });  // of UTF-8
+  const auto characters = std::ranges::count_if(text, [](unsigned char c) { return (c & 0xC0) != 0x80; });  // in UTF-8
   if (characters > 200 || !is_plain) {
     throw HttpRefused{422, std::string(name) + " must have at most 200 characters, and no control characters"};
   }

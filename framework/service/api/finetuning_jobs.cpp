@@ -27,7 +27,7 @@ struct Place {
   std::int64_t least = 0, most = 1'000'000'000'000;
 };
 
-constexpr std::int64_t most_samples = 1 << 20;  // of an update
+constexpr std::int64_t most_samples = 1 << 20;  // the largest update
 
 constexpr Place precision_places[] = {{"enabled", "boolean", "", ""},
                                       {"dtype", "dtype", "", ""},

@@ -14,7 +14,7 @@ using Json = nlohmann::ordered_json;
 
 // A request is turned into this.
 struct FinetuningJob {
-  Json config;                    // of a job
+  Json config;                    // configuration of the job
   std::string texts_name, texts;  // a file that it reads
   Json warnings = Json::array();  // sentences for the user
 };

@@ -94,7 +94,7 @@ void check_node(const toml::node& node, const std::string& where, const std::vec
   if (const auto* table = node.as_table()) {
     for (const auto& [key, child] : *table) {
       const auto place = (where.empty() ? "" : where + ".") + std::string(key.str());
-      check_text(std::string(key.str()), place + ": the key", data);  // which may be the name of a file, too
+      check_text(std::string(key.str()), place + ": the key", data);  // a key may name a file, too
       if (key == "listen" || key == "use") {
         if (!child.is_string()) throw NotAllowed(shown(place) + " must be a text");
         (key == "use" ? check_use : check_listen)(child.as_string()->get(), place);

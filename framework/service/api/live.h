@@ -33,7 +33,7 @@ class Live {
  private:
   struct Seen {
     std::int64_t attempt = 0, step = 0;
-    std::uintmax_t bytes = 0;  // of the log
+    std::uintmax_t bytes = 0;  // size of the log
   };
   void run(const std::stop_token& stop);
   bool look();

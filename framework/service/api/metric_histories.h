@@ -39,9 +39,9 @@ class MetricHistories {
     std::filesystem::path run;
     std::int64_t attempt;
     std::uintmax_t read = 0;  // bytes
-    std::int64_t step = 0;    // of the last line
+    std::int64_t step = 0;    // step of the last line
     ByMetric newest = {};
-    std::vector<ByMetric::iterator> order = {};  // where the metrics of the last lines are
+    std::vector<ByMetric::iterator> order = {};  // places of the metrics in the last lines
   };
   RunHistory& history_of(const std::filesystem::path& run, std::int64_t attempt);
   static void read_more(RunHistory& run_history);

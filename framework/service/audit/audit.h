@@ -32,7 +32,7 @@ class AuditLog {
 };
 
 struct AuditResult {
-  std::int64_t lines = 0;  // that are good
+  std::int64_t lines = 0;  // number of good lines
   std::string head;        // hash of the last of them
   std::string trouble;     // the first thing that is wrong, with its line; "" if nothing is
 };

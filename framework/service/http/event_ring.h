@@ -14,7 +14,7 @@ namespace vernier {
 // Any thread. It keeps the memory of its events, so that adding one seldom allocates.
 class EventRing {
  public:
-  static constexpr std::size_t most = 1024;  // that are kept
+  static constexpr std::size_t most = 1024;  // the most events that are kept
   EventRing();
   void add(const char* type, const Json& data);
   std::int64_t last() const;  // the id of the newest; 0: there is none
@@ -27,7 +27,7 @@ class EventRing {
 
  private:
   mutable std::mutex mutex_;
-  std::vector<std::string> events_{most};  // that of id n is at n % most
+  std::vector<std::string> events_{most};  // event n is at n % most
   std::int64_t last_ = 0;
   std::shared_ptr<int> streams_ = std::make_shared<int>();  // each stream has one more
 };

@@ -22,9 +22,9 @@ using HttpFields = std::vector<std::pair<std::string, std::string>>;
 struct HttpRequest {
   std::string method, target;  // "GET", "/metrics?name=loss"
   unsigned version = 11;       // 10 or 11
-  std::uint16_t port = 0;      // of the server
+  std::uint16_t port = 0;      // the server's port
   bool is_encrypted = false;
-  HttpFields fields = {};  // of the header, not of trailers; names in lower case
+  HttpFields fields = {};  // header fields without trailers; names in lower case
   std::string body = {};
 
   std::string_view path() const { return std::string_view(target).substr(0, target.find('?')); }

@@ -21,9 +21,9 @@ bool is_loopback(const std::string& listen);
 // The limits of one server. The header of a request may have 8 kB.
 struct HttpLimits {
   std::size_t connections = 256;      // one more cuts off the oldest that sends no request
-  std::size_t streams = 64;           // of the connections, those with a stream; one more is answered with 503
+  std::size_t streams = 64;           // connections that may have a stream; one more is answered with 503
   std::size_t body = 64 * 1024;       // bytes; with chunks and their extensions, the double
-  double requests_per_second = 1000;  // of all clients; more are answered with 429, after a burst of as many
+  double requests_per_second = 1000;  // requests of all clients; more are answered with 429, after a burst of as many
   // Returns true for a client that has shown who it is. The others have a fifth of the requests, apart, and are cut off
   // first, so that they keep nobody else out. Empty: all clients are known.
   std::function<bool(const HttpRequest&)> knows = {};

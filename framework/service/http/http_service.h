@@ -17,10 +17,10 @@ using Json = nlohmann::ordered_json;
 
 // A request that has passed all checks.
 struct HttpCall {
-  std::map<std::string, std::string> parameters;  // of the path and of the query
-  Json body;                                      // of a POST
+  std::map<std::string, std::string> parameters;  // parameters in the path and the query
+  Json body;                                      // body of a POST
   std::string who;                                // whose token it is; without a name, its scope: "control"
-  Scope scope = Scope::open;                      // of the token
+  Scope scope = Scope::open;                      // the token's scope
   std::string last_event;                         // the field Last-Event-ID: what a stream goes on from; or ""
 
   // A parameter that is a whole number; throws HttpRefused with 422 where it is none or out of range.
@@ -38,7 +38,7 @@ struct HttpRoute {
   std::string path;  // "/v1/commands/{id}": parts of it may be parameters
   Scope scope = Scope::read;
   std::string id, summary;                                // for the document: "list_commands"
-  Json parameters = Json::array();                        // as OpenAPI has them
+  Json parameters = Json::array();                        // written as in OpenAPI
   Json body = nullptr;                                    // schema of the request's body; null: there is none
   Json result = nullptr;                                  // schema of the answer of status 200; null: no JSON
   std::string result_type = "application/json";           // media type of that answer
@@ -71,7 +71,7 @@ class HttpService {
  private:
   struct Match {
     const HttpRoute* route = nullptr;
-    std::map<std::string, std::string> parameters = {};  // of the path
+    std::map<std::string, std::string> parameters = {};  // parameters in the path
     std::vector<std::string> others = {};                // methods of this path, where the route is null
   };
   Match match(const HttpRequest& request) const;
@@ -84,7 +84,7 @@ class HttpService {
   Tokens tokens_;
   std::vector<std::string> hosts_;
   std::vector<HttpRoute> routes_;
-  double failures_left_ = 20;  // of wrong tokens, before each is answered with 429
+  double failures_left_ = 20;  // wrong tokens that are left before each is answered with 429
   std::chrono::steady_clock::time_point counted_ = std::chrono::steady_clock::now();
 };
 

@@ -21,7 +21,7 @@ namespace vernier {
 namespace {
 
 constexpr std::size_t shortest = 32, longest_file = 64 * 1024;
-constexpr const char* scope_names[] = {"open", "read", "control", "admin"};  // as Scope has them
+constexpr const char* scope_names[] = {"open", "read", "control", "admin"};  // in the order of Scope
 constexpr const char* name_letters = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._@-";
 
 // The time of the last change of its status: chmod and chown change it, too.

@@ -23,7 +23,7 @@ class Tokens {
   // The owner of a token. scope is Scope::open if the token is not in the file or has expired.
   struct Holder {
     Scope scope = Scope::open;
-    std::string name = {};  // as the file has it, or else that of the scope
+    std::string name = {};  // the name in the file, or else the scope's
     bool has_expired = false;
   };
   // Makes the file with a token for each scope up to `highest` if it does not exist. Throws HttpError if it cannot be

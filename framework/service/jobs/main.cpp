@@ -62,7 +62,7 @@ the server
 
 struct Call {
   const po::variables_map& given;
-  std::string name;  // of the command
+  std::string name;  // the command's name
   Words words;       // after it
   const Server& server;
 

@@ -113,7 +113,7 @@ void Server::find_place(std::chrono::seconds patience) {
 }
 
 Json Server::get_again(const std::string& target) const {
-  auto server = *this;  // which may have another address afterwards
+  auto server = *this;  // a copy, because the server may get another address
   for (const auto end = Clock::now() + patience;;) {
     try {
       return server.get(target);
@@ -133,7 +133,7 @@ Json Server::ask(const std::string& method, const std::string& target, const std
   vernier::HttpResponse answer;
   const auto end = Clock::now() + patience;
   do {
-    if (answer.status == 429) std::this_thread::sleep_for(std::chrono::seconds(1));  // as its Retry-After says
+    if (answer.status == 429) std::this_thread::sleep_for(std::chrono::seconds(1));  // Retry-After's one second
     try {
       answer = vernier::ask_server(place_, request, patience);
     } catch (const vernier::HttpError& error) {

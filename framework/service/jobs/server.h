@@ -34,7 +34,7 @@ class Server {
   Json ask(const std::string& method, const std::string& target, const std::string& body) const;
   void find_place(std::chrono::seconds patience);
   std::string url_, certificate_;
-  std::filesystem::path folder_;  // of a server on this machine; "": none
+  std::filesystem::path folder_;  // folder of a server on this machine; "": none
   vernier::HttpPlace place_;
   std::string token_;
 };

@@ -46,7 +46,7 @@ class Attempt {
 
  private:
   bool make_claim(const char* who) const;
-  std::filesystem::path folder_;  // of the job
+  std::filesystem::path folder_;  // the job's folder
   std::int64_t number_;
 };
 

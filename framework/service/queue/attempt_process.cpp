@@ -76,7 +76,7 @@ class Watch {
     for (;;) {
       int status = 0;
       if (::waitpid(child_, &status, WNOHANG) == child_) {
-        ::kill(-child_, SIGKILL);  // what it may have started
+        ::kill(-child_, SIGKILL);  // ends processes that the child has started
         return {vernier::status_of(status), reason_, ""};
       }
       look();

@@ -21,7 +21,7 @@ struct Work {
   std::int64_t processes = 0;                   // RLIMIT_NPROC: of the user, threads included
   std::int64_t grace = 30;                      // seconds between SIGINT and SIGKILL
   std::vector<std::string> data;                // folders of which the configuration may name files
-  std::vector<std::string> readable, writable;  // what the kernel lets it use: see sandbox.h
+  std::vector<std::string> readable, writable;  // paths that the kernel lets it use: see sandbox.h
 };
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Work, words, environment, time_limit, memory_limit, open_files, file_size, processes,
                                    grace, data, readable, writable)

@@ -20,7 +20,7 @@ struct JobRequest {
 };
 
 enum class State { queued, running, done, failed, cancelled };
-inline constexpr std::array state_names = {"queued", "running", "done", "failed", "cancelled"};  // as State has them
+inline constexpr std::array state_names = {"queued", "running", "done", "failed", "cancelled"};  // State's order
 inline const char* name_of(State state) {
   return state_names[static_cast<std::size_t>(state)];
 }
@@ -33,7 +33,7 @@ struct Job {
   std::int64_t attempt = 1;               // each is started at most once
   std::int64_t failures = 0, losses = 0;  // attempts that failed, and those that ended without a word
   bool is_cancelled = false;              // it is to end
-  std::vector<int> gpus;                  // of the attempt that runs
+  std::vector<int> gpus;                  // GPUs of the running attempt
   std::string slurm;                      // the attempt's number at Slurm; "": it is not handed over
   std::string created, started, ended;    // "2026-11-23T14:05:09.123Z"; "" before that
   std::string error;                      // why it failed, or why it still waits

@@ -15,7 +15,7 @@ namespace serve {
 
 namespace {
 
-constexpr int format = 3;  // of the table
+constexpr int format = 3;  // version of the table
 
 constexpr const char* schema = R"(CREATE TABLE IF NOT EXISTS job(
   id INTEGER PRIMARY KEY AUTOINCREMENT, identity TEXT NOT NULL, user TEXT NOT NULL, name TEXT NOT NULL, key TEXT,

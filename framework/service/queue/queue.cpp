@@ -372,7 +372,7 @@ void Queue::write_files(const Job& job, const std::vector<int>& gpus_of_job) con
   work.words.insert(work.words.end(), settings_.more.begin(), settings_.more.end());
   work.environment = {"OMP_NUM_THREADS=" + std::to_string(request.cores), "TMPDIR=" + folder.string()};
   work.writable.push_back(folder.string());
-  if (!slurm_) {  // which sets the variable for its jobs
+  if (!slurm_) {  // Slurm sets the variable for its jobs
     std::string gpus;
     for (const int gpu : gpus_of_job) gpus += (gpus.empty() ? "" : ",") + std::to_string(gpu);
     work.environment.push_back("CUDA_VISIBLE_DEVICES=" + gpus);

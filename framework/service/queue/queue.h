@@ -27,9 +27,9 @@ struct QueueSettings {
   std::string attempt_program;    // this one
   std::vector<std::string> more;  // words for `vernier train`: the folders of plugins
   std::int64_t cores = 1, gpus = 0;
-  std::int64_t keep_days = 30;  // after its end a job is removed; 0: never
-  Work limits;                  // of every job, with what it may read and write; its time and memory may be less
-  bool uses_slurm = false;      // which then starts the processes; cores and gpus are the most that a job may ask for
+  std::int64_t keep_days = 30;      // after its end a job is removed; 0: never
+  Work limits;                      // limits and paths of every job; a job may lower its time and memory
+  bool uses_slurm = false;          // Slurm starts the processes; cores and gpus are the most that a job may request
   std::vector<std::string> sbatch;  // further words for it
 };
 
@@ -98,7 +98,7 @@ class Queue {
   std::function<void(const Job&)> retired_ = [](const Job&) {};
   bool is_changed_ = false;
   mutable Journal journal_;
-  std::map<std::int64_t, pid_t> processes_;  // of attempts that this server has started; 0: it has ended
+  std::map<std::int64_t, pid_t> processes_;  // processes of attempts that this server has started; 0: it has ended
   std::chrono::steady_clock::time_point removed_, start_after_, complained_;
   std::string complaint_;
   std::optional<Slurm> slurm_;

@@ -10,16 +10,16 @@
 namespace vernier {
 
 struct Advice {
-  std::vector<std::string> files;  // of the command
-  std::vector<std::string> sets;   // of --set
-  std::vector<Setting> always;     // of --batch
+  std::vector<std::string> files;  // configuration files of the command
+  std::vector<std::string> sets;   // values of --set
+  std::vector<Setting> always;     // the batch size of --batch
   std::vector<Axis> axes;
   Limits limits;
   Found found;
   std::string device;
   std::int64_t threads = 0;
-  double seconds = 0;               // that it took
-  std::vector<std::string> checks;  // what `vernier check` says of the advice
+  double seconds = 0;               // duration of the search
+  std::vector<std::string> checks;  // lines of `vernier check` about the advice
 };
 
 const Measured* chosen(const Advice& advice);  // null where every candidate has an objection

@@ -14,7 +14,7 @@ struct Setting {
 };
 
 struct Option {
-  std::string name;               // of the table: "bf16-O2", "micro_batches=4"
+  std::string name;               // its name in the table: "bf16-O2", "micro_batches=4"
   std::vector<Setting> settings;  // empty: as the configuration has it
 };
 
@@ -30,7 +30,7 @@ using Choice = std::vector<std::size_t>;
 // An option of a plugin as `vernier plugins ROLE/NAME` prints it.
 struct Declared {
   std::string fallback;            // in TOML
-  std::vector<std::string> words;  // what it may be, where these are words
+  std::vector<std::string> words;  // the allowed words, if the option is one of words
 };
 using DeclaredOptions = std::map<std::string, Declared>;
 DeclaredOptions declared_in(const std::string& printed);

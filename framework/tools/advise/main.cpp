@@ -61,7 +61,7 @@ double bytes_in(const std::string& text) {
 
 struct AdviseOptions {
   Common common;
-  Advice advice;  // what the command says of it
+  Advice advice;  // inputs that the command gives
   double seconds = 60;
   std::string output;
   bool is_quiet = false;
@@ -105,8 +105,8 @@ struct ShortRun {
   Measured measured;  // without a choice
   std::string device;
   std::int64_t threads = 0;
-  double seconds = 0;        // of the whole process
-  double steps_seconds = 0;  // of its steps
+  double seconds = 0;        // duration of the whole process
+  double steps_seconds = 0;  // duration of its steps
 };
 
 std::vector<std::string> cells_of(const std::string& line) {
@@ -141,7 +141,7 @@ void read_summary(const Json& summary, ShortRun& run) {
 
 // The numbers of metrics.csv, as monitor/csv writes it.
 struct StepNumbers {
-  std::vector<double> speeds, losses;  // of the steps that have them
+  std::vector<double> speeds, losses;  // one number for each step that has it
 };
 StepNumbers read_table(const fs::path& csv) {
   std::ifstream file(csv);

@@ -14,8 +14,8 @@ namespace {
 constexpr double worth = 1.02;           // a smaller gain is noise
 constexpr double slack = 1.05;           // an estimate of so much more memory than the limit is tried all the same
 constexpr std::size_t finalists = 3;     // beside the written one
-constexpr std::size_t most_rounds = 8;   // of a finalist
-constexpr std::size_t least_losses = 4;  // that are compared
+constexpr std::size_t most_rounds = 8;   // rounds of a finalist
+constexpr std::size_t least_losses = 4;  // fewest losses that are compared
 
 // The expected speed and memory of a combination, multiplied from its options alone.
 struct Estimate {

@@ -15,8 +15,8 @@ struct Measured {
   std::string trouble;         // why it did not train: what vernier said; "" if it did
   std::vector<double> speeds;  // samples per second of each round: the median of its steps
   double peak_memory = 0;      // bytes, the highest of all rounds
-  std::vector<double> losses;  // of the steps of the first round, from step 1
-  std::int64_t steps = 0;      // of all rounds
+  std::vector<double> losses;  // losses in the first round, from step 1
+  std::int64_t steps = 0;      // steps of all rounds
   std::int64_t overflows = 0, skipped = 0;
   double micro_batch = 0;  // samples
   std::string emulated;

@@ -13,7 +13,7 @@ namespace vernier {
 namespace {
 
 constexpr int most_steps = 100;
-constexpr double lowest_rate = 1e-4, highest_rate = 1e3;  // of the optimizer's learning rate
+constexpr double lowest_rate = 1e-4, highest_rate = 1e3;  // bounds of the optimizer's learning rate
 
 // Sets the rate of each step, after the callbacks.
 class RateSetter final : public Plugin {
@@ -64,7 +64,7 @@ double scatter_of(const std::vector<RateTest::Point>& points) {
   double squares = 0;
   for (std::size_t i = 2; i < points.size(); ++i) {
     const double second = points[i].loss - 2 * points[i - 1].loss + points[i - 2].loss;
-    squares += second * second / 6;  // of independent losses: six times their variance
+    squares += second * second / 6;  // the mean of `second` squared is six times the variance of independent losses
   }
   return std::sqrt(squares / static_cast<double>(points.size() - 2));
 }

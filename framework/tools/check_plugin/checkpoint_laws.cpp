@@ -49,7 +49,7 @@ void write_and_die(const Subject& subject, const Trial::Folder& folder, std::int
     });
     trial.train();
     return std::string();
-  }).wait();  // what it leaves counts, however it ended
+  }).wait();  // only the files that it leaves count, however it ends
 }
 
 // Goes on in the folder, to the end.
@@ -116,7 +116,7 @@ void check_reads_what_is_asked(const Subject& subject) {
   std::optional<State> other;
   try {
     other = checkpoint.read(elsewhere.run(), folder->path() + "/no-such-checkpoint");
-  } catch (const std::exception&) {  // as it should
+  } catch (const std::exception&) {  // expected: there is no checkpoint
   }
   if (other) throw Error("read() returns a snapshot for a path where there is none");
 }

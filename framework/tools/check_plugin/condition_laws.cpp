@@ -44,7 +44,7 @@ void expect_resumed(const Host& host, const Table& config, const std::string& co
 // At O3 with Kahan sums, masters have no memory between two steps: see Parameter::has_memory.
 void check_conditions(const Subject& subject) {
   struct Condition {
-    const char *role, *name;  // of the role that makes it
+    const char *role, *name;  // plugin that makes the condition
     std::vector<std::string> sets;
   };
   const std::array conditions = {

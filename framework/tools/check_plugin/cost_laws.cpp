@@ -32,7 +32,7 @@ Table with_steps(Table config, std::int64_t steps) {
 // The least that the process holds after any of some steps: copies for a checkpoint or a validation come and go.
 struct Held {
   std::int64_t heap = 0, tensors = 0;  // bytes of malloc; of LibTorch's allocator, which are among them
-  std::size_t entries = 0;             // of the plugin's save()
+  std::size_t entries = 0;             // entries in the plugin's save()
 
   void look(const Plugin& plugin) {
     const auto heap_now = ::mallinfo2();

@@ -17,7 +17,7 @@ struct LawSkipped : std::runtime_error {
 
 struct Result {
   enum class Kind { ok, failed, skipped } kind;
-  std::string text;  // that the function returned; or its error, or how the process ended
+  std::string text;  // the function's result, its error, or how the process ended
 };
 
 // Main thread only.

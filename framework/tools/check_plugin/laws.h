@@ -14,9 +14,9 @@ namespace vernier {
 
 struct Law {
   const char* name;
-  const char* role;               // null: of every role
+  const char* role;               // null: every role
   void (*check)(const Subject&);  // throws an exception that says what is wrong, or LawSkipped
-  const char* by_hand;            // what shows the same in the run of the plugin, TOML and commands; "": nothing does
+  const char* by_hand;            // TOML and commands that show the same in a run of the plugin; "": nothing does
 };
 
 // In the order in which they are tried.

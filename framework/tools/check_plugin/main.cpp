@@ -56,7 +56,7 @@ unsigned time_limit(const po::variables_map& given) {
 
 // A plugin that crashes, hangs or changes its process is seen in one law only, and memory is counted from the start.
 Result run_apart(const std::function<std::string()>& body, unsigned limit) {
-  const ScratchFolder folder;  // what is left there by a child that crashes goes with it
+  const ScratchFolder folder;  // removes files that a crashing child leaves
   return ForkedCall(
              [&] {
                ::setenv("TMPDIR", folder.path().c_str(), 1);

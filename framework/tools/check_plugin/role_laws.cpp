@@ -211,7 +211,7 @@ namespace {
 
 // How far the masters move in step 4, which has a factor of its own.
 struct Moved {
-  torch::Tensor by;      // of all masters, one after the other
+  torch::Tensor by;      // movements of all masters, one after the other
   bool repeats = false;  // the optimizer computes the gradients of a step several times
 };
 

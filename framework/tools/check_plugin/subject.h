@@ -12,9 +12,9 @@ namespace vernier {
 
 struct Subject {
   Host host;               // finds the other plugins of the run, and this one too where `use` is a name
-  std::string role, name;  // of its descriptor
+  std::string role, name;  // role and name in its descriptor
   std::string use;         // a name that the host finds, or a path with a slash
-  Table options;           // of its table, without `use`
+  Table options;           // options of its table, without `use`
   Table base;              // the other tables of the run
 
   std::string id() const { return role + "/" + name; }

@@ -18,7 +18,7 @@ namespace vernier {
 
 // The result of a run: runs with equal results are equal.
 struct Trained {
-  std::string digest;                          // of the weights and buffers
+  std::string digest;                          // digest of the weights and buffers
   std::map<std::int64_t, std::string> losses;  // in each step, from 1 on; all nine digits of a float
   std::int64_t updates = 0;
   bool operator==(const Trained&) const = default;

@@ -19,7 +19,7 @@ class KeptCheckpoints {
   // file or folder.
   KeptCheckpoints(const std::string& path, const Host& host);
 
-  const std::string& folder() const { return folder_; }             // where they are
+  const std::string& folder() const { return folder_; }             // the folder that has them
   const std::vector<std::string>& paths() const { return paths_; }  // the newest first, or the one at the path
   void refuse_none() const;                                         // throws Error if there is none
 

@@ -40,7 +40,7 @@ std::string loss_of(const Json& comparison) {
 }
 
 LossGap loss_gap(const Row& baseline, const Row& row, double tolerance) {
-  constexpr double little = 0.01;  // of the baseline's loss
+  constexpr double little = 0.01;  // a negligible share of the baseline's loss
   const auto comparison = comparison_of({baseline, row}, "", tolerance);
   const auto measure = loss_of(comparison);
   const auto against = comparison["candidates"][1]["against_baseline"].value(measure, Json());

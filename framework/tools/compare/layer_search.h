@@ -17,9 +17,9 @@ using TrainRow = std::function<std::optional<Row>(const Candidate& candidate, in
 struct LayerSearch {
   Candidate candidate;              // all of its layers in the format
   Row baseline;                     // in float32
-  std::vector<std::string> layers;  // whose products the format rounds
+  std::vector<std::string> layers;  // layers whose products the format rounds
   int seeds;
-  double tolerance = 0;  // of comparison_of()
+  double tolerance = 0;  // tolerance for comparison_of()
 };
 
 // The layers that stay in float32, in the order of the loss that each of them costs alone.

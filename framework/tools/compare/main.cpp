@@ -266,7 +266,7 @@ std::vector<Row> train_rounds(const Plan& plan, Children& children) {
 
 // Searches the layers of each format that costs loss, prints the answer, and writes it as an overlay.
 void search_formats(const Plan& plan, const std::vector<Row>& rows, Children& children) {
-  constexpr int fewest_seeds = 3;  // of a verdict
+  constexpr int fewest_seeds = 3;  // seeds that a verdict needs
   if (plan.seeds < fewest_seeds) {
     std::cout << "which formats survive is said with --seeds 3 or more\n";
     return;

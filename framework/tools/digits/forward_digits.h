@@ -33,7 +33,7 @@ class ForwardDigits final : public RoundingListener, public Interceptor {
 
   // After two samples or more.
   std::vector<OperatorDigits> operators() const;
-  std::map<std::string, double> outputs() const;  // of layers: of the last operator in it
+  std::map<std::string, double> outputs() const;  // digits of each layer's output: its last operator's
   const std::optional<std::string>& other_way() const { return other_way_; }
 
   void called(const RoundedCall& call) override;

@@ -15,10 +15,10 @@ namespace vernier {
 
 struct RunDigits {
   std::string precision;                    // the id of the plugin
-  std::vector<std::vector<double>> losses;  // of each sample: of its steps, from the first on
+  std::vector<std::vector<double>> losses;  // by sample: the losses of its steps, from the first on
   double weights = 0;                       // the digits of all weights together, after the last step
 
-  std::vector<double> losses_of(std::size_t step) const;  // of the samples, counted from 0
+  std::vector<double> losses_of(std::size_t step) const;  // losses of the samples in a step, counted from 0
 };
 
 // Trains `samples` runs of so many steps. prepare: called for each, before its first step.

@@ -12,10 +12,10 @@ namespace vernier {
 
 // The digits of the numbers of a layer, its gradient or its update.
 struct NumbersDigits {
-  double digits = 0;     // of all together: -log10 of the root of the sum of variances over that of squares
-  double median = 0;     // of the digits of single numbers
+  double digits = 0;     // digits of all numbers: -log10 of the root of the sum of variances over that of squares
+  double median = 0;     // median of the digits of single numbers
   double deviation = 0;  // root mean square of the standard deviations
-  double rms = 0;        // of the means
+  double rms = 0;        // root mean square of the means
 };
 
 // Mean and variance of each number of a tensor, by Welford's method.

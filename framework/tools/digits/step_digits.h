@@ -25,7 +25,7 @@ struct StepDigits {
   std::vector<double> losses;
   double loss_digits = 0;
   std::vector<LayerDigits> layers;        // in the order of the model
-  std::vector<OperatorDigits> operators;  // of forward, in their order, of the first micro-batch
+  std::vector<OperatorDigits> operators;  // forward's operators in the first micro-batch, in order
   std::optional<OperatorDigits> first;    // the first that loses at least `markedly` digits
   std::optional<OperatorDigits> most;     // the one that loses most
   std::optional<std::string> other_way;   // the operator from which on the samples called others

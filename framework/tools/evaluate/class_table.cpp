@@ -12,9 +12,9 @@ namespace vernier {
 
 namespace {
 
-constexpr std::size_t most_rows = 30;     // of classes
-constexpr std::size_t worst_rows = 20;    // of more classes than these
-constexpr std::size_t most_columns = 12;  // of the confusion matrix
+constexpr std::size_t most_rows = 30;     // most classes that are all shown
+constexpr std::size_t worst_rows = 20;    // rows shown if there are more classes
+constexpr std::size_t most_columns = 12;  // most classes in the confusion matrix
 constexpr std::size_t most_pairs = 10;
 
 struct Score {

@@ -12,7 +12,7 @@ namespace vernier::gguf {
 namespace {
 
 constexpr std::uint32_t version = 3;
-constexpr std::uint64_t alignment = 32;  // of each tensor, where the file does not say otherwise
+constexpr std::uint64_t alignment = 32;  // alignment of each tensor, unless the file gives another
 constexpr std::int64_t block = 32;       // numbers of q8_0
 
 std::uint64_t aligned(std::uint64_t size) {

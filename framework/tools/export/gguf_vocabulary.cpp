@@ -177,7 +177,7 @@ void add_vocabulary(File& file, const std::string& folder, std::int64_t count) {
   require_style(tokenizer);
   const auto& model = tokenizer.at("model");
   const auto tokens = tokens_of(tokenizer, count);
-  if (model.value("byte_fallback", false)) {  // as SentencePiece writes it
+  if (model.value("byte_fallback", false)) {  // a vocabulary in SentencePiece's form
     require_order_of_merges(model);
     std::vector<float> scores;
     for (std::int64_t id = 0; id < count; ++id) scores.push_back(-static_cast<float>(id));

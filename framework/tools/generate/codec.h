@@ -27,7 +27,7 @@ class Codec {
   std::optional<std::string> bytes(TokenId token) const;
   bool has_tokenizer() const { return tokenizer_ != nullptr; }
   std::optional<TokenId> end_of_text() const;
-  std::optional<TokenId> id(const std::string& word) const;  // of a token by its text
+  std::optional<TokenId> id(const std::string& word) const;  // the id of a token's text
   // The special token that a stop word is, which has no text.
   std::optional<TokenId> special(const std::string& word) const;
 

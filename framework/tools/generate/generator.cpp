@@ -142,7 +142,7 @@ void Generator::begin(const GenerationSettings& settings, PromptJob job, Generat
       auto& stream = *all->streams[i];
       if (reason == GenerationEnd::not_finite) fail_not_finite(all->job.where, stream.tokens());
       stream.finish();
-      if (all->job.print) {  // what came behind the last piece, such as the beginning of a stop word
+      if (all->job.print) {  // text behind the last piece, such as the beginning of a stop word
         if (const auto fresh = all->fresh(i); !fresh.empty()) all->job.print(i, "", fresh);
       }
       auto& completion = all->completions[i];

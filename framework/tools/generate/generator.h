@@ -32,8 +32,8 @@ struct Completion {
   std::string text;
   std::int64_t tokens = 0;
   GenerationEnd end = GenerationEnd::max_tokens;
-  std::vector<GeneratedToken> log_probabilities = {};  // of the tokens, if they are asked for
-  std::optional<double> score = {};                    // of beam search
+  std::vector<GeneratedToken> log_probabilities = {};  // one for each token, if requested
+  std::optional<double> score = {};                    // score of beam search
 };
 
 // A prompt, and what becomes of its completions.

@@ -100,7 +100,7 @@ std::string family_of_folder(const std::string& folder) {
                         ? json["model_type"].get<std::string>()
                         : "";
   if (type.empty()) vernier::refuse(path + ": names no model_type");
-  return type == "gpt2" ? "gpt" : "llama";  // which knows its relatives, and refuses others by name
+  return type == "gpt2" ? "gpt" : "llama";  // `llama` knows its relatives, and refuses others by name
 }
 
 // A published folder as a run that is not trained.

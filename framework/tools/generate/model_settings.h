@@ -15,7 +15,7 @@ struct ModelSettings {
   std::optional<double> temperature, top_p, min_p, repetition_penalty, length_penalty;
   std::optional<std::int64_t> top_k, max_tokens, min_tokens, min_length, no_repeat_ngram, beams;
   std::optional<std::string> early_stopping;  // "no", "yes" or "never"
-  std::vector<std::string> ignored;           // what else would change the text: "typical_p = 0.9"
+  std::vector<std::string> ignored;           // other settings that would change the text: "typical_p = 0.9"
 };
 
 // folder: "" or one without these files gives nothing. Throws Error, with file and key, for a value that cannot be.

@@ -26,9 +26,9 @@ struct Exchange {
   std::weak_ptr<int> client;  // expired: it is gone
 
   std::mutex mutex;
-  std::string ready;                   // of a stream
-  std::optional<HttpResponse> answer;  // of a request without one
-  bool is_over = false;                // of a stream
+  std::string ready;                   // text that a stream has ready
+  std::optional<HttpResponse> answer;  // answer to a request without a stream
+  bool is_over = false;                // the stream has ended
 };
 
 class Server {
@@ -62,7 +62,7 @@ class Server {
   HttpLimits limits() {
     HttpLimits limits;
     limits.body = largest_request;
-    constexpr std::size_t others = 64;  // that are answered at once, or idle
+    constexpr std::size_t others = 64;  // connections that are answered at once, or idle
     limits.connections = std::max(limits.connections, options_.queue + others);
     limits.streams = std::max(limits.streams, options_.queue + 1);  // and the one that is computed
     limits.knows = [this](const HttpRequest& request) { return service_.knows(request); };
@@ -192,7 +192,7 @@ class Server {
     const auto& request = exchange.request;
     const auto count = static_cast<std::size_t>(request.settings.count);
     std::vector<Completion> choices(request.prompts.size() * count);
-    std::vector<std::size_t> offsets(choices.size());  // of the next token in the text of each
+    std::vector<std::size_t> offsets(choices.size());  // each text's offset of the next token
     std::size_t prompt = 0, tokens = 0;
     generator_.run(request.settings, [&]() -> std::optional<PromptJob> {
       if (prompt == request.prompts.size()) return std::nullopt;

@@ -23,7 +23,7 @@ using Clock = std::chrono::steady_clock;
 
 constexpr int lost_another = 4;                                     // the exit code of a rank that lost another one
 constexpr int ends_of_a_run[] = {0, 5, 124};                        // done, diverged, out of time
-constexpr int stop_signals[] = {SIGINT, SIGTERM, SIGHUP, SIGUSR1};  // those after which `vernier train` saves and ends
+constexpr int stop_signals[] = {SIGINT, SIGTERM, SIGHUP, SIGUSR1};  // `vernier train` saves and ends after one of these
 constexpr std::size_t kept_lines = 5, longest_line = 65536;
 constexpr int look_every = 50;  // milliseconds
 
@@ -102,7 +102,7 @@ pid_t LocalRanks::process_of(std::size_t rank) const {
 
 void LocalRanks::start(ChildSettings command, std::size_t rank) {
   auto& process = processes_[rank];
-  int output = -1;  // of the child
+  int output = -1;  // the child's output
   if (!settings_.log_folder.empty()) {
     process.log = settings_.log_folder / ("rank-" + std::to_string(rank) + ".log");
     output = ::open(process.log.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);

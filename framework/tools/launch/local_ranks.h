@@ -20,7 +20,7 @@ struct RankEnd {
   int rank = 0;
   int status = 0;                            // the exit code; 128 + n if signal n killed it
   bool was_killed = false;                   // by a signal
-  std::vector<std::string> last_lines = {};  // of its output; empty if this process has not seen its output
+  std::vector<std::string> last_lines = {};  // last lines of its output; empty if this process has not seen its output
 };
 
 // False for the exit codes of a run that is done, was stopped by a signal or [run] time_limit, or diverged.
@@ -63,7 +63,7 @@ class LocalRanks {
     std::string partial;  // the begin of a line
     std::deque<std::string> last_lines;
     std::filesystem::path log;
-    std::uintmax_t log_begin = 0;  // where this process's part of the log begins
+    std::uintmax_t log_begin = 0;  // offset at which this process's part of the log begins
   };
 
   void start(ChildSettings command, std::size_t rank);

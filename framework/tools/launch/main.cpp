@@ -47,13 +47,13 @@ constexpr int lasting_failures[] = {2, 3, 127};
 struct Plan {
   int ranks = 0, restarts = 0, least_ranks = 0;
   fs::path log_folder;
-  Words words;  // of vernier train, after the verb
+  Words words;  // words of `vernier train`, after the verb
 };
 
 // The parts of the merged configuration that the launcher needs.
 struct Configuration {
   bool has_distributed = false, has_threads = false;
-  fs::path output;  // of a new run; its number may come after it
+  fs::path output;  // output folder of a new run; its number may come after it
 };
 
 Plan read_plan(const po::variables_map& given, Words words) {
@@ -263,7 +263,7 @@ int launch(const po::variables_map& given, const Words& given_words) {
   const auto configuration = read_configuration(merged.out, plan.words);
   words = plan.words;
   if (!configuration.has_distributed) words.insert(words.end(), {"--set", "distributed.use=ddp"});
-  ::unsetenv("TORCHELASTIC_USE_AGENT_STORE");  // of a torchrun above this program
+  ::unsetenv("TORCHELASTIC_USE_AGENT_STORE");  // a torchrun above this program sets it
   return train(plan, words, configuration.output, threads_of_a_rank(plan, configuration));
 }
 

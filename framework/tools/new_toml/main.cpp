@@ -88,7 +88,7 @@ int run(const po::variables_map& given) {
       return look_at(words[1], options);
     } catch (const Error&) {
       throw;
-    } catch (const std::exception& error) {  // of another library
+    } catch (const std::exception& error) {  // an error of another library
       refuse(message(error));
     }
   }();

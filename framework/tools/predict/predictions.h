@@ -12,7 +12,7 @@ namespace vernier {
 class Predictions {
  public:
   virtual ~Predictions() = default;
-  virtual void add(const std::vector<Predictor::Column>& columns) = 0;  // of a batch; always the same columns
+  virtual void add(const std::vector<Predictor::Column>& columns) = 0;  // adds a batch; columns never change
   virtual void finish() = 0;                                            // throws Error if a byte was not written
 };
 

@@ -28,7 +28,7 @@ constexpr int runs_differ = 4;
 struct Bounds {
   std::int64_t equal = 0;                 // the newest step that is known to have ended equally
   std::optional<std::int64_t> different;  // the first that is known to differ
-  std::string seen;                       // where it does
+  std::string seen;                       // the difference in that step
 };
 
 std::map<std::int64_t, std::string> checkpoints_of(const std::string& run) {

@@ -21,7 +21,7 @@ struct Replayed {
   std::string precision, inexact;  // the plugin's id; what differs from the run that kept the step, "" if nothing does
   Fingerprint bits;
   std::optional<NonFiniteOrigin> origin;
-  std::vector<LayerOutput> outputs;                              // of the layers, in the order of forward
+  std::vector<LayerOutput> outputs;                              // outputs of the layers, in the order of forward
   std::vector<std::pair<std::string, torch::Tensor>> gradients;  // float32 on the CPU, in the order of the parameters
   double epsilon = 0;                                            // machine epsilon of the coarsest dtype in the step
   std::int64_t operations = 0;

@@ -62,7 +62,7 @@ class ReplayedRun {
   const Host host_;
   const std::atomic<int>& stop_;
   Table config_;
-  ScratchFolder scratch_;  // what plugins write into the folder of the run
+  ScratchFolder scratch_;  // the run's folder, into which plugins write
   std::unique_ptr<StepRecorder> recorder_;
   std::unique_ptr<Prepared> prepared_;
 };

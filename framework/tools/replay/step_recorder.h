@@ -33,10 +33,10 @@ struct StepView {
   std::string batch;        // XXH3-128 of the batch's tensors
   Fingerprint bits;         // loss, gradients as the optimizer gets them, weights after the update
   std::vector<Notice> notices;
-  std::vector<LayerView> layers;          // of Look::layers
-  std::optional<NonFiniteOrigin> origin;  // of Look::layers: where a bad loss or gradient came from
-  Capsule capsule;                        // of Look::capsule
-  Tensors weights;                        // of Look::capsule: after the update, float32 on the CPU
+  std::vector<LayerView> layers;          // filled by Look::layers
+  std::optional<NonFiniteOrigin> origin;  // filled by Look::layers: where a bad loss or gradient came from
+  Capsule capsule;                        // filled by Look::capsule
+  Tensors weights;                        // filled by Look::capsule: weights after the update, float32 on the CPU
   std::string digest() const;             // equal for equal steps
 };
 
@@ -48,7 +48,7 @@ class StepRecorder final : public Plugin {
   // looks: called with the number of each step before it.
   explicit StepRecorder(Looks looks);
   void attach(Bus& bus) override;
-  const StepView& last() const { return view_; }  // of the step that ended last
+  const StepView& last() const { return view_; }  // the step that ended last
 
  private:
   void begin_micro_batch(Run& run);

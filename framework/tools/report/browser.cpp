@@ -33,7 +33,7 @@ Ended call(const std::string& browser, const fs::path& folder, int height, const
                                         "--no-first-run",
                                         "--user-data-dir=" + folder.string() + "/profile",
                                         "--window-size=" + std::to_string(width) + "," + std::to_string(height)};
-  if (::geteuid() == 0) arguments.push_back("--no-sandbox");  // as root it starts in no other way
+  if (::geteuid() == 0) arguments.push_back("--no-sandbox");  // root cannot start it in another way
   arguments.push_back(order);
   arguments.push_back("file://" + folder.string() + "/page.html");
   Children children(browser);

@@ -17,7 +17,7 @@ using DeclaredOptions = std::vector<OptionInfo>;
 
 struct Described {
   std::string name;
-  OrderedJson properties;  // of its table
+  OrderedJson properties;  // keys of its table
 };
 
 OrderedJson closed_object(OrderedJson properties) {
@@ -167,7 +167,7 @@ OrderedJson schema_of(const Host& host) {
   std::map<std::string, std::vector<Described>> roles;
   for (const auto& plugin : host.list()) {
     auto& plugins = roles[plugin.role];
-    if (!plugins.empty() && plugins.back().name == plugin.name) continue;  // of a later folder
+    if (!plugins.empty() && plugins.back().name == plugin.name) continue;  // an earlier folder has this plugin
     try {
       const auto options = options_of(host, plugin.role + "/" + plugin.name);
       plugins.push_back({plugin.name, properties_of(HostApi::declared(options))});
@@ -181,7 +181,7 @@ OrderedJson schema_of(const Host& host) {
                               {"anyOf", OrderedJson::array({file, {{"type", "array"}, {"items", file}}})}}},
                             {"run", closed_object(properties_of(HostApi::declared(options_of(host, "run"))))}};
   auto& run = properties["run"]["properties"];
-  run["name"].erase("default");  // that of the first file
+  run["name"].erase("default");  // the default is the first file's name
   auto steps = or_reference("integer");
   add_limits(at_least(0), steps);
   auto& every = run["validate_every"];

@@ -12,7 +12,7 @@ namespace vernier {
 namespace {
 
 constexpr std::size_t part_bytes = 1 << 20;
-constexpr std::size_t most_bytes = 1 << 28;  // of a line, or of a text without a place to cut
+constexpr std::size_t most_bytes = 1 << 28;  // the longest line, or text without a place to cut
 
 bool is_json_lines(const std::string& path, const TextFormat& format) {
   return format.field.has_value() || path.ends_with(".jsonl") || path.ends_with(".jsonl.gz");
@@ -56,7 +56,7 @@ void TextReader::fill(std::size_t more) {
 void TextReader::take_in() {
   const auto kept = is_lines_ || is_at_end_ ? 0 : unfinished_utf8(rest_);
   const auto whole = std::string_view(rest_).substr(0, rest_.size() - kept);
-  constexpr std::string_view mark = "\xEF\xBB\xBF";  // of the byte order
+  constexpr std::string_view mark = "\xEF\xBB\xBF";  // byte order mark
   const auto text = offset_ == 0 && !is_lines_ && whole.starts_with(mark) ? whole.substr(mark.size()) : whole;
   if (is_lines_) {
     text_ += whole;

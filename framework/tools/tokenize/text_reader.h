@@ -18,15 +18,15 @@ struct TextPart {
   std::string path;
   std::string bytes;
   // Plain text: a part of the text of the whole file, valid UTF-8.
-  bool is_first = true, is_last = true;  // of the text
+  bool is_first = true, is_last = true;  // the part is the text's first, or last
   // JSON Lines: whole lines, each with a text of its own. The first line is 1; 0: plain text.
   std::int64_t first_line = 0;
 };
 
 struct TextFormat {
   std::optional<std::string>
-      field;  // of JSON Lines; without it files that end in .jsonl or .jsonl.gz have "text", others are plain
-  bool replaces_invalid = false;  // what is not UTF-8 becomes U+FFFD; else it is refused
+      field;  // JSON Lines: the field; without it files that end in .jsonl or .jsonl.gz have "text", others are plain
+  bool replaces_invalid = false;  // invalid UTF-8 becomes U+FFFD; else it is refused
 };
 
 class TextReader {
@@ -53,7 +53,7 @@ class TextReader {
   std::int64_t line_ = 1;
   std::string text_;          // read, not yet given out
   std::string rest_;          // the beginning of a character, or bytes that are not yet checked
-  std::uint64_t offset_ = 0;  // of rest_ in the file
+  std::uint64_t offset_ = 0;  // the offset of rest_ in the file
 };
 
 // The texts of a part: itself, or `field` of each line.

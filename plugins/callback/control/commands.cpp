@@ -170,7 +170,7 @@ std::int64_t Board::ask(Command command, const std::string& who) {
     shown = {{"id", id}, {"time", vernier::time_text()}, {"who", who}, {"command", command.body}, {"state", "waiting"}};
     entries_.push_back({{id, who, std::move(command)}, shown});
     waiting_ += 1;
-    if (entries_.size() > most_kept) entries_.pop_front();  // those that wait are far fewer
+    if (entries_.size() > most_kept) entries_.pop_front();  // waiting entries are far fewer
   }
   wake_.notify_all();
   changed_(shown);

@@ -18,12 +18,12 @@ namespace control {
 
 struct Command {
   std::string name;          // one of command_names()
-  double factor = 1;         // of scale_learning_rate
-  std::string monitor = {};  // of set_interval: "jsonl"
+  double factor = 1;         // argument of scale_learning_rate
+  std::string monitor = {};  // argument of set_interval: "jsonl"
   std::int64_t every = 1;
-  vernier::Json roles;    // of swap: {"precision": {"use": "bf16"}}
-  vernier::Json body;     // as it was sent
-  vernier::Table tables;  // the same, as Control::swap() takes it
+  vernier::Json roles;    // argument of swap: {"precision": {"use": "bf16"}}
+  vernier::Json body;     // the command as it was sent
+  vernier::Table tables;  // `roles` in the form of Control::swap()
 
   // Commands that change the training are repeated when it is resumed or replayed.
   bool steers() const { return name != "pause" && name != "resume" && name != "save"; }

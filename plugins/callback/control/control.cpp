@@ -312,12 +312,12 @@ class Control final : public vernier::Callback {
   }
 
   Service::Settings settings_;
-  double factor_ = 1;                              // of the learning rate
+  double factor_ = 1;                              // the learning rate's factor
   std::int64_t trained_ = 0;                       // steps, those that a rewind gave up included
   std::int64_t steered_ = 0;                       // commands since the last of them that steer()
-  std::map<std::string, std::int64_t> intervals_;  // of monitors, as commands have set them
+  std::map<std::string, std::int64_t> intervals_;  // intervals of monitors that commands have set
   bool has_begun_ = false, has_looked_ = false, is_paused_ = false;
-  std::vector<Recorded> recorded_;  // that are to be repeated
+  std::vector<Recorded> recorded_;  // commands to repeat
   std::unique_ptr<Journal> journal_;
   std::unique_ptr<Service> service_;
   fs::path url_file_;

@@ -44,7 +44,7 @@ class View {
   vernier::Json run_locked() const;
 
   mutable std::mutex mutex_;
-  vernier::Json about_;  // what does not change
+  vernier::Json about_;  // facts that do not change
   std::string state_ = "running";
   std::int64_t step_ = 0;
   double factor_ = 1, time_ = 0;
@@ -52,7 +52,7 @@ class View {
   struct Newest {
     std::int64_t step;
     double value;
-    const vernier::MetricInfo* metric;  // of the Collector
+    const vernier::MetricInfo* metric;  // owned by the Collector
   };
   std::map<std::string, Newest> newest_;
   std::map<std::string, vernier::History> histories_;

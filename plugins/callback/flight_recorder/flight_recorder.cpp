@@ -242,7 +242,7 @@ class FlightRecorder final : public vernier::Callback {
     const auto& parameter = run.parameters[number];
     const std::string role = is_cast ? vernier::Precision::role : vernier::Optimizer::role;
     const std::string others = is_seen ? "" : " or a callback";
-    origin.operation = role + others;  // where there is no snapshot to be had
+    origin.operation = role + others;  // the roles alone, if the snapshot fails
     const auto snapshot = run.control->snapshot();
     const auto plugin = recorder::plugin_of(role, snapshot);
     origin.operation = plugin + others;
@@ -402,14 +402,14 @@ class FlightRecorder final : public vernier::Callback {
   std::int64_t check_every_, check_parameters_every_;
   recorder::Ring ring_;
   std::int64_t most_capsules_, most_overflows_;
-  std::string samples_;  // which faults are searched for samples
+  std::string samples_;  // faults for which it searches samples
   vernier::CulpritSearch search_;
   bool is_searching_ = false;
   std::int64_t capsules_ = 0, overflows_ = 0;
   std::int64_t in_a_row_ = 0;   // looks at gradients that were not finite
-  std::int64_t step_ = 0;       // that is under way, from 1
+  std::int64_t step_ = 0;       // the current step, from 1
   std::int64_t sound_at_ = -1;  // updates after which all parameters were finite at the last look; -1: not looked
-  std::optional<NonFiniteOrigin> bad_update_;  // of the first parameter that is not, until all are
+  std::optional<NonFiniteOrigin> bad_update_;  // the first parameter that is not finite, until all are
   bool is_update_new_ = false;                 // the next step is traced for it
   bool is_blamed_ = false;                     // its parameter made a step bad
   torch::Tensor rate_;                         // the learning rate of the last update that was applied; float64 0-dim

@@ -44,7 +44,7 @@ class Ring {
   void sample(const vernier::Run& run);  // at GradientsReady: adds the step, where it is one of a sample
 
   const std::deque<vernier::StepSample>& samples() const { return samples_; }
-  const torch::Tensor& bytes() const { return bytes_; }  // as it is saved
+  const torch::Tensor& bytes() const { return bytes_; }  // the bytes that are saved
   void load(const std::string& text);
 
  private:

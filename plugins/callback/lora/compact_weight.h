@@ -34,7 +34,7 @@ class CompactWeight {
   torch::Tensor nf4_of(const torch::Tensor& bytes) const;
 
   torch::nn::Module* module_;
-  mutable torch::Tensor nf4_pairs_;  // of nf4_pairs(), on the device of the weight
+  mutable torch::Tensor nf4_pairs_;  // the result of nf4_pairs() on the weight's device
   torch::Tensor weight_, scale_;     // scale: [rows, blocks of a row]
   std::vector<std::int64_t> sizes_;
   Form form_;

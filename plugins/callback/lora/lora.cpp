@@ -169,7 +169,8 @@ class Lora final : public vernier::Callback,
     }
     if (adapter_) put_adapter();
     layers_ = vernier::Layers(weights);
-    std::ranges::sort(targets_, {}, [](const Target& target) { return target.layer + ".weight"; });  // as layers_ does
+    // The order of layers_.
+    std::ranges::sort(targets_, {}, [](const Target& target) { return target.layer + ".weight"; });
     info(targets_.size(), " layers get ", count, " parameters; the weights of the model are frozen",
          whole_.empty() ? "" : " but those of " + vernier::some_of(whole_));
   }
@@ -258,7 +259,7 @@ class Lora final : public vernier::Callback,
     std::string layer;
     std::shared_ptr<torch::nn::Module> module;
     torch::Tensor weight, a, b;
-    torch::Tensor lengths = {};  // of dora: [outputs]
+    torch::Tensor lengths = {};  // dora: one length per output
     std::optional<lora::CompactWeight> compact = {};
     bool is_met = false;
   };

@@ -142,7 +142,7 @@ Flops flops_of(std::string_view name, const Values& arguments, const torch::Tens
   if (is_one_of(name, {"linear", "mm", "bmm", "mv"})) {
     return product(2 * count(result) * length(tensor(0), -1), tensor(0), tensor(1));
   }
-  if (name == "linear_cross_entropy") {  // of [rows, width] and [classes, width]
+  if (name == "linear_cross_entropy") {  // operands: [rows, width] and [classes, width]
     return product(2 * count(tensor(0)) * length(tensor(1), 0), tensor(0), tensor(1));
   }
   if (name == "matmul") return matrix_product(tensor(0), tensor(1), result);

@@ -11,7 +11,7 @@ namespace vernier {
 // A multiplication and an addition are two operations.
 struct Flops {
   double forward = 0;
-  double backward = 0;  // as many as forward for each operand that needs a gradient
+  double backward = 0;  // forward's operations once for each operand that needs a gradient
 };
 
 // Those of one call of a product, a convolution, attention or a recurrent layer: its arguments by its schema, and its

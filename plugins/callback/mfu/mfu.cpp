@@ -138,7 +138,7 @@ class Mfu final : public vernier::Callback {
 
   void report(Run& run) {
     const auto since = std::exchange(since_, Clock::now());
-    end_micro_batch();  // of gradients that were computed again after GradientsReady
+    end_micro_batch();  // gradients may be computed again after GradientsReady
     if (flops_ == 0) return;
     run.metrics.set("model_flops", flops_);
     if (!since) return;
@@ -160,10 +160,10 @@ class Mfu final : public vernier::Callback {
   vernier::Layers layers_;  // none: products count whatever they multiply
   vernier::FlopCounter counter_;
   std::optional<vernier::Intercept> intercept_;  // in the forward of a micro-batch that is counted
-  Shapes counting_;                              // of this micro-batch
-  std::optional<Shapes> counted_;                // of the last one, once its backward is done
+  Shapes counting_;                              // shapes of this micro-batch
+  std::optional<Shapes> counted_;                // shapes of the last micro-batch, once its backward is done
   bool is_pending_ = false;                      // a micro-batch is in its backward
-  double flops_ = 0;                             // of the step until now
+  double flops_ = 0;                             // operations of the step so far
   std::optional<Clock::time_point> since_;       // when the step began
 };
 

@@ -36,7 +36,7 @@ using vernier::Run;
 
 // One computation of a step.
 struct Pass {
-  std::vector<Digest> bits;  // of this rank
+  std::vector<Digest> bits;  // digests on this rank
   std::vector<std::string> of_ranks;
 };
 
@@ -80,7 +80,7 @@ class Recheck final : public vernier::Callback {
 
   void attach(vernier::Bus& bus) override {
     bus.on(Event::StepBegin, [this](Run& run) {
-      bits_.stop();  // of a forward that threw
+      bits_.stop();  // left by a forward that threw
       is_open_ = is_due(run);
     });
     bus.on(Event::BatchReady, [this](Run& run) {
@@ -241,9 +241,9 @@ class Recheck final : public vernier::Callback {
   mutable std::string task_ = "the task";
   mutable std::map<Event, std::set<std::string>> listeners_;  // callbacks that act before the gradients are there
   Bits bits_;
-  std::deque<Pass> passes_;                  // of the step that is checked; the first is the step itself
-  std::deque<vernier::StepResult> results_;  // of the others
-  bool is_open_ = false;                     // what is computed now is compared
+  std::deque<Pass> passes_;                  // computations of the checked step; the first is the step itself
+  std::deque<vernier::StepResult> results_;  // results of the other computations
+  bool is_open_ = false;                     // the current computation is compared
   bool is_untouched_ = true;                 // nobody has changed the gradients of the step
   bool is_calibrated_ = false, is_given_up_ = false;
 };

@@ -184,7 +184,7 @@ class Recovery final : public vernier::Callback {
   }
 
  private:
-  static constexpr const char* window_prefix = "window";  // of entries that a rewind takes from the savepoint
+  static constexpr const char* window_prefix = "window";  // a rewind takes these entries from the savepoint
 
   std::vector<Policy*> policies() { return {&non_finite_, &spike_, &skips_in_a_row_}; }
   std::vector<const Policy*> policies() const { return {&non_finite_, &spike_, &skips_in_a_row_}; }
@@ -369,7 +369,7 @@ class Recovery final : public vernier::Callback {
       const double before = rate(run);
       lowered_ = before * rate_factor_;
       lowered_at_ = step_;
-      run.learning_rate_factor *= lowered_ / before;  // of this update, where it is applied
+      run.learning_rate_factor *= lowered_ / before;  // lowers this update, too, if it is applied
       details.emplace_back("factor", lowered_);
       return c10::str("the learning rate is ", lowered_, " of its schedule");
     }
@@ -468,8 +468,8 @@ class Recovery final : public vernier::Callback {
   vernier::CulpritSearch search_;
 
   bool waits_ = true;                // for the verdict of the device, in each step
-  Verdict now_, known_;              // of this step; of the step before, where it has not been acted on yet
-  std::int64_t step_ = 0;            // that is under way: updates before it
+  Verdict now_, known_;              // now_: this step's; known_: the step before's, unless it has been acted on
+  std::int64_t step_ = 0;            // the current step: updates before it
   bool has_acted_ = false;           // in this step, by more than a skip
   std::int64_t skipped_ = 0;         // updates in a row
   std::int64_t updates_before_ = 0;  // run.updates when this scaler took over

@@ -47,7 +47,7 @@ class Plateau {
 
   JudgedMetric& metric() { return metric_; }
   std::int64_t patience() const { return patience_; }
-  double factor() const { return factor_; }  // what is used of the learning rate now
+  double factor() const { return factor_; }  // the share of the learning rate that is used now
 
   vernier::State save() const {
     vernier::State state;

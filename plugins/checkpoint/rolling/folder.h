@@ -33,8 +33,8 @@ struct Saved {
   std::string path;
   double seconds = 0;
   std::uint64_t bytes = 0;
-  std::vector<std::int64_t> steps;  // of the checkpoints that stay, the highest first
-  std::string files = {};           // of one of several ranks: what it has written, and nothing else is set
+  std::vector<std::int64_t> steps;  // steps of the checkpoints that stay, the highest first
+  std::string files = {};           // with several ranks: the files that this rank has written, and nothing else is set
 };
 
 class Folder {

@@ -65,7 +65,7 @@ double seconds_since(Clock::time_point begin) {
   return std::chrono::duration<double>(Clock::now() - begin).count();
 }
 
-constexpr std::int64_t steps_between_looks = 4;  // where ranks ask each other
+constexpr std::int64_t steps_between_looks = 4;  // ranks exchange messages once in so many steps
 constexpr std::chrono::milliseconds between_looks{50};
 
 class Rolling final : public vernier::Checkpoint, public vernier::draft::Capturable {
@@ -244,7 +244,7 @@ class Rolling final : public vernier::Checkpoint, public vernier::draft::Captura
     std::shared_ptr<Save> what;
     bool are_written = false;  // all of them; rank 0 completes the checkpoint
     Saved saved;
-    State result;  // of this rank: "files" or "failure"; empty while it writes
+    State result;  // this rank's "files" or "failure"; empty while it writes
   };
 
   bool is_ready(Run& run) {
@@ -446,8 +446,8 @@ class Rolling final : public vernier::Checkpoint, public vernier::draft::Captura
 
   bool wanted_ = false, skipped_ = false, was_judged_ = false;
   Clock::time_point last_ = Clock::now();
-  rolling::Scores scores_;     // of the existing checkpoints and of later validations
-  std::string failure_;        // of the last save, until it is reported
+  rolling::Scores scores_;     // scores of the existing checkpoints and of later validations
+  std::string failure_;        // failure of the last save, until it is reported
   bool has_given_up_ = false;  // a save failed and ends the run, so no last checkpoint either
   rolling::Copies copies_;
   double stalled_ = 0;

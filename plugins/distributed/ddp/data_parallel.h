@@ -38,7 +38,7 @@ class DataParallel : public vernier::Distributed {
   Rendezvous rendezvous_;
   std::int64_t bucket_ = 0;
   bool overlap_ = false;
-  std::int64_t samples_ = 0;  // of the batch's micro-batches so far
+  std::int64_t samples_ = 0;  // samples in the batch's micro-batches so far
   std::unique_ptr<Group> group_;
   std::optional<GradientSums> sums_;
 };

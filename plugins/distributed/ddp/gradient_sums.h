@@ -47,7 +47,7 @@ class GradientSums {
   std::int64_t bucket_bytes_;
   std::optional<torch::ScalarType> sent_as_;
   std::vector<Bucket> buckets_;
-  std::size_t left_ = 0;  // of the first ones the sum has not begun: backward completes the last ones first
+  std::size_t left_ = 0;  // buckets whose sum has not begun, the first ones: backward completes the last ones first
   // With begin_in_backward(), by the parameter's number:
   std::vector<std::ptrdiff_t> bucket_of_;  // -1: none
   std::vector<char> came_;

@@ -35,7 +35,7 @@ Backend open_gloo(const Store& store, const Rendezvous& rendezvous) {
   const auto options = ProcessGroupGloo::Options::create_default(rendezvous.timeout);
   try {
     const auto own_address = [address = place.address, port = place.port] {
-      return own_address_towards(address, port);  // which may ask a server of names
+      return own_address_towards(address, port);  // name resolution may ask a server
     };
     options->devices = {rendezvous.interface.empty()
                             ? ProcessGroupGloo::createDeviceForHostname(within(rendezvous.timeout, own_address))
@@ -150,7 +150,7 @@ void Group::Impl::lost(const char* operation, const std::string& why) {
   is_broken = true;
   abort_nccl();  // or the GPU would wait for ever, and this process for the GPU
   auto ranks = heartbeat ? heartbeat->lost_ranks() : std::vector<std::int64_t>{};
-  if (!heartbeat && !place.launcher_has_store && place.rank != 0) ranks = {0};  // which has the store
+  if (!heartbeat && !place.launcher_has_store && place.rank != 0) ranks = {0};  // rank 0 has the store
   const auto names = c10::Join(", ", ranks);
   throw Error((ranks.empty()       ? "the connection between the ranks broke"
                : ranks.size() == 1 ? "rank " + names + " is lost"
@@ -162,7 +162,7 @@ void Group::Impl::lost(const char* operation, const std::string& why) {
 void Group::Impl::abort_nccl() const {
   try {
     if (nccl) nccl->abort();
-  } catch (...) {  // what is wrong with it is known, or the process ends
+  } catch (...) {  // its error is known, or the process ends
   }
 }
 

@@ -22,7 +22,7 @@ struct NcclLibrary {
   std::int64_t compiled;  // the version of NCCL's headers, as 22809 for 2.28.9
   // The version of NCCL's headers with which LibTorch was compiled. ProcessGroupNCCL's members depend on it.
   std::int64_t (*libtorchs)();
-  std::string (*bus_id)(int gpu);  // as "0000:3B:00.0"; the same for the same GPU in each process of a machine
+  std::string (*bus_id)(int gpu);  // "0000:3B:00.0"; the same for the same GPU in each process of a machine
   c10::intrusive_ptr<c10d::Backend> (*open)(const c10::intrusive_ptr<c10d::Store>& store, int rank, int ranks,
                                             std::chrono::milliseconds timeout);
 };

@@ -45,9 +45,9 @@ class SharedSums {
   const std::size_t size_;
   int file_ = -1;
   Board* board_ = nullptr;
-  std::uint32_t chunks_ = 0;  // that this rank has put in; they wrap around
+  std::uint32_t chunks_ = 0;  // chunks that this rank has put in; the number wraps around
   std::atomic<bool> is_ending_ = false;
-  std::mutex mutex_;  // of the queue
+  std::mutex mutex_;  // guards the queue
   std::condition_variable came_;
   std::deque<std::packaged_task<void()>> queue_;
   std::thread thread_;

@@ -23,7 +23,7 @@ constexpr int tag = 1, simple_value = 2, histogram = 5, tensor = 8, metadata = 9
 }
 namespace metadata {
 constexpr int plugin_data = 1, description = 3;
-constexpr int plugin_name = 1, content = 2;  // of plugin_data
+constexpr int plugin_name = 1, content = 2;  // fields of plugin_data
 }  // namespace metadata
 namespace histogram {
 constexpr int min = 1, max = 2, num = 3, sum = 4, sum_squares = 5, bucket_limit = 6, bucket = 7;
@@ -31,14 +31,14 @@ constexpr int min = 1, max = 2, num = 3, sum = 4, sum_squares = 5, bucket_limit 
 namespace tensor {
 constexpr int dtype = 1, shape = 2, string_value = 8;
 constexpr int dtype_string = 7;
-constexpr int dimension = 2, size = 1;  // of the shape, and of a dimension
+constexpr int dimension = 2, size = 1;  // dimension: a field of shape; size: a field of dimension
 }  // namespace tensor
 namespace hparams {
-constexpr int start_info = 3, end_info = 4;                        // of HParamsPluginData
-constexpr int values = 1, group_name = 4, start_time = 5;          // of SessionStartInfo
-constexpr int status = 1, end_time = 2, success = 1, failure = 2;  // of SessionEndInfo
+constexpr int start_info = 3, end_info = 4;                        // fields of HParamsPluginData
+constexpr int values = 1, group_name = 4, start_time = 5;          // fields of SessionStartInfo
+constexpr int status = 1, end_time = 2, success = 1, failure = 2;  // fields and values of SessionEndInfo
 constexpr int map_key = 1, map_value = 2;
-constexpr int number = 2, text = 3, flag = 4;  // of google.protobuf.Value
+constexpr int number = 2, text = 3, flag = 4;  // fields of google.protobuf.Value
 }  // namespace hparams
 
 template <class T>

@@ -49,8 +49,8 @@ constexpr int rounds = 3;
 // An operator with the weight of one layer, or an operator without a layer.
 struct Site {
   std::string layer, op;
-  PrecisionRule rule;  // as it computes now
-  std::string work;    // operator and shapes: what takes the same time
+  PrecisionRule rule;  // the current rule
+  std::string work;    // operator and shapes: sites with equal work take the same time
   std::vector<Measured> measured;
   bool seen = false;  // in this step
 

@@ -19,16 +19,16 @@ using OptionalFormat = std::optional<vernier::TensorFormat>;  // nothing: float3
 
 // How the operands of y = x w, dx = g wᵀ and dw = xᵀ g are rounded. g is the gradient of y.
 struct Recipe {
-  OptionalFormat x, w;  // of y; w also for dx
-  OptionalFormat g;     // of dx
+  OptionalFormat x, w;  // formats in y; w also in dx
+  OptionalFormat g;     // format in dx
   OptionalFormat x_for_dw, g_for_dw;
   vernier::Draw forward, backward;       // x and w; g
   bool square_weights = false;           // blocks of w are square, so that w and wᵀ have the same codes
   bool refuses_uneven = false;           // blocks that do not divide the reduced dimension
   std::int64_t hadamard = 0;             // both operands of dw are rotated along the summed dimension; 0: no
   torch::Tensor rotation;                // [hadamard, hadamard], orthogonal
-  std::optional<DelayedScales> delayed;  // of scales of tensors; nothing: from the tensor itself
-  std::optional<vernier::ProductAccumulator> accumulator;  // of products of two rounded operands; nothing: float32
+  std::optional<DelayedScales> delayed;  // gives the scales of tensors; nothing: the tensor itself does
+  std::optional<vernier::ProductAccumulator> accumulator;  // adds up products of two rounded operands; nothing: float32
 
   // Returns whether the accumulator adds up a product of operands in these formats.
   bool is_emulated(const OptionalFormat& a, const OptionalFormat& b) const { return accumulator && a && b; }
@@ -37,9 +37,9 @@ struct Recipe {
 // The sums of what rounding did to one operand of a layer in a step.
 struct Loss {
   double numbers = 0, squares = 0, errors = 0, saturated = 0, flushed = 0;
-  double largest = 0;  // of their magnitudes
+  double largest = 0;  // the largest magnitude
   UsedCodes codes;
-  std::optional<vernier::NumberFormat> element;  // of which the codes are counted
+  std::optional<vernier::NumberFormat> element;  // the format whose codes are counted
 };
 
 class Products {

@@ -15,7 +15,7 @@ namespace formats {
 // recomputation repeats its draws.
 vernier::Draw drawn(vernier::Draw draw);
 
-bool is_float(const torch::Tensor& tensor);  // of a dtype that is rounded
+bool is_float(const torch::Tensor& tensor);  // its dtype is one that is rounded
 
 // Rounds a tensor in place. Its rows have blocks; a vector is one row.
 void round_stored(torch::Tensor tensor, const vernier::TensorFormat& format, const vernier::Draw& draw);

@@ -40,7 +40,7 @@ class AppendFile {
   Warn warn_;
   int descriptor_ = -1;
   std::string waiting_;
-  std::deque<std::size_t> sizes_;  // of the units in it
+  std::deque<std::size_t> sizes_;  // sizes of the waiting units
   std::int64_t lost_ = 0;          // since the last write that went well
   bool is_failing_ = false;
   std::int64_t flushed_ = 0;  // nanoseconds of the steady clock

@@ -19,7 +19,7 @@ namespace vernier {
 struct Histogram {
   std::string name;  // "weights/h.0.mlp.c_fc.weight"
   double min = 0, max = 0, count = 0, sum = 0, sum_of_squares = 0;
-  std::vector<double> counts;  // of the intervals between min and max
+  std::vector<double> counts;  // counts in equal intervals between min and max
 };
 
 double seconds_since_1970();
@@ -39,7 +39,7 @@ struct Record {
   // Values that are on their way from a device until the writer thread resolves the record.
   struct Late {
     torch::Tensor values;              // 1-D, float64, pinned
-    std::vector<std::size_t> entries;  // which entry each of them is
+    std::vector<std::size_t> entries;  // indices of these values in `entries`
   };
 
   Kind kind = Kind::step;
@@ -75,10 +75,10 @@ class Collector {
   void add_tensor(const MetricInfo& metric, const torch::Tensor& value, Record& into);
   const MetricInfo& kept(const Run& run, const std::string& name, std::size_t slot);
 
-  std::vector<MetricInfo> counts_;                                    // of the numbers that come from the run's counts
+  std::vector<MetricInfo> counts_;                                    // metrics that come from the run's counts
   std::deque<std::pair<std::string, MetricInfo>> metrics_;            // by the name that a plugin set
-  std::vector<const std::pair<std::string, MetricInfo>*> last_seen_;  // by the metric's place in the step
-  std::vector<std::pair<torch::Tensor, std::size_t>> on_device_;      // of the record that is filled
+  std::vector<const std::pair<std::string, MetricInfo>*> last_seen_;  // the last metric at each place in the step
+  std::vector<std::pair<torch::Tensor, std::size_t>> on_device_;  // values of the current record that are on a device
   Rates rates_;
 };
 

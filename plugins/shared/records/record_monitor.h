@@ -16,7 +16,7 @@ class RecordSink {
  public:
   virtual ~RecordSink() = default;
   virtual void write(const Record& record) = 0;
-  virtual void flush() {}  // what write() has kept goes to the disk
+  virtual void flush() {}  // sends to the disk the bytes that write() has kept
   // Training thread, while the writer rests: memory of the monitor, for a resumed run.
   virtual State save() const { return {}; }
   // Training thread, after the last record: the run has ended, or failed.

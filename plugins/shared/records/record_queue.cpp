@@ -24,7 +24,7 @@ std::jthread without_signals(std::function<void(const std::stop_token&)> body) {
 
 // All memory at once, so the training thread allocates none: a megabyte for both of a queue.
 std::vector<Record> empty_records() {
-  constexpr std::size_t entries = 24;  // of a usual record
+  constexpr std::size_t entries = 24;  // entries of a usual record
   std::vector<Record> records(RecordQueue::capacity);
   for (auto& record : records) record.entries.reserve(entries);
   return records;

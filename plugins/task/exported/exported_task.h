@@ -23,8 +23,8 @@ using vernier::Run;
 // The form of an argument of forward(), learned from the training data.
 struct Form {
   torch::ScalarType dtype = torch::kFloat32;
-  std::vector<std::int64_t> shape;          // of a sample
-  std::vector<std::string> columns, words;  // of a CSV file
+  std::vector<std::int64_t> shape;          // shape of a sample
+  std::vector<std::string> columns, words;  // columns and words of a CSV file
   bool may_be_codes = false;                // whole numbers that are not int64
 };
 
@@ -84,14 +84,14 @@ class ExportedTask : public vernier::SupervisedTask, public vernier::Predictor, 
   std::string loss_;
   std::vector<std::string> metrics_;
 
-  torch::Tensor bytes_;  // of the model's file
+  torch::Tensor bytes_;  // bytes of the model's file
   std::shared_ptr<Network> network_;
   bool has_images_ = false;
   vernier::CsvOptions form_;
-  std::vector<Form> forms_;                             // of the arguments of forward()
-  std::function<std::string(std::int64_t row)> where_;  // of the first source that was read last
+  std::vector<Form> forms_;                             // one for each argument of forward()
+  std::function<std::string(std::int64_t row)> where_;  // place of a row in the first source that was read last
   vernier::Classes classes_;
-  std::string fingerprint_;  // of the training data, before the split
+  std::string fingerprint_;  // identifies the training data, before the split
 };
 
 }  // namespace exported

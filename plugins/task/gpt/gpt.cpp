@@ -338,7 +338,7 @@ class Gpt final : public vernier::Task,
   std::int64_t validation_batches_;
   Sample sample_;
 
-  std::string checksum_;    // of the text
+  std::string checksum_;    // checksum of the text
   std::string trained_on_;  // checksum of the text of a trained model; empty: a new one
   bool reads_data_ = true;
   gpt::Text text_;  // without its bytes, which windows_ has

@@ -14,7 +14,7 @@
 
 namespace gpt {
 
-inline constexpr std::int64_t vocabulary = 256;  // of a model over bytes
+inline constexpr std::int64_t vocabulary = 256;  // size for a model over bytes
 
 struct Shape {
   std::int64_t layers = 4, heads = 4, width = 256, context = 256;
@@ -23,13 +23,13 @@ struct Shape {
   double embedding_dropout = 0.0, attention_dropout = 0.0;
   double dropout = 0.0;  // after both halves of a block
   language::Activation activation = [](const torch::Tensor& x) { return at::gelu(x, "tanh"); };
-  double epsilon = 1e-5;                       // of the norms
+  double epsilon = 1e-5;                       // epsilon of the norms
   bool scales_attention = true;                // scores are divided by the root of a head's width
   bool scales_by_layer = false;                // and by the number of the layer, from 1
   bool is_tied = true;                         // the head is the token embedding
-  double deviation = 0.02;                     // of the initial weights
+  double deviation = 0.02;                     // standard deviation of the initial weights
   std::int64_t recompute_every = 0;            // every so many-th block is computed again in backward; 0: none
-  vernier::Keep keep = vernier::Keep::inputs;  // what such a block keeps for it
+  vernier::Keep keep = vernier::Keep::inputs;  // tensors that such a block keeps
 };
 
 class Block;

@@ -13,7 +13,7 @@ namespace gpt {
 
 struct Text {
   torch::Tensor bytes;   // uint8, all files in order
-  std::string checksum;  // of the bytes, to recognise them when a run is resumed
+  std::string checksum;  // identifies the bytes when a run is resumed
   std::int64_t files = 0;
   std::int64_t skipped = 0;  // files in folders that hold a NUL byte
   std::string binary = {};   // the first file of `paths` itself that holds one, and is read all the same

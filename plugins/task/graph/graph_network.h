@@ -43,7 +43,7 @@ class GraphNetwork final : public exported::Network {
   mutable Archive archive_;                       // its reader is not const
   std::map<std::string, torch::Tensor> tensors_;  // by name; tied ones share theirs
   BoundProgram training_;
-  std::optional<BoundProgram> evaluation_;  // where evaluation is another program
+  std::optional<BoundProgram> evaluation_;  // set if evaluation is another program
 };
 
 }  // namespace graph

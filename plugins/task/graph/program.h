@@ -26,10 +26,10 @@ struct Graph;
 struct Argument {
   enum class Kind { constant, slot, list, device };
   Kind kind = Kind::constant;
-  IValue value = {};  // of a constant
+  IValue value = {};  // the value of a constant
   Slot slot = no_slot;
-  c10::TypePtr type = {};            // of the operator's schema; a list's is that of its elements
-  std::vector<Argument> items = {};  // of a list
+  c10::TypePtr type = {};            // type in the operator's schema; for a list, the type of its elements
+  std::vector<Argument> items = {};  // the items of a list
 };
 
 struct Node {
@@ -40,8 +40,8 @@ struct Node {
   std::string name;  // such as "aten.linear of 'layers.0'"
   std::optional<c10::OperatorHandle> op;
   IValue (*arithmetic)(const std::vector<IValue>& arguments) = nullptr;
-  std::vector<Argument> arguments;             // of op's schema, in order
-  std::vector<std::vector<Slot>> outputs;      // of each value that is returned; a list of tensors has several slots
+  std::vector<Argument> arguments;             // one for each argument of op's schema, in order
+  std::vector<std::vector<Slot>> outputs;      // slots of each value that is returned; a list of tensors has several
   std::vector<std::shared_ptr<Graph>> graphs;  // cond: the two; set_grad, autocast: one
   std::vector<Slot> last_used;                 // the slots that no later node reads
   // Changes of evaluation mode: arguments that are then other ones, or the whole node that is left out.
@@ -60,11 +60,11 @@ struct Graph {
 struct Input {
   enum class Kind { parameter, buffer, constant, user };
   Kind kind = Kind::user;
-  std::string name;           // of the module's tensor, or of forward()'s argument
+  std::string name;           // name of the module's tensor, or of forward()'s argument
   bool is_persistent = true;  // a part of the module's state_dict()
   Slot slot = no_slot;
   c10::ScalarType dtype = c10::ScalarType::Float;
-  std::vector<std::optional<std::int64_t>> sizes;  // of a user's input; none: dynamic
+  std::vector<std::optional<std::int64_t>> sizes;  // sizes of a user's input; none: dynamic
 };
 
 struct Program {

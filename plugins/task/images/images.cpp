@@ -174,7 +174,7 @@ class Images final : public vernier::SupervisedTask,
 
   vernier::ExportedModel onnx_model() override {
     auto images = example(2).tensors.at(0);
-    if (images.dim() == 3) images = images.unsqueeze(1);  // of an IDX file
+    if (images.dim() == 3) images = images.unsqueeze(1);  // images of an IDX file have no channels
     const auto pixels = at::arange(images.numel()).remainder(251).to(torch::kUInt8).reshape(images.sizes());
     nlohmann::ordered_json shape = {plan_.height, plan_.width, plan_.colours};
     if (size_ > 0) shape = {"height", "width", plan_.colours};
@@ -372,12 +372,12 @@ class Images final : public vernier::SupervisedTask,
 
   Plan plan_;
   std::shared_ptr<ImageNetwork> network_;
-  std::vector<std::int64_t> shape_;          // of an image
-  std::vector<std::string> names_;           // of the classes
-  std::string contents_;                     // of the images that the model was trained on
-  torch::Tensor counts_;                     // of each class: its training images
+  std::vector<std::int64_t> shape_;          // shape of an image
+  std::vector<std::string> names_;           // names of the classes
+  std::string contents_;                     // identifies the images that the model was trained on
+  torch::Tensor counts_;                     // training images of each class
   DatasetPtr training_;                      // without augmentation, for check()
-  std::vector<std::string> names_of_files_;  // of read_inputs()
+  std::vector<std::string> names_of_files_;  // files of read_inputs()
 };
 
 }  // namespace

@@ -12,11 +12,11 @@
 struct Plan {
   std::string model = "cnn";  // "cnn", "resnet18", "resnet34", "resnet"
   std::int64_t channels = 16;
-  std::vector<std::int64_t> blocks;  // of "resnet"
+  std::vector<std::int64_t> blocks;  // blocks of "resnet"
   std::string stem = "auto";         // "auto", "7x7", "3x3"
-  std::int64_t frames = 0;           // of a clip; 0: images
+  std::int64_t frames = 0;           // frames of a clip; 0: images
   std::int64_t colours = 1, height = 0, width = 0, classes = 0;
-  std::vector<double> mean, std;  // of each channel, of pixels from 0 to 1
+  std::vector<double> mean, std;  // statistics of each channel, for pixels from 0 to 1
 };
 
 // Calls a part of the network, perhaps once more in backward: SupervisedTask::recomputed().
@@ -31,7 +31,7 @@ class ImageNetwork : public torch::nn::Module {
   torch::Tensor forward(const torch::Tensor& images);
 
  protected:
-  virtual torch::Tensor logits(torch::Tensor x) = 0;  // of normalized images
+  virtual torch::Tensor logits(torch::Tensor x) = 0;  // images: normalized
   // Calls a part of logits(). is_again: backward computes it once more, and has counted its batch already.
   torch::Tensor part(const std::function<torch::Tensor(const torch::Tensor& x, bool is_again)>& body,
                      const torch::Tensor& x) const;

@@ -18,20 +18,20 @@ struct PictureFiles {
 
 struct PictureOptions {
   std::int64_t classes = 0;        // 0: as many as there are
-  std::vector<std::string> names;  // of the classes, if they are known
+  std::vector<std::string> names;  // names of the classes, if they are known
   bool is_grey = false;
-  std::int64_t max_bytes = 0;  // of an IDX file
-  std::int64_t frames = 0;     // of a clip; 0: images
+  std::int64_t max_bytes = 0;  // the largest size of an IDX file
+  std::int64_t frames = 0;     // frames of a clip; 0: images
 };
 
 struct Pictures {
   // Sample: {uint8 [height, width], of colour [channels, height, width], or of clips [frames, channels, height, width],
   // int64 label}.
   vernier::DatasetPtr dataset;
-  std::vector<std::string> names;  // of the classes; none: they are numbers from 0
+  std::vector<std::string> names;  // names of the classes; none: they are numbers from 0
   std::int64_t classes = 0;
   torch::Tensor labels;  // int64 [samples]
-  std::string left_out;  // as of vernier::ImageFolder
+  std::string left_out;  // a sentence about what is left out: see vernier::ImageFolder
   std::string contents;  // identifies the data
 };
 

@@ -13,7 +13,7 @@
 std::int64_t require_readable(const vernier::Dataset& images, double seconds, const vernier::Run* run);
 
 struct Moments {
-  std::vector<double> mean, std;  // of each channel, of pixels from 0 to 1
+  std::vector<double> mean, std;  // statistics of each channel, for pixels from 0 to 1
 };
 // Measures the first, every n-th, … of 1024 images or clips. Sums of whole numbers are exact, whatever their order.
 Moments moments_of(const vernier::Dataset& images, std::int64_t channels);

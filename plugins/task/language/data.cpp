@@ -19,7 +19,7 @@ namespace {
 using vernier::between;
 using vernier::DatasetPtr;
 
-constexpr std::int64_t not_learned = -100;  // as cross_entropy_loss() has it
+constexpr std::int64_t not_learned = -100;  // the ignored target of cross_entropy_loss()
 
 // A table of words, such as [task.roles].
 std::map<std::string, std::string> words_of(vernier::Options& options, const char* key, const char* meaning) {

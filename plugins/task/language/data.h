@@ -37,9 +37,9 @@ class Data {
 
   struct Sets {
     vernier::DatasetPtr training, held_out;  // held_out: may be missing
-    torch::Tensor weights;                   // of the training samples; undefined: all are drawn once
-    std::string summary;                     // what was read
-    std::string content;                     // of the files in `data`
+    torch::Tensor weights;                   // weights of the training samples; undefined: all are drawn once
+    std::string summary;                     // describes the files that were read
+    std::string content;                     // identifies the files in `data`
     bool has_chats = false;                  // some are messages
   };
   // folder: of the model, which may have a tokenizer. trained_on: `content` of the data that a trained model knows, ""
@@ -60,8 +60,8 @@ class Data {
   std::string checksum_of_tokenizer(const std::string& model) const;
   std::vector<vernier::DatasetPtr> read(const std::vector<std::string>& files, Model& model) const;
   std::vector<vernier::DatasetPtr> texts_of(const std::vector<std::string>& files, Model& model) const;
-  std::string own_template() const;                                         // of the style, in Jinja
-  vernier::LanguageDataOptions texts_for(const std::string& folder) const;  // of the tokenizer
+  std::string own_template() const;                                         // the style's template, in Jinja
+  vernier::LanguageDataOptions texts_for(const std::string& folder) const;  // options for the tokenizer in the folder
   vernier::DatasetPtr text_of(const std::string& file, const vernier::Tokenizer& tokenizer,
                               const vernier::LanguageDataOptions& texts, Model& model) const;
   vernier::DatasetPtr tokens_of(const std::string& file, Model& model, std::int64_t stride) const;

@@ -191,7 +191,7 @@ torch::ScalarType common_type(const vernier::Tensors& tensors) {
 
 void write_config(const std::string& to, const std::string& source, torch::ScalarType type) {
   auto config = OrderedJson::parse(source);
-  for (const char* key : {"dtype", "torch_dtype"}) {  // of transformers 5 and 4
+  for (const char* key : {"dtype", "torch_dtype"}) {  // keys of transformers 5 and 4
     if (config.contains(key) || std::string(key) == "dtype") config[key] = name_of(type);
   }
   std::ofstream file(to + "/config.json");

@@ -16,7 +16,7 @@ namespace language {
 
 // How a family of models names its tensors.
 struct Layout {
-  std::vector<std::string> model_types;  // of config.json: "gpt2"
+  std::vector<std::string> model_types;  // "model_type" in config.json: "gpt2"
   std::string prefix;     // before all names but lm_head's: "transformer."; files without it are read too
   bool is_in_model;       // the parameters of the network have the prefix
   std::string embedding;  // the name without the prefix of what a tied head equals: "wte.weight"

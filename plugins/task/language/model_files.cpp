@@ -85,7 +85,7 @@ void add_end(vernier::State& files, std::int64_t token) {
   if (!json.is_object()) return;
   auto ends = Json::array();
   const auto config = Json::parse(text_of(files, "config.json"), nullptr, false);
-  const auto& from = text.empty() && config.is_object() ? config : json;  // as transformers has it
+  const auto& from = text.empty() && config.is_object() ? config : json;  // the rule of transformers
   if (from.contains("eos_token_id")) {
     const auto& had = from["eos_token_id"];
     if (had.is_array()) ends = had;

@@ -54,7 +54,7 @@ class Preferences {
   struct Reference {
     torch::Tensor log_probabilities;  // float32 [samples, 2]
     torch::Tensor lengths;            // int64 [samples]: inputs of the longer answer
-    std::string fingerprint;          // of the data set
+    std::string fingerprint;          // identifies the data set
   };
   struct Pairs {
     Texts texts;                       // [2 * pairs, time]

@@ -106,8 +106,8 @@ class PublishedTask : public vernier::SupervisedTask,
   Family family_;
   std::string folder_, weights_;
   std::vector<std::string> new_tokens_;
-  std::optional<ModelFolder> kept_;  // of a trained model, or of one with new tokens
-  vernier::State files_;             // of the model and its tokenizer
+  std::optional<ModelFolder> kept_;  // a trained model, or one with new tokens
+  vernier::State files_;             // files of the model and its tokenizer
   bool has_chats_ = false;           // it was trained on some
   Preferences preferences_;
   Data data_;
@@ -116,8 +116,8 @@ class PublishedTask : public vernier::SupervisedTask,
   std::shared_ptr<Network> network_;
   TokenLoss* token_loss_ = nullptr;
   vernier::Run* run_ = nullptr;
-  std::map<std::string, vernier::DatasetPtr> sets_;  // "training", and "held_out" where there are some
-  std::set<std::string> ready_;                      // those whose reference is known
+  std::map<std::string, vernier::DatasetPtr> sets_;  // "training", and "held_out" if there is one
+  std::set<std::string> ready_;                      // sets whose reference is known
 };
 
 }  // namespace language

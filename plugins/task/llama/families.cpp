@@ -206,7 +206,7 @@ void read_scales(const Config& config, const Family& family, Shape& shape) {
       config.refuse("use_bidirectional_attention", ", and a causal model sees the tokens before it alone");
     }
     shape.adds_one = true;
-    shape.embedding_scale = std::sqrt(static_cast<float>(shape.width));  // as transformers has it
+    shape.embedding_scale = std::sqrt(static_cast<float>(shape.width));  // float32 as in transformers
   }
   if (family.has_query_scalar) shape.attention_scale = 1 / std::sqrt(config.number("query_pre_attn_scalar", 256, 1e-9));
   if (family.has_query_scalar) {

@@ -21,27 +21,27 @@ enum class HeadNorms : std::uint8_t { none, each, all };
 
 struct LayerKind {
   std::int64_t window = 0;          // tokens that a token sees, with itself; 0: all before it
-  std::optional<std::size_t> rope;  // which of the network's; nothing: the layer knows no positions
+  std::optional<std::size_t> rope;  // index of the network's rope; nothing: the layer knows no positions
 };
 
 struct Shape {
   std::int64_t vocabulary = 0, width = 0, inner = 0, layers = 0;
   std::int64_t heads = 0, key_heads = 0, head_width = 0;  // key_heads divides heads
   std::vector<LayerKind> kinds;                           // one for each layer
-  double epsilon = 1e-6;                                  // of the norms
+  double epsilon = 1e-6;                                  // epsilon of the norms
   bool adds_one = false;                                  // norms multiply by 1 + weight
   Norms norms = Norms::before;
   HeadNorms head_norms = HeadNorms::none;
-  language::Activation activation = nullptr;  // of the gate
+  language::Activation activation = nullptr;  // activation of the gate
   bool query_bias = false, output_bias = false, mlp_bias = false;
   bool is_fused = false;                       // q, k and v are one matrix, and so are gate and up
   bool is_tied = false;                        // the head is the token embedding
   std::optional<double> attention_scale;       // nothing: the inverse root of head_width
-  double score_cap = 0, logit_cap = 0;         // as in language::capped(); 0: none
-  double embedding_scale = 1, half_scale = 1;  // of embeddings, and of what a half adds
+  double score_cap = 0, logit_cap = 0;         // limits for language::capped(); 0: none
+  double embedding_scale = 1, half_scale = 1;  // factors of embeddings, and of each half's output
   double logit_divisor = 1;
-  double dropout = 0.0, half_dropout = 0.0;  // of the attention, and of what a half adds
-  double deviation = 0.02;                   // of the initial weights
+  double dropout = 0.0, half_dropout = 0.0;  // dropout of the attention, and of each half's output
+  double deviation = 0.02;                   // standard deviation of the initial weights
   std::int64_t padding = -1;  // the token whose embedding learns nothing as an input, as in transformers; -1: none
 };
 

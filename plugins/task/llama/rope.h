@@ -13,9 +13,9 @@
 namespace llama {
 
 struct RopeOptions {
-  std::int64_t width = 0;    // of a head; even
+  std::int64_t width = 0;    // width of a head; even
   std::int64_t longest = 0;  // max_position_embeddings
-  double theta = 10000;      // where the part has none
+  double theta = 10000;      // the base, unless the part has one
   double original = 0;       // original_max_position_embeddings outside the part, which wins; 0: none
   double partial = 1;        // the share of a head that turns, where the part has none
   bool is_phi = false;       // heads may turn in part, and the only scaling is "longrope"
@@ -45,9 +45,9 @@ class Rope {
   std::int64_t width_, longest_;
   double theta_ = 10000, factor_ = 1, original_ = 0;
   double low_ = 0, high_ = 0;                       // llama3: frequency factors; yarn: the numbers of frequencies
-  double amplitude_ = 1;                            // of cosines and sines
+  double amplitude_ = 1;                            // factor of cosines and sines
   std::vector<double> short_, long_;                // longrope: divisors of the frequencies
-  std::pair<torch::Tensor, torch::Tensor> newest_;  // of a call before
+  std::pair<torch::Tensor, torch::Tensor> newest_;  // result of an earlier call
 };
 
 // Queries or keys [batch, heads, time, width], of which the first numbers are turned by their positions: as many as

@@ -474,9 +474,9 @@ class Sequence final : public vernier::SupervisedTask, public vernier::Predictor
   SequenceNetwork* network_ = nullptr;  // the model
   vernier::CsvOptions form_;
   vernier::Classes classes_;
-  std::vector<std::string> columns_;       // of the features in a CSV file
-  std::vector<std::string> names_;         // of outputs_
-  std::vector<std::string> series_names_;  // of the file that is predicted
+  std::vector<std::string> columns_;       // feature columns of a CSV file
+  std::vector<std::string> names_;         // names of the outputs
+  std::vector<std::string> series_names_;  // series in the file that is predicted
   struct {
     std::string data, targets, validation, fingerprint;
   } trained_on_;

@@ -26,8 +26,8 @@ class Series {
   const std::string& name() const { return source_.name; }
   const std::vector<std::string>& columns() const { return source_.columns; }
   const torch::Tensor& values() const { return values_; }           // [all steps, features]
-  const std::vector<Steps>& all() const { return all_; }            // of each series
-  const std::vector<std::string>& names() const { return names_; }  // of each series; none: it is a single one
+  const std::vector<Steps>& all() const { return all_; }            // steps of each series
+  const std::vector<std::string>& names() const { return names_; }  // name of each series; none: it is a single one
   std::string fingerprint() const;
   // The steps of each series to train on, and the last `share` of each, which are held out, after the context before
   // them. Leaves out series too short for a window.

@@ -17,15 +17,15 @@ namespace tabular {
 // Facts that a model needs of its training data besides the weights.
 struct Facts {
   bool is_array = false, is_classification = false;
-  vernier::CsvSchema schema;             // of CSV
-  std::int64_t numbers = 0;              // of .npy: columns
-  std::vector<std::string> missing;      // of CSV: words for "no value"
-  std::string decimal = ".", thousands;  // of CSV: as in its numbers
-  bool fills = false;                    // of CSV: a category without a value is one of its own
+  vernier::CsvSchema schema;             // CSV: the schema
+  std::int64_t numbers = 0;              // .npy: the number of columns
+  std::vector<std::string> missing;      // CSV: words for "no value"
+  std::string decimal = ".", thousands;  // CSV: separators in its numbers
+  bool fills = false;                    // CSV: a category without a value is one of its own
   std::vector<std::string> classes;      // in the order of the outputs
-  std::vector<std::int64_t> counts;      // of each class: its training rows
+  std::vector<std::int64_t> counts;      // training rows of each class
   std::int64_t rows = 0;                 // to train on
-  std::string fingerprint;               // of the data, held-out rows included
+  std::string fingerprint;               // identifies the data, held-out rows included
 
   std::string json() const;
   static Facts parse(const std::string& json);
@@ -37,7 +37,7 @@ struct Facts {
 // The samples of a file.
 struct Data {
   vernier::DatasetPtr dataset;
-  torch::Tensor numbers, targets, rows;  // of all its samples; the numbers of those to use
+  torch::Tensor numbers, targets, rows;  // numbers, targets: all samples; rows: numbers of the samples to use
   torch::Tensor groups;
   vernier::CsvFound found;
   bool guessed_classes = false;  // whole numbers became classes

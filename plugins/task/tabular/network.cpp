@@ -51,7 +51,7 @@ Network::Network(const Shape& shape, CallPart call) : shape_(shape), call_(std::
   for (const auto codes : shape.categories) {
     torch::nn::Embedding embedding(codes, embedding_width(codes));
     const torch::NoGradGuard no_grad;
-    embedding->weight.select(0, codes - 1).zero_();  // of categories that training has not seen: it is never trained
+    embedding->weight.select(0, codes - 1).zero_();  // unseen categories have this code; it is never trained
     embeddings_->push_back(embedding);
     width += embedding_width(codes);
   }

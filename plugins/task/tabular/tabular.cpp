@@ -405,7 +405,7 @@ class Tabular final : public vernier::SupervisedTask,
   tabular::Shape shape_;
   vernier::CsvOptions csv_;
   tabular::Facts facts_;
-  tabular::Network* network_ = nullptr;  // of the model
+  tabular::Network* network_ = nullptr;  // the network in the model
   std::uint64_t seed_ = 0;
 };
 

@@ -18,7 +18,7 @@ namespace text {
 
 namespace {
 
-constexpr double drawn_deviation = 0.02;  // of embeddings, as GPT-2 draws them
+constexpr double drawn_deviation = 0.02;  // standard deviation of initial embeddings, as in GPT-2
 
 constexpr const char* head =
     R"python(# The network of Vernier's task/text, and a model that takes texts. The network needs PyTorch; for texts

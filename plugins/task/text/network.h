@@ -19,7 +19,7 @@
 namespace text {
 
 struct Shape {
-  std::int64_t tokens = 0;  // of the embedding: the vocabulary and what encoder_code adds to it
+  std::int64_t tokens = 0;  // size of the embedding: the vocabulary and what encoder_code adds to it
   std::int64_t length = 0, width = 64, layers = 2, heads = 4;
   double dropout = 0;
   std::int64_t outputs = 1;  // classes, or 1 number

@@ -18,7 +18,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-const std::string own_prefix = "model.";  // of the parameters of a PublishedNetwork but its head
+const std::string own_prefix = "model.";  // prefix of a PublishedNetwork's parameters, except its head's
 
 // "GPT2ForSequenceClassification" for "GPT2LMHeadModel" or "GPT2Model"; "" where the name has another form.
 std::string architecture_of(const Json& config) {

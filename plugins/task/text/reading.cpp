@@ -84,7 +84,7 @@ torch::ScalarType type_of(const std::string& path, const std::string& field) {
     try {
       vernier::json_lines_dataset(path, {{field, type}})->get(0, random);
       return type;
-    } catch (const vernier::Error&) {  // of another type, or wrong altogether, which reading it as a number says
+    } catch (const vernier::Error&) {  // another type, or an error that reading it as a number reports
     }
   }
   return torch::kFloat64;
@@ -215,7 +215,7 @@ class GroupDataset final : public vernier::Dataset {
   }
 
   Samples all_;
-  torch::Tensor counts_, starts_, order_;  // of each group: its texts, and its first place in order_
+  torch::Tensor counts_, starts_, order_;  // by group: its texts, and its first place in order_
   std::string fingerprint_;
 };
 

@@ -18,14 +18,14 @@ struct Form {
   std::vector<std::string> fields;  // columns of CSV or fields of JSON Lines; several are joined by a line end
   std::string target;
   std::string kind;   // "auto", "classification", "regression", "ranking"
-  std::string group;  // of a ranking: texts with the same value are compared with each other
+  std::string group;  // ranking: texts with the same value are compared with each other
   vernier::CsvOptions csv;
 };
 
 struct Texts {
   std::vector<std::string> texts;
-  vernier::Source target;            // of each text; its tensor is undefined where the file is read without targets
-  std::vector<std::int64_t> groups;  // of each text, numbered as they first come; empty: there are none
+  vernier::Source target;            // target of each text; its tensor is undefined if the file is read without targets
+  std::vector<std::int64_t> groups;  // group of each text, numbered as they first come; empty: there are none
   std::function<std::string(std::int64_t text)> where;  // "'ads.csv' line 17"
 
   std::vector<std::string> some(const torch::Tensor& rows) const;

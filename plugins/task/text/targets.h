@@ -14,7 +14,7 @@ namespace text {
 enum class Kind : std::uint8_t { classification, regression, ranking };
 
 std::string name_of(Kind kind);         // "classification", as the option `kind` has it
-Kind kind_of(const std::string& name);  // of such a name
+Kind kind_of(const std::string& name);  // the kind with that name
 vernier::Predicts predicts(Kind kind);
 
 // Divides texts into those to train on and those held out. split: the option. groups: of each text, in a ranking, whose

@@ -74,9 +74,9 @@ using vernier::State;
 
 // Samples of a file.
 struct Data {
-  DatasetPtr dataset;     // of texts, or of a ranking's groups
-  torch::Tensor targets;  // of each text: codes of classes, or numbers
-  torch::Tensor groups;   // of each text, in a ranking
+  DatasetPtr dataset;     // texts, or a ranking's groups
+  torch::Tensor targets;  // target of each text: the code of a class, or a number
+  torch::Tensor groups;   // ranking: the group of each text
 };
 
 class Text : public vernier::SupervisedTask, public vernier::Predictor, public vernier::draft::Capturable {
@@ -449,14 +449,14 @@ class Text : public vernier::SupervisedTask, public vernier::Predictor, public v
   text::Form form_;
   text::Shape shape_;
   text::Code code_ = text::encoder_code;
-  State files_;  // of the tokenizer, and of the model of `folder`
+  State files_;  // files of the tokenizer, and of the model of `folder`
   std::shared_ptr<const vernier::Tokenizer> tokenizer_;
   std::optional<text::PublishedFolder> published_;
   Kind kind_ = Kind::classification;
   bool guessed_classes_ = false;
   vernier::Classes classes_;          // count 0: the target is a number
-  std::vector<std::int64_t> counts_;  // of each class: its training texts
-  std::string fingerprint_;           // of the data, held-out texts included
+  std::vector<std::int64_t> counts_;  // training texts of each class
+  std::string fingerprint_;           // identifies the data, held-out texts included
   std::shared_ptr<text::Network> network_;
 };
 

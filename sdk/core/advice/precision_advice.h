@@ -21,7 +21,7 @@ struct Seen {
   std::string after;  // its layer, or the last layer before it
   // Dtypes; Undefined if there is no such tensor. The input is the model's, before autocast.
   torch::ScalarType input = torch::ScalarType::Undefined, output = input, weight = input;
-  std::vector<std::int64_t> sizes;         // of the input, in the first call
+  std::vector<std::int64_t> sizes;         // sizes of the input in the first call
   std::vector<std::int64_t> weight_sizes;  // [outputs, inputs] of a linear layer
   double largest = 0;                      // largest magnitude in its float16 outputs
 };
@@ -34,8 +34,8 @@ struct DryRun {
   bool is_low = false;                                // an output is in 16 bits
   bool on_gpu = false;
   MemoryUse memory;
-  std::vector<Seen> operations;                    // of the first micro-batch, in the order of their first calls
-  std::vector<std::string> without_masters;        // parameters that the optimizer changes in 16 bits
+  std::vector<Seen> operations;              // operations of the first micro-batch, in the order of their first calls
+  std::vector<std::string> without_masters;  // parameters that the optimizer changes in 16 bits
   std::map<std::string, torch::Tensor> gradients;  // float32 on the CPU, by the parameters' names
 };
 

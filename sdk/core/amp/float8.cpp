@@ -13,7 +13,7 @@ namespace vernier {
 
 namespace {
 
-constexpr std::int32_t exponent_bits = 0x7F800000;  // of a float32
+constexpr std::int32_t exponent_bits = 0x7F800000;  // exponent of a float32
 
 std::int64_t blocks_in(std::int64_t size, std::int64_t block) {
   return block == 0 ? 1 : std::max<std::int64_t>(1, (size + block - 1) / block);

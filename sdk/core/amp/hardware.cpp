@@ -49,7 +49,7 @@ Hardware hardware_of_gpu(int major, int minor) {
 }
 
 Hardware hardware_of(c10::DeviceType device) {
-  constexpr int capability_major = 75, capability_minor = 76;  // of enum cudaDeviceAttr
+  constexpr int capability_major = 75, capability_minor = 76;  // values of enum cudaDeviceAttr
   if (device == c10::kCUDA && at::globalContext().hasCUDA()) {
     const int major = cuda_attribute(capability_major), minor = cuda_attribute(capability_minor);
     if (major > 0) return hardware_of_gpu(major, minor);

@@ -31,7 +31,7 @@ std::int64_t chunk_bytes(const at::Tensor& input) {
 // Bytes of all logits from which on chunks are worth it on a GPU: their kernels are fast.
 constexpr std::int64_t least_on_gpu = 32 << 20;
 constexpr std::int64_t aligned_classes = 64;  // cuBLAS multiplies matrices of odd sizes three times as slowly
-constexpr std::int64_t fewest_rows = 64;      // of a chunk: the weight is read once a chunk, its gradient written
+constexpr std::int64_t fewest_rows = 64;      // rows of a chunk: the weight is read once a chunk, its gradient written
 constexpr std::int64_t block_classes = 4096;  // whose weights and gradients a CPU's third cache holds
 
 at::Tensor given(const Given& tensor) {
@@ -140,7 +140,7 @@ class ChunkedHead {
 
   struct CountedRows {
     at::Tensor target, counts, sample_weight;
-    at::Tensor places;  // of these rows among all; undefined: they are all
+    at::Tensor places;  // indices of these rows among all; undefined: these are all rows
   };
 
   // On a CPU those that are not ignored. Elsewhere the host would wait for their number.

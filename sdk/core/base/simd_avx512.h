@@ -26,7 +26,7 @@ namespace vernier {
 namespace {
 
 using Numbers = __m512;
-using Which = __mmask16;  // of the lanes
+using Which = __mmask16;  // one bit for each lane
 constexpr Which all = 0xFFFF;
 constexpr std::int64_t lanes = 16;
 constexpr auto instructions = Instructions::avx512;

@@ -28,7 +28,7 @@ namespace blas = at::native::cpublas;
 
 constexpr std::int64_t block = attention_block;
 constexpr std::int64_t together = 8;  // blocks of queries for which the keys are laid out once
-constexpr std::int64_t widest = 256;  // of a head
+constexpr std::int64_t widest = 256;  // largest width of a head
 // With fewer queries or keys than these the blocks are too empty: LibTorch's kernels are faster, except its backward in
 // 16 bits.
 constexpr std::int64_t enough = 48;
@@ -203,7 +203,7 @@ void forward(const Sizes& s, const at::Tensor& query, const at::Tensor& key, con
 
 template <class Product>
 struct BackwardPart {
-  Product *query_columns, *query_rows, *above_columns, *above_rows;  // of all queries
+  Product *query_columns, *query_rows, *above_columns, *above_rows;  // copies of all queries and slopes
   float *query_gradient, *log_sum, *log_rest, *dots, *sum;
   Product *rows, *key, *key_left, *value, *weights, *slope_left, *slope_right;
   float *scores, *slopes, *key_gradient, *value_gradient, *factors, *mask_rows, *mask;

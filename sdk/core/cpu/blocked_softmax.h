@@ -55,9 +55,9 @@ class VERNIER_API BlockedSoftmax {
   const gpu::Library* library_;
   std::int64_t classes_;
   at::ScalarType dtype_;
-  at::Tensor largest_, sums_, log_sums_, chosen_, total_;  // of each row
+  at::Tensor largest_, sums_, log_sums_, chosen_, total_;  // one number for each row
   at::Tensor all_, spread_;                                // float32, for the kernels of a CPU
-  at::Tensor scale_;                                       // of the slopes; undefined: 1
+  at::Tensor scale_;                                       // scale of the slopes; undefined: 1
 };
 
 }  // namespace vernier

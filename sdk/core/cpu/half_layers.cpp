@@ -77,7 +77,7 @@ void for_each_part(std::int64_t images, std::int64_t parts, const Body& body) {
   const auto size = (images + parts - 1) / parts;
   in_tasks((images + size - 1) / size, 0, [&](std::int64_t part, std::uintptr_t) {
     const OneThreadOfMkl one;
-    const at::AutoDispatchBelowADInplaceOrView below_autograd;  // as the calling thread is
+    const at::AutoDispatchBelowADInplaceOrView below_autograd;  // the same as in the calling thread
     body(part, part * size, std::min(size, images - part * size));
   });
 }

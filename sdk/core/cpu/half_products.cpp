@@ -90,7 +90,7 @@ struct Product {
     in_tasks(count * tiles, floats * static_cast<std::int64_t>(sizeof(float)),
              [&](std::int64_t task, std::uintptr_t memory) {
                const OneThreadOfMkl one;
-               const at::AutoDispatchBelowADInplaceOrView below_autograd;  // as the calling thread is
+               const at::AutoDispatchBelowADInplaceOrView below_autograd;  // the same as in the calling thread
                auto* const a = reinterpret_cast<float*>(memory);
                compute_tile(kernels, task / tiles, task % tiles, a, out);
              });

@@ -48,7 +48,7 @@ inline Rows rows_of(const at::Tensor& x, std::size_t dims) {
 // threads.
 struct Chunks {
   Rows all;
-  std::int64_t rows;  // of one
+  std::int64_t rows;  // rows of a chunk
   explicit Chunks(const Rows& whole, std::int64_t most = std::numeric_limits<std::int64_t>::max())
       : all(whole), rows(std::max({std::int64_t{1}, worth / whole.columns, (whole.count + most - 1) / most})) {}
 

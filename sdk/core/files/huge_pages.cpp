@@ -9,7 +9,7 @@ namespace vernier {
 
 namespace {
 
-constexpr std::size_t alignment = 64;  // as in LibTorch's own allocator
+constexpr std::size_t alignment = 64;  // the alignment of LibTorch's own allocator
 
 using Keeper = std::shared_ptr<char>;
 

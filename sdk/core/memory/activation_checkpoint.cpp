@@ -77,10 +77,10 @@ struct Recompute final : torch::autograd::Node {
   TensorFunction function;
   std::vector<torch::autograd::SavedVariable> inputs;  // they notice where one was changed in place
   std::optional<KeptResults> kept;
-  std::vector<bool> requires_grad;    // of the inputs
-  std::vector<std::int64_t> outputs;  // which of the function's this node differentiates
+  std::vector<bool> requires_grad;    // one for each input
+  std::vector<std::int64_t> outputs;  // indices of the function's outputs that this node differentiates
   ThreadState thread_state;
-  RandomStates random;  // where the function draws
+  RandomStates random;  // states of the generators from which the function draws
 };
 
 // Calls the function again in the state of the first call, with a graph.
@@ -96,7 +96,7 @@ std::vector<torch::Tensor> Recompute::forward(const std::vector<torch::Tensor>& 
   const InterceptAgain same_interceptors(interceptors);
   std::optional<KeptResultsGuard> answers;
   if (kept) answers.emplace(*kept, KeptResultsGuard::Time::second);
-  at::autocast::clear_cache();  // where backward is called within a guard, its copies are of another graph
+  at::autocast::clear_cache();  // a guard around backward has cached copies of another graph
   auto results = function(arguments);
   at::autocast::clear_cache();
   return results;

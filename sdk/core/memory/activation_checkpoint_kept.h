@@ -23,7 +23,7 @@ class KeptResults {
   struct Call {
     c10::OperatorHandle op;
     Values results;                       // empty if one was changed in place
-    std::vector<std::uint32_t> versions;  // of its tensors, after the first call
+    std::vector<std::uint32_t> versions;  // versions of its tensors after the first call
     bool is_valid() const;
   };
   std::vector<Call> calls_;
@@ -53,7 +53,7 @@ class KeptResultsGuard {
   Time time_;
   std::size_t next_ = 0;  // the second time: index of the next call
   KeptResultsGuard* before_;
-  KeptResultsGuard* outer_;  // of the enclosing checkpoint, whose recomputation includes this one
+  KeptResultsGuard* outer_;  // guard of the enclosing checkpoint, whose recomputation includes this one
   bool included_before_;
 };
 

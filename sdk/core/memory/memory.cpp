@@ -203,7 +203,7 @@ bool is_out_of_memory(const std::exception& exception) {
 
 // LibTorch knows no limit on a GPU: it is kept here for those who compare.
 std::atomic<std::int64_t> device_limit = unlimited;
-std::atomic<std::int64_t> device_highest = 0;  // of the peaks that were reset
+std::atomic<std::int64_t> device_highest = 0;  // the highest of the peaks that were reset
 
 }  // namespace
 

@@ -306,9 +306,10 @@ MemoryUse MemoryLedger::stop() {
   };
   add("gradients", gradients);
   add("activations", sum_of(use.layers));
-  add(use.bytes("optimizer") > 0 ? "other" : "optimizer", left.update);  // where it is held already, this is not its
+  // An optimizer whose state exists already does not allocate it in this update.
+  add(use.bytes("optimizer") > 0 ? "other" : "optimizer", left.update);
   add("other", left.others);
-  add("masters", left.masters);  // that are made for the update only
+  add("masters", left.masters);  // the update alone makes these masters
   add("other", std::max<std::int64_t>(0, allocated_before_ - before));
   before = std::max(before, allocated_before_);
   use.peak = before + followed_->peak();
@@ -321,7 +322,7 @@ namespace {
 
 struct Row {
   std::string name;
-  std::vector<std::int64_t> bytes;  // of each column
+  std::vector<std::int64_t> bytes;  // one number for each column
 };
 
 struct Table {

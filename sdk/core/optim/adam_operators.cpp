@@ -20,7 +20,7 @@ void keep(const torch::Tensor& kept, const torch::Tensor& now, const MaybeTensor
 
 void keep_in_bfloat16(const torch::Tensor& kept, const torch::Tensor& number, const torch::Tensor& noise) {
   const auto bits = number.view(torch::kInt).add(noise).bitwise_and_(-65536);
-  kept.copy_(at::where(number.isnan(), number, bits.view(torch::kFloat)));  // what bfloat16 holds stays
+  kept.copy_(at::where(number.isnan(), number, bits.view(torch::kFloat)));  // keeps numbers that bfloat16 holds
 }
 
 }  // namespace

@@ -33,7 +33,7 @@ VERNIER_API Inspected inspect_on_gpu(const gpu::Library& library, const std::vec
 struct HalfWeight {
   torch::Tensor master, weight;
   torch::Tensor compensation;  // bfloat16, for Kahan's rounding
-  std::uint64_t first_chunk;   // of random numbers (optim/stochastic_rounding.h)
+  std::uint64_t first_chunk;   // first chunk of its random numbers (optim/stochastic_rounding.h)
 };
 VERNIER_API void round_with_kahan_on_gpu(const gpu::Library& library, const std::vector<HalfWeight>& weights,
                                          const torch::Tensor& skip);

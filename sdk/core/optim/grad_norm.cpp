@@ -91,10 +91,10 @@ torch::Tensor clip_grad_norm_(const TensorVector& gradients, double max_norm, do
   if (norm.is_cpu()) {
     const double factor = norm.scalar_type() == torch::kFloat64 ? clip_factor(norm.item<double>(), max_norm)
                                                                 : clip_factor(norm.item<float>(), max_norm);
-    if (factor == 1) return norm;  // as most often
+    if (factor == 1) return norm;  // the usual case
     for (const auto& kind : kinds) at::_foreach_mul_(kind, factor);
   } else {
-    const auto factor = ((norm + 1e-6).reciprocal() * max_norm).clamp_max(1.0);  // as Python divides
+    const auto factor = ((norm + 1e-6).reciprocal() * max_norm).clamp_max(1.0);  // the division that Python computes
     for (const auto& kind : kinds) at::_foreach_mul_(kind, moved(factor, kind.front().device()));
   }
   return norm;

@@ -31,7 +31,7 @@ struct FusedBucket {
   void close();    // after the last add
   void collect();  // puts the gradients into `lists`
   void step(double lr, const torch::Tensor& found_inf, const torch::Tensor& grad_scale);
-  void step_one(std::size_t member, double lr);  // of one parameter with a gradient; changes nothing else
+  void step_one(std::size_t member, double lr);  // updates one parameter with a gradient; changes nothing else
   void load(std::size_t member, const State& state);
   std::string entry(std::size_t member, std::string_view name) const;
 

@@ -17,7 +17,7 @@ namespace {
 
 using Rows = std::vector<std::int64_t>;
 
-constexpr std::size_t most_guilty = 8;  // of one search
+constexpr std::size_t most_guilty = 8;  // guilty samples that one search finds
 
 std::string plural(std::size_t count, const char* one, const char* many) {
   return count == 1 ? one : many;
@@ -287,7 +287,7 @@ struct CulpritSearch::Search {
   const Symptom& symptom;
   const Task* task;
   Culprits found;
-  std::vector<double> weights;              // of all rows
+  std::vector<double> weights;              // one for each row
   Rows indices, candidates, good_rows;      // candidates: rows with a weight
   std::vector<std::int64_t> first_of_rank;  // and the end
   double whole_weight = 0, own_weight = 0, share = 1;

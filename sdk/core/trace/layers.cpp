@@ -228,7 +228,7 @@ bool is_recomputing() {
 }
 
 PassGuard::PassGuard(Pass now) : before_(pass) {
-  if (pass != Pass::second) pass = now;  // what is nested in a second forward is part of it
+  if (pass != Pass::second) pass = now;  // passes nested in a second forward are part of it
 }
 
 PassGuard::~PassGuard() {

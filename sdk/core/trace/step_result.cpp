@@ -6,7 +6,7 @@ namespace vernier {
 
 struct StepResult::Kept {
   StepState step;
-  std::vector<std::pair<torch::Tensor, torch::Tensor>> gradients;  // of `model`, of `master`
+  std::vector<std::pair<torch::Tensor, torch::Tensor>> gradients;  // gradients of `model` and `master`
   std::vector<std::pair<torch::Tensor, torch::Tensor>> buffers;    // live, and the copy
 };
 

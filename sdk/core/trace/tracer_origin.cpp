@@ -21,7 +21,7 @@ enum class Blame {
 // The origin of a bad value: an operation, or a buffer that was bad before any wrote it.
 struct Fault {
   int operation = -1;
-  int buffer = -1;  // of a leaf; or that was changed by no operation, after the last that wrote it
+  int buffer = -1;  // a leaf's, or one that changed after its last writer, by no operation
   bool is_there = false;
   Blame blame = Blame::full;
   bool is_outside = false;

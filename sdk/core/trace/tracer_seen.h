@@ -36,7 +36,7 @@ struct SeenOperation {
 // A storage, from its allocation until another allocation reuses its address.
 struct SeenBuffer {
   std::vector<int> writers;  // indices of operations, in order
-  std::string name;          // of a parameter, a buffer or a tensor of the batch; "" for others
+  std::string name;          // name of a parameter, a buffer or a tensor of the batch; "" for others
   enum class Kind { other, parameter, buffer, batch } kind = Kind::other;
   bool is_raw = false;  // true: allocated, but not written yet
 };

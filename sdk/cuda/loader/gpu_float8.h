@@ -21,7 +21,7 @@ VERNIER_API torch::Tensor amax_on_gpu(const gpu::Library& library, const torch::
 // The same cast of a matrix, and the contiguous transposed values, all in one pass.
 struct CastTwice {
   torch::Tensor values, transposed = {};
-  torch::Tensor scale = {}, inverse = {};  // of cast_by_amax_on_gpu()
+  torch::Tensor scale = {}, inverse = {};  // results of cast_by_amax_on_gpu()
 };
 VERNIER_API CastTwice cast_twice_on_gpu(const gpu::Library& library, const torch::Tensor& x, const torch::Tensor& scale,
                                         torch::ScalarType format, const torch::Tensor& largest = {});

@@ -21,7 +21,7 @@ struct Normed {
 VERNIER_API Normed norm_on_gpu(const gpu::Library& library, const NormInput& input);
 
 struct NormGradients {
-  torch::Tensor x, weight, bias;  // of weight and bias in float32
+  torch::Tensor x, weight, bias;  // gradients of weight and bias in float32
 };
 // slopes: of y, contiguous, in the dtype of x.
 VERNIER_API NormGradients norm_backward_on_gpu(const gpu::Library& library, const NormInput& input,

@@ -76,7 +76,7 @@ class ArrayDataset final : public Dataset {
   }
 
   std::vector<NamedArray> arrays_;        // unsigned integers as signed ones of the same bits
-  std::vector<torch::ScalarType> types_;  // that the arrays have
+  std::vector<torch::ScalarType> types_;  // dtypes of the arrays
   std::vector<MappedFilePtr> files_;
 };
 

@@ -42,14 +42,14 @@ class VERNIER_API UnpackedFile {
   // Reads the next bytes. Returns fewer than `count` only at the end. Throws Error for a damaged file.
   std::size_t read(char* to, std::size_t count);
   bool is_packed() const { return packed_.has_value(); }
-  std::uint64_t size() const { return file_.size(); }  // as it lies on the disk
+  std::uint64_t size() const { return file_.size(); }  // size on the disk
   [[noreturn]] void refuse(const std::string& reason) const { file_.refuse(reason); }
 
  private:
   std::string_view next_block();
   DataFile file_;
   std::string block_;
-  std::string_view rest_;  // of the first block of a file that is not packed
+  std::string_view rest_;  // rest of the first block, if the file is not packed
   std::optional<Gunzip> packed_;
 };
 

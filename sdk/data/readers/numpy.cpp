@@ -31,7 +31,7 @@ struct NumpyHeader {
   torch::ScalarType type = torch::kFloat32;
   bool is_fortran = false;
   std::vector<std::int64_t> shape;
-  std::uint64_t size = 0;  // of everything before the elements
+  std::uint64_t size = 0;  // bytes before the elements
 };
 
 // Reads the header, which is a Python dictionary. `bytes` are those of the array, within `file`.
@@ -76,7 +76,7 @@ class NumpyHeaderReader {
     if (bytes_.size() < 10) refuse("is cut short");
     const int version = static_cast<unsigned char>(bytes_[6]);
     if (version < 1 || version > 3) refuse(c10::str("has version ", version, "; read are 1 to 3"));
-    const std::size_t width = version == 1 ? 2 : 4;  // of the header's length
+    const std::size_t width = version == 1 ? 2 : 4;  // width of the header's length
     if (bytes_.size() < 8 + width) refuse("is cut short");
     std::uint32_t length = 0;
     std::memcpy(&length, bytes_.data() + 8, width);

@@ -130,7 +130,7 @@ std::string inflate(const MappedFile& file, const ZipMember& member) {
   const auto refuse = [&](const std::string& reason) {
     file.refuse("is damaged: '" + shortened(member.name) + "' " + reason);
   };
-  constexpr std::uint64_t best_ratio = 1032;  // of deflate, by zlib's documentation
+  constexpr std::uint64_t best_ratio = 1032;  // the most that deflate reaches, by zlib's documentation
   if (member.unpacked / best_ratio > member.packed) refuse("cannot have so many bytes");
   std::string unpacked(member.unpacked, '\0');
   z_stream stream = {};

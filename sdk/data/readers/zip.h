@@ -12,7 +12,7 @@ namespace vernier {
 struct ZipMember {
   std::string name;
   bool is_deflated = false;
-  std::uint64_t begin = 0;  // of its bytes in the archive
+  std::uint64_t begin = 0;  // offset of its bytes in the archive
   std::uint64_t packed = 0, unpacked = 0;
   std::uint32_t crc = 0;
 };

@@ -18,10 +18,10 @@ constexpr std::int16_t exponent_of_zero = -8000, exponent_of_non_finite = 16000;
 
 struct ProductTile {
   const float* a;                   // [rows, k]
-  const std::int16_t* a_exponents;  // of the same shape
+  const std::int16_t* a_exponents;  // [rows, k]
   const float* b;                   // [k, tile_columns], filled up with zeros
   const std::int16_t* b_exponents;
-  std::int64_t rows, columns, k;  // of the result; at most tile_rows and tile_columns
+  std::int64_t rows, columns, k;  // rows, columns: the result's; at most tile_rows and tile_columns
   float* y;
   std::int64_t y_stride;
 };

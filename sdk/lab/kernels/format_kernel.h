@@ -17,8 +17,8 @@ struct FormatRule {
 
   double least_power, step_of_power;  // a step is max(2^floor(log2 |x|), least_power) * step_of_power
   double flushed_below = 0;           // below it a step is least_power: formats without subnormals
-  double largest, lowest;             // of finite numbers, as magnitudes: lowest for negative x
-  double beyond, beyond_below;        // what becomes of larger ones, as magnitudes
+  double largest, lowest;             // magnitudes of the largest finite numbers; lowest: for negative x
+  double beyond, beyond_below;        // magnitudes that replace larger ones
   bool has_negative_zero;
   bool is_narrow;  // float32 has room for all steps and their inverses
 };

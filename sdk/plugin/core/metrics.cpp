@@ -61,7 +61,7 @@ void Metrics::set(const char* name, torch::Tensor value) {
 
 const Metrics::Entry* HostApi::find(const Metrics& metrics, std::string_view name) {
   for (const auto& entry : metrics.entries_) {
-    if (entry.number.index() == 0) break;  // those that are set come first
+    if (entry.number.index() == 0) break;  // set entries come first
     if (entry.name == name) return &entry;
   }
   return nullptr;

@@ -132,7 +132,7 @@ std::vector<torch::Tensor> Run::gradients() {
   norms.all.reset();  // whoever has them may change them
   if (grad_scale.defined() && !gradients.empty()) {
     const torch::NoGradGuard no_grad;
-    at::_foreach_div_(gradients, grad_scale);  // as the optimizers' kernels divide, to the last bit
+    at::_foreach_div_(gradients, grad_scale);  // the same division as in the optimizers' kernels, to the last bit
   }
   grad_scale.reset();
   return gradients;

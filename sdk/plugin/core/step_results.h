@@ -38,7 +38,7 @@ VERNIER_API std::optional<WrongGradient> wrong_gradient(const std::vector<Parame
 class VERNIER_API StepNumbers {
  public:
   explicit StepNumbers(const StepState& state);
-  void refuse_wrong(Event event, const Run& run) const;  // those that were replaced since
+  void refuse_wrong(Event event, const Run& run) const;  // refuses numbers that were replaced since
 
  private:
   static constexpr torch::Tensor StepState::*all[] = {&StepState::micro_batch_loss, &StepState::loss,

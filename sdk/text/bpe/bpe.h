@@ -57,7 +57,7 @@ class Joiner {
   };
   struct Candidate {
     std::uint32_t rank;
-    std::int32_t place;  // of the left one
+    std::int32_t place;  // place of the left symbol
     TokenId joined;
     // std::push_heap has the largest first.
     bool operator<(const Candidate& other) const {

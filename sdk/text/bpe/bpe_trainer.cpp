@@ -132,7 +132,7 @@ class BpeTrainer {
   std::unordered_map<std::string, TokenId> ids_;
   std::array<TokenId, 256> of_byte_{};
   std::vector<std::vector<TokenId>> words_;
-  std::vector<std::int64_t> counts_;  // of each word
+  std::vector<std::int64_t> counts_;  // number of each word
   std::unordered_map<IdPair, std::int64_t, IdPairHash> pairs_;
   std::unordered_map<IdPair, std::vector<std::size_t>, IdPairHash> new_places_;
   std::vector<Entry> queue_;

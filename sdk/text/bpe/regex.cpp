@@ -155,7 +155,7 @@ class Translation {
   std::string_view from_;
   std::size_t at_ = 0;
   std::string to_;
-  std::vector<bool> caseless_ = {false};  // of each open group
+  std::vector<bool> caseless_ = {false};  // one for each open group
 };
 
 // One for each thread: a match needs memory to be written.

@@ -52,8 +52,8 @@ class Message {
   }
 
   unsigned field = 0;
-  std::uint64_t number = 0;  // of the field, or else 0
-  std::string_view text;     // of the field, or else empty
+  std::uint64_t number = 0;  // the field's number, or else 0
+  std::string_view text;     // the field's text, or else empty
 
  private:
   std::uint64_t varint() {
@@ -176,7 +176,7 @@ void put_pieces(const Spec& spec, TokenizerFile& file) {
 // Scores of float32, as `sentencepiece` 0.2.3 has them.
 void put_scores(const Spec& spec, TokenizerFile& file) {
   constexpr float penalty = 10;
-  constexpr float bonus = 0.1F;  // of each byte but the first of a token that the user has defined
+  constexpr float bonus = 0.1F;  // score for each byte but the first of a token that the user has defined
   float least = std::numeric_limits<float>::max();
   for (const auto& piece : spec.pieces) {
     if (piece.type == Piece::normal) least = std::min(least, piece.score);

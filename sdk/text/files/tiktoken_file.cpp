@@ -38,7 +38,7 @@ struct Special {
 // A vocabulary whose other facts its publisher has in a program.
 struct Known {
   const char* name;
-  const char* checksum;  // of all lines, each with a newline at its end
+  const char* checksum;  // checksum of all lines, each with a newline at its end
   const char* expression;
   bool is_form_c;
   std::vector<Special> special;

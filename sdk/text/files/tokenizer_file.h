@@ -20,7 +20,7 @@
 namespace vernier {
 
 constexpr TokenId most_tokens = 1 << 24;
-constexpr std::size_t most_bytes_of_token = 4096;        // where each pair of its parts is looked up
+constexpr std::size_t most_bytes_of_token = 4096;        // a reader looks up each pair of the token's parts
 constexpr std::string_view space_mark = "\xE2\x96\x81";  // U+2581, which stands for a space
 constexpr double not_in_text = -std::numeric_limits<double>::infinity();
 
@@ -44,7 +44,7 @@ struct TokenizerFile {
   bool fuse_unknown = false;
   std::string suffix;  // stands behind the last character of a piece in the vocabulary
   // of WordPiece
-  std::string prefix;  // of tokens that do not begin a word
+  std::string prefix;  // prefix of tokens that do not begin a word
   std::size_t most_characters = std::numeric_limits<std::size_t>::max();
   // of Unigram
   std::vector<double> scores;  // by id; not_in_text: a token of `sentencepiece` that no text has
@@ -52,7 +52,7 @@ struct TokenizerFile {
   bool is_float32 = false;  // sums are rounded as in `sentencepiece`
 
   std::vector<AddedToken> added;
-  std::vector<TokenId> before, after;  // what is added around a text
+  std::vector<TokenId> before, after;  // tokens that are added around a text
 
   std::vector<NormalStep> normalizer;
   std::vector<PieceStep> pieces;

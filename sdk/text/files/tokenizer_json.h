@@ -25,8 +25,8 @@ class JsonPart {
   [[noreturn]] void refuse(const std::string& what) const;
 
   JsonPart member(const char* name) const;   // null where there is none
-  JsonPart operator[](std::size_t i) const;  // of an array
-  std::size_t size() const;                  // of an array; 0 of null
+  JsonPart operator[](std::size_t i) const;  // an item of an array
+  std::size_t size() const;                  // size of an array; 0 for null
   const std::string& text() const;
   bool flag(const char* name, bool otherwise) const;
   std::int64_t number() const;  // whole

@@ -15,8 +15,8 @@ namespace vernier::jinja {
 
 namespace {
 
-constexpr std::size_t most_parts = 1'000'000;  // of split()
-constexpr std::int64_t widest = 1000;          // of an indentation
+constexpr std::size_t most_parts = 1'000'000;  // parts that split() may return
+constexpr std::int64_t widest = 1000;          // widest indentation
 constexpr double largest_whole = 9223372036854775808.0;
 
 bool is_capital(char c) {

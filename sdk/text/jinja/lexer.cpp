@@ -14,7 +14,7 @@ namespace {
 
 using Kind = Token::Kind;
 
-constexpr std::size_t most_words = 2000;  // of a tag: an expression is computed by recursion
+constexpr std::size_t most_words = 2000;  // words of a tag: an expression is computed by recursion
 
 bool is_letter(char c) {
   return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_';

@@ -30,7 +30,7 @@ struct Arguments {
 };
 
 struct Undefined {
-  std::string name;  // what was looked for
+  std::string name;  // the name that was looked up
 };
 struct None {};
 using List = std::vector<Value>;
@@ -90,8 +90,8 @@ struct Value {
   const Function* function() const { return part<Function>(); }
   bool is_number() const { return is<std::int64_t>() || is<double>() || is<bool>(); }
   bool is_whole() const { return is<std::int64_t>() || is<bool>(); }
-  std::int64_t whole() const;  // of is_whole(); throws Error for others
-  double real() const;         // of is_number(); throws Error for others
+  std::int64_t whole() const;  // requires is_whole(); throws Error for others
+  double real() const;         // requires is_number(); throws Error for others
 
  private:
   template <class T>
@@ -109,10 +109,10 @@ bool is_true(const Value& value);
 bool are_equal(const Value& a, const Value& b);
 bool is_less(const Value& a, const Value& b);  // throws Error for values without an order
 std::string name_of_kind(const Value& value);  // "a list"
-std::string str(const Value& value);           // as Python's str(): what {{ value }} writes
+std::string str(const Value& value);           // Python's str(), which {{ value }} writes
 std::string repr(const Value& value);
 std::int64_t size_of(const Value& value);  // len(value), in characters; throws Error for values without one
-List items_of(const Value& value);         // what a loop over it takes; throws Error where it takes none
+List items_of(const Value& value);         // the items of a loop over it; throws Error for values without items
 const Value* find(const Map& map, const Value& key);
 
 // The characters of a text in UTF-8.

@@ -19,13 +19,13 @@ namespace vernier {
 
 namespace {
 
-constexpr std::int64_t ignored = -100;  // of cross_entropy_loss()
+constexpr std::int64_t ignored = -100;  // target that cross_entropy_loss() ignores
 
 // A part of a text that is in one row.
 struct Chunk {
   std::size_t first;   // in all tokens
   std::int64_t count;  // inputs; one token more is the last target
-  std::size_t line;    // of its text in the file; 0: the text is the whole file
+  std::size_t line;    // line of its text in the file; 0: the text is the whole file
 };
 
 class LanguageDataset final : public Dataset {

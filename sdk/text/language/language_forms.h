@@ -34,7 +34,7 @@ std::size_t common(const Sequence& a, const Sequence& b) {
 
 struct TokenizedText {
   std::vector<TokenId> ids{};
-  std::vector<bool> is_learned{};  // of each id, as a target
+  std::vector<bool> is_learned{};  // by id: it is learned as a target
   LanguageLine::Form form = LanguageLine::Form::text;
   bool goes_on = false;  // in the next row if it is longer than one
 };

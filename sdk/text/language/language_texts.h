@@ -52,7 +52,7 @@ class LanguageTexts {
   mutable std::optional<TemplateChats> template_;
   mutable std::once_flag template_is_read_;
   MappedFilePtr file_;
-  std::string unpacked_;  // of a file of gzip
+  std::string unpacked_;  // text of a gzip file
   bool is_array_ = false;
   std::vector<Text> texts_;
 };

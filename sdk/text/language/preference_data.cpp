@@ -15,7 +15,7 @@ namespace vernier {
 
 namespace {
 
-constexpr std::int64_t not_compared = -100;  // of cross_entropy_loss()
+constexpr std::int64_t not_compared = -100;  // target that cross_entropy_loss() ignores
 
 struct Pair {
   TokenizedText chosen, rejected;

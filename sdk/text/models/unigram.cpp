@@ -58,7 +58,7 @@ class Unigram final : public Model {
   struct Node {
     Real score = 0;
     Real second = -std::numeric_limits<Real>::infinity();  // score of the best of the other ways here
-    std::uint32_t begin = none;                            // of the token that ends here
+    std::uint32_t begin = none;                            // start of the token that ends here
     TokenId id = 0;
   };
   static constexpr std::uint32_t none = ~std::uint32_t{0};
@@ -66,7 +66,7 @@ class Unigram final : public Model {
   // The best tokens of a part.
   struct Cover {
     Real sum;    // with what stands before it
-    Real ahead;  // of all other tokens; 0 if one is unknown
+    Real ahead;  // lead over all other tokens; 0 if one is unknown
   };
 
   void read_neighbours(const std::vector<std::pair<std::string_view, TokenId>>& entries) {
@@ -230,7 +230,7 @@ class Unigram final : public Model {
   bool has_bytes_;
   Trie trie_;
   Neighbours neighbours_;
-  std::array<TokenId, 256> of_character_{};  // of ASCII; -1: none
+  std::array<TokenId, 256> of_character_{};  // tokens of ASCII characters; -1: none
   std::array<TokenId, 256> of_byte_{};
 };
 

@@ -140,7 +140,7 @@ bool is_ascii(std::string_view text) {
 
 // True if each character of the text is in form C whatever is beside it.
 bool is_surely_nfc(std::string_view text) {
-  constexpr unsigned char first_lead = 0xCC;  // of U+0300; nothing before it acts
+  constexpr unsigned char first_lead = 0xCC;  // first byte of U+0300; nothing before it acts
   const auto is_low = [](char c) { return static_cast<unsigned char>(c) < first_lead; };
   if (std::ranges::all_of(text, is_low)) return true;
   for (std::size_t at = 0; at < text.size();) {

@@ -14,7 +14,7 @@ namespace {
 constexpr std::size_t code_points = 0x110000;
 
 struct Utf8Step {
-  std::size_t size;  // of the character, or of the maximal part that is none
+  std::size_t size;  // size of the character, or of the maximal part that is none
   bool valid;
 };
 

@@ -22,7 +22,7 @@ namespace vernier {
 
 struct CompareOptions {
   struct Candidate {
-    std::string name;  // of a folder
+    std::string name;  // the name of its folder
     TrainerOptions options;
   };
   std::vector<Candidate> candidates;    // the first is the baseline; at least one, with different names
@@ -43,11 +43,11 @@ struct VERNIER_API Comparison {
   struct Candidate {
     std::string name;
     std::string state;  // "done"; "2 of 3 done"; "refused", "error" and so on, as in summary.json
-    std::string error;  // of the first run that was refused or failed
+    std::string error;  // the error of the first run that was refused or failed
     // By name: samples_per_second, peak_memory_bytes, loss, validation_loss, overflows, updates_skipped, and the
     // metrics of validations. Those that no run has are left out.
     std::map<std::string, MedianRange> measures;
-    std::map<std::string, Difference> against_baseline;  // of all but the first
+    std::map<std::string, Difference> against_baseline;  // empty for the first candidate
   };
   std::vector<Candidate> candidates;
   std::string json;  // compare.json: docs/guides/compare.md

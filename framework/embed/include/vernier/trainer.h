@@ -25,7 +25,7 @@ struct TrainerOptions {
   std::string toml = {};                       // TOML text without `include`, merged after the files
   std::vector<std::string> sets = {};          // "run.steps=100" and so on, as --set takes them, merged last
   std::vector<std::string> plugin_paths = {};  // folders with <role>/<name>.so, as --plugin-path; searched first
-  std::string name = {};                       // of the run if [run] has none; "": the first file's, or "run"
+  std::string name = {};                       // name of the run if [run] has none; "": the first file's, or "run"
   // If true, [run] output gets config.toml, log.txt, summary.json and checkpoints, as from the program. If false,
   // `checkpoint` is "none", unless it is an object of yours.
   bool writes_folder = true;
@@ -34,8 +34,8 @@ struct TrainerOptions {
 
 struct TrainOutcome {
   std::int64_t steps = 0;                       // finished in the whole run
-  std::optional<double> loss, validation_loss;  // of the last step; of the run's last validation
-  double seconds = 0;                           // of this trainer's steps, without validations and checkpoints
+  std::optional<double> loss, validation_loss;  // loss: the last step's; validation_loss: the run's last one
+  double seconds = 0;                           // duration of this trainer's steps, without validations and checkpoints
   std::string ended_by;  // done, finished, stopped, time_limit, diverged, error; "" while the run goes on
   std::string why;       // finished: the plugin and its reason; diverged and error: what is wrong
 };
@@ -92,7 +92,7 @@ class VERNIER_API Trainer {
 
   const Run& run();
   torch::nn::Module& model();
-  AmpStats amp();  // what mixed precision did so far
+  AmpStats amp();  // statistics of mixed precision so far
 
  private:
   void use(const std::string& role, std::unique_ptr<Plugin> plugin, const Options& options);

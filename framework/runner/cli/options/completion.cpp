@@ -19,7 +19,7 @@ std::map<std::string, WordSet> options_with_words(const Host& host, const std::s
   try {
     const auto described = options_of(host, id);
     for (const auto& option : HostApi::declared(described)) {
-      if (option.key.find('.') != std::string::npos) continue;  // of a list of tables
+      if (option.key.find('.') != std::string::npos) continue;  // an option in a list of tables
       WordSet& words = options[option.key];
       if (option.type == OptionInfo::Type::boolean) words = {"true", "false"};
       words.insert(option.words.begin(), option.words.end());

@@ -34,7 +34,7 @@ void each_tensor(c10::ArrayRef<c10::IValue> values, const Look& look) {
       look(value.toTensor());
     } else if (value.isTensorList()) {
       for (const torch::Tensor& tensor : value.toTensorVector()) look(tensor);
-    } else if (value.isList()) {  // of optional tensors
+    } else if (value.isList()) {  // optional tensors are a list, too
       for (const c10::IValue& item : value.toListRef()) {
         if (item.isTensor()) look(item.toTensor());
       }
@@ -59,7 +59,7 @@ class Watch {
   Watch(Watch&&) = delete;
 
   const std::string& trouble() const { return trouble_; }  // why a graph cannot repeat the operators; "" if it can
-  std::vector<c10::Storage> read() const {                 // what was there before the first of them
+  std::vector<c10::Storage> read() const {                 // storages that existed before the first operator
     std::vector<c10::Storage> all;
     for (const auto& [key, storage] : read_) all.push_back(storage);
     return all;
@@ -258,9 +258,9 @@ std::string CapturedPasses::difference(const Result& a, const Result& b) {
 struct CapturedPasses::Pass {
   Batch batch;  // the memory that the graphs read
   std::unique_ptr<DeviceGraph> forward, backward;
-  torch::Tensor loss, slope;             // of forward; of the loss, for backward
-  std::vector<torch::Tensor> gradients;  // that backward makes; empty if it adds to those that are there
-  std::vector<std::size_t> holders;      // of gradients, where nobody has kept one
+  torch::Tensor loss, slope;             // loss: forward's output; slope: the loss's gradient, for backward
+  std::vector<torch::Tensor> gradients;  // backward's outputs; empty if it adds to existing gradients
+  std::vector<std::size_t> holders;      // use counts of the gradients while nobody keeps one
   std::vector<const void*> model, sums;  // marks_of(); the addresses of gradients that are added to
   std::vector<torch::Tensor> written;    // buffers, whose version a replay does not raise by itself
   std::vector<c10::Storage> read;        // must outlive the graphs
@@ -281,7 +281,7 @@ void CapturedPasses::give_up(const std::string& trouble) {
 
 torch::Tensor CapturedPasses::loss(TrainerRun& run, const Compute& compute) {
   if (!make_) {
-    shapes_.clear();  // of before it was given up
+    shapes_.clear();  // shapes seen before recordings were given up
     return compute();
   }
   const auto key = shape_of(run);

@@ -39,10 +39,10 @@ class CapturedPasses {
   void give_up(const std::string& trouble);
 
   const Wiring& wiring_;
-  MakeDeviceGraph graphs_;  // of the device
+  MakeDeviceGraph graphs_;  // makes graphs on this device
   MakeDeviceGraph make_;    // the same; null: recordings were given up
   std::map<std::string, Shape> shapes_;
-  std::string trouble_;    // that was logged last
+  std::string trouble_;    // the reason that was logged last
   bool is_named_ = false;  // the log has said that graphs are used
 };
 

@@ -55,7 +55,7 @@ class CudaGraph final : public DeviceGraph {
   void capture(const std::function<void()>& work) override {
     const c10::cuda::CUDAStreamGuard on(place_->stream);
     at::accelerator::synchronizeDevice(device_);
-    at::accelerator::emptyCache();  // what the same work has left there is needed in the graph's memory
+    at::accelerator::emptyCache();  // the graph's own memory needs the blocks that the same work has cached
     try {
       // Other threads load data, and may ask the driver for anything.
       graph_.capture_begin(place_->pool, cudaStreamCaptureModeThreadLocal);

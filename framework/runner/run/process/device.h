@@ -29,7 +29,7 @@ void synchronize(c10::Device device);
 class LateNumbers {
  public:
   void send(const at::Tensor& numbers);         // float32 1-D: starts the copy
-  std::optional<std::vector<float>> receive();  // what was sent last and not yet received; waits for that copy alone
+  std::optional<std::vector<float>> receive();  // returns the last numbers, once; waits for that copy alone
 
  private:
   at::Tensor host_;

@@ -32,9 +32,9 @@ class PluginTimes {
   };
   bool is_timed_ = false;
   std::chrono::steady_clock::time_point begin_;
-  ListenerTimes times_;  // of this step
+  ListenerTimes times_;  // times of this step
   std::map<std::string, Total> totals_;
-  double seconds_ = 0;  // of the steps that were timed
+  double seconds_ = 0;  // seconds of the timed steps
   std::int64_t steps_ = 0;
 };
 

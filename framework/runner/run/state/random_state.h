@@ -11,7 +11,7 @@ namespace vernier {
 // Main thread only.
 class RandomState {
  public:
-  void take(c10::Device device);  // of the CPU and, if it is another one, of this device
+  void take(c10::Device device);  // takes the CPU's state and, if it is another device, the device's
   void restore(c10::Device device) const;
 
  private:

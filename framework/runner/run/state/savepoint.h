@@ -30,11 +30,11 @@ class Savepoint {
   // Makes the run what it was. Throws Error, and changes nothing, where a tensor that was not copied has been written
   // since. Plugins may keep the tensors that they load: take() again before a second restore().
   void restore(TrainerRun& run);
-  void restore_copies();                                    // of buffers alone
+  void restore_copies();                                    // restores buffers alone
   void accept(const std::vector<torch::Tensor>& put_back);  // these were written, and are what they were
   void clear();                                             // all but the memory
   bool is_taken() const { return scope_ != nullptr; }
-  bool is_unwritten() const { return std::ranges::none_of(unwritten_, was_written); }  // what was not copied, since
+  bool is_unwritten() const { return std::ranges::none_of(unwritten_, was_written); }  // uncopied tensors are unchanged
 
  private:
   struct Unwritten {
@@ -52,11 +52,11 @@ class Savepoint {
   RandomState random_;
   std::vector<std::pair<torch::Tensor, torch::Tensor>> copies_;     // live buffers, and their copies
   std::vector<Parameter> parameters_;                               // with their gradients:
-  std::vector<std::pair<torch::Tensor, torch::Tensor>> gradients_;  // of `model`, of `master`
+  std::vector<std::pair<torch::Tensor, torch::Tensor>> gradients_;  // copies of the gradients of `model` and `master`
   std::vector<std::pair<Plugin*, State>> plugins_;
-  std::vector<Unwritten> unwritten_;   // what is not copied
-  std::vector<torch::Tensor> memory_;  // of the copies, in their order
-  std::size_t next_ = 0;               // in memory_
+  std::vector<Unwritten> unwritten_;   // tensors that are not copied
+  std::vector<torch::Tensor> memory_;  // memory of the copies, in their order
+  std::size_t next_ = 0;               // index in memory_
 };
 
 }  // namespace vernier

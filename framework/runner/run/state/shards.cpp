@@ -11,7 +11,7 @@ namespace vernier {
 
 namespace {
 
-constexpr std::uint64_t most_bytes = 1024 * 1024;  // of a tensor that may differ between ranks
+constexpr std::uint64_t most_bytes = 1024 * 1024;  // the largest tensor that may differ between ranks
 
 // Returns what may differ between ranks, such as the history of an activation's range. Large tensors (weights, the
 // optimizer's averages) follow from the summed gradients, and are the same.

@@ -329,7 +329,7 @@ void restore_snapshot_quietly(State snapshot, TrainerRun& run, const std::vector
       named(*plugin, "while it was resumed", [&] { plugin->load(saved_by_it); });
     }
   }
-  counted.amp = run.amp;  // which has entries of its own
+  counted.amp = run.amp;  // AmpStats has entries of its own
   static_cast<Counters&>(run) = counted;
   generator(torch::kCPU).set_state(random);
   if (!run.device.is_cpu() && snapshot.has("random/device")) {

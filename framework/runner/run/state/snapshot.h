@@ -35,7 +35,7 @@ std::string inexact_by(const State& snapshot, const Run& run, const std::vector<
 
 // XXH3-128 over names, dtypes, shapes and bytes, in hexadecimal: equal digests, equal tensors.
 std::string digest(const Tensors& tensors);
-std::string digest(const torch::nn::Module& model);  // of its parameters and buffers
-std::string digest(const Batch& batch);              // of its tensors
+std::string digest(const torch::nn::Module& model);  // digest of its parameters and buffers
+std::string digest(const Batch& batch);              // digest of its tensors
 
 }  // namespace vernier

@@ -51,8 +51,8 @@ class Transaction {
   Savepoint points_[2];
   Scope scopes_[2];
   std::vector<Parameter> parameters_;   // run.parameters, which roll_back() restores
-  std::set<const Plugin*> requesters_;  // of want_rerun()
-  std::vector<std::int64_t> versions_;  // of the gradients, when they were computed
+  std::set<const Plugin*> requesters_;  // plugins that called want_rerun()
+  std::vector<std::int64_t> versions_;  // versions of the gradients when they were computed
 };
 
 }  // namespace vernier

@@ -63,7 +63,7 @@ struct PutWords {
     _mm512_storeu_si512(to + column * block + row, words);
   }
 };
-struct PutHalves {  // of two columns
+struct PutHalves {  // puts two columns into each word
   std::uint16_t* to;
   VERNIER_INLINE void operator()(std::int64_t column, std::int64_t row, __m512i words) const {
     auto* const place = to + 2 * column * block + row;

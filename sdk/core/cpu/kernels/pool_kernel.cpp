@@ -48,7 +48,7 @@ VERNIER_INLINE void pool(const PoolSide& height, const PoolSide& width, const fl
       }
       for (auto y = begin; y < end; ++y) {
         for (std::int64_t x = 0; x < width.kernel; ++x) {
-          const auto shift = x - width.padding;  // of the number that window 0 meets
+          const auto shift = x - width.padding;  // place of the number that window 0 meets
           const auto from = shift >= 0 ? 0 : (-shift + width.stride - 1) / width.stride;
           const auto to = shift >= width.size ? 0 : (width.size - 1 - shift) / width.stride + 1;
           meet<known_stride>(image + y * width.size + shift, y * width.size + shift, width.stride,

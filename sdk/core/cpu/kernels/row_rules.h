@@ -80,7 +80,7 @@ void layer_norm_rows(Rows rows, const Element* x, const float* weight, const flo
           squares.parts[i] = fused(way, way, squares.parts[i]);
         },
         rests, squares);
-    const float rest = rests.over(columns);  // what rounding has taken off the mean
+    const float rest = rests.over(columns);  // the mean's rounding error
     const float variance = squares.over(columns) - rest * rest;
     if (!std::isfinite(variance)) [[unlikely]] {
       const auto moments = norm_in_float64(columns, x, weight, bias, eps, /*is_centred=*/true, y);
@@ -179,7 +179,7 @@ VERNIER_INLINE float largest_in(const Element* x, std::int64_t columns) {
 }
 
 struct LogSum {
-  float largest, rest;  // of x, and the logarithm of the sum of e^(x - largest)
+  float largest, rest;  // largest: of x; rest: the logarithm of the sum of e^(x - largest)
 };
 
 // The plain loop of a row: y[i] = x[i] - largest - log(sum of exp(x[j] - largest)).

@@ -27,7 +27,7 @@ struct AdamNumbers {
 };
 
 constexpr int line = 16;              // elements of a cache line
-constexpr std::int64_t ahead = 1024;  // that are fetched early: a processor's own prefetching stops at each 4 KB page
+constexpr std::int64_t ahead = 1024;  // elements fetched early: a processor's own prefetching stops at each 4 KB page
 
 struct AdamOptions;
 struct AdamWOptions;

@@ -156,7 +156,7 @@ struct AdamStep {
         starts_at_mean(n.mean_share < 0.5F) {}
 
   VERNIER_INLINE void take(Numbers g, Numbers& mean, Numbers& square, float* parameter) const {
-    const __m512i infinity_stays = _mm512_set1_epi32(5 << 20);  // where the second is +inf, so is the result
+    const __m512i infinity_stays = _mm512_set1_epi32(5 << 20);  // a second operand of +inf gives +inf
     mean = fused(share, g - mean, starts_at_mean ? mean : g);
     square = fused(g, square_share * g, square * beta2);
     const Numbers root = _mm512_sqrt_ps(square), near = root * inverse;

@@ -13,7 +13,7 @@ namespace vernier {
 
 namespace {
 
-constexpr std::array<double, 7> tops = {1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1, 1.0};  // of the decades
+constexpr std::array<double, 7> tops = {1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1, 1.0};  // upper ends of the decades
 
 // Divides each decade from 1e-7 on into equal intervals and takes their midpoints. Equal to bitsandbytes and torchao,
 // except for the last bit, which is processor-dependent there.

@@ -14,7 +14,7 @@ namespace vernier {
 
 constexpr std::int64_t codes_in_block = 256;
 
-constexpr std::int32_t magnitude_bits = 0x7fffffff;  // of a float
+constexpr std::int32_t magnitude_bits = 0x7fffffff;  // the bits of a float without its sign
 
 // A straight line for each decade instead of tables in memory, chosen in a register. n counts the codes from 0 up.
 // Packing: n = floor(base + slope * number) in units of 2^-16, at most `end`, for numbers from `begin` on.
@@ -75,9 +75,9 @@ class BlockKernel {
   bool is_signed_;
   std::array<float, 256> numbers_;        // ascending
   std::array<float, 257> starts_;         // the smallest number that becomes this code; the last is infinite
-  std::vector<std::uint8_t> least_code_;  // of each interval
+  std::vector<std::uint8_t> least_code_;  // the least code in each interval
 
-  DecadeTables lines_;  // of the same
+  DecadeTables lines_;  // the same numbers as straight lines
 };
 
 }  // namespace vernier

@@ -24,7 +24,7 @@ class CountedNoise {
 
   std::uint32_t place() const { return place_; }
   std::uint32_t count() const { return count_; }
-  std::uint32_t now() const { return now_; }  // of set_step()
+  std::uint32_t now() const { return now_; }  // the step's count, from set_step()
   void set_step(std::uint32_t step) { now_ = count_ + step * golden; }
   // Returns two random numbers of 16 bits for the element at this index.
   std::uint32_t operator()(std::uint32_t place) const { return mixed(mixed(place ^ place_) + now_); }

@@ -26,15 +26,15 @@ bool is_unread_date(std::string_view text);
 // Facts of the numbers of a column, as they are written.
 struct WrittenNumbers {
   std::int64_t count = 0;
-  std::int64_t short_wholes = 0;                  // of at most three digits
+  std::int64_t short_wholes = 0;                  // whole numbers with at most three digits
   std::int64_t grouped = 0;                       // 2.085, which may be 2085
   std::int64_t others = 0;                        // cannot have a point between thousands: 0.5, 12.34, 1234
   std::int64_t others_with_point = 0;             // 0.5, 12.34: the point is before decimals in the whole file
   std::int64_t padded = 0, dates = 0;             // 00037; 20240131
   std::string group, padding, date;               // the first ones
-  std::int64_t group_line = 0;                    // of `group`
+  std::int64_t group_line = 0;                    // line of `group`
   std::map<std::string, std::int64_t> sentinels;  // -999 and the like
-  double least = 0, most = 0;                     // of the others
+  double least = 0, most = 0;                     // the range of the other numbers
   void add(std::string_view text, double value, std::int64_t line);
   // Returns whether the points may be between thousands, if no other column says more. A semicolon between fields
   // comes with commas before decimals.

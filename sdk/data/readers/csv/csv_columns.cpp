@@ -84,7 +84,7 @@ void CsvReader::choose_columns() {
   }
   std::set<std::string> seen;
   for (const auto& name : inputs) {
-    place_of(name, "");  // of `columns`, or of a source such as x.csv:price
+    place_of(name, "");  // checks a name from `columns`, or from a source such as x.csv:price
     if (!seen.insert(name).second) vernier::refuse("the columns to read have '" + shortened(name) + "' twice");
     table_.schema.columns.push_back({name});
   }

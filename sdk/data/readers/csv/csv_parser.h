@@ -22,7 +22,7 @@ class CsvRecords {
   CsvRecords(const MappedFile& file, std::string_view text, char separator, std::int64_t line)
       : file_(file), at_(text.data()), end_(text.data() + text.size()), separator_(separator), line_(line) {}
   bool next(std::vector<CsvField>& fields);                             // returns false at the end
-  std::int64_t line() const { return first_line_; }                     // where the record begins
+  std::int64_t line() const { return first_line_; }                     // the line at which the record begins
   std::int64_t more_lines() const { return last_line_ - first_line_; }  // 0 unless a field has line ends
   const char* rest() const { return at_; }                              // behind the record
 
@@ -41,7 +41,7 @@ class CsvRecords {
 // Whole records that are parsed together.
 struct CsvPart {
   std::string_view text;
-  std::int64_t line = 1;  // of the first record
+  std::int64_t line = 1;  // line of the first record
   std::int64_t row = 0;   // number of the first record
   std::int64_t rows = 0;
 };

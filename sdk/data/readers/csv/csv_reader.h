@@ -41,7 +41,7 @@ class Vocabulary {
     std::size_t operator()(std::string_view text) const { return std::hash<std::string_view>()(text); }
   };
   std::unordered_map<std::string, std::int64_t, Hash, std::equal_to<>> codes_;
-  std::vector<const std::string*> words_;  // of codes_, whose nodes stay where they are
+  std::vector<const std::string*> words_;  // keys of codes_, whose nodes stay in place
 };
 
 // The destination of a column of the file: column `to` of a matrix whose rows are `stride` apart.
@@ -114,10 +114,10 @@ class CsvReader {
   Remedies remedies_;
   bool has_schema_ = false;
   std::string_view text_;                                // the records
-  std::vector<std::string> names_;                       // of the file's columns
-  std::unordered_map<std::string, std::size_t> places_;  // of names_
+  std::vector<std::string> names_;                       // names of the file's columns
+  std::unordered_map<std::string, std::size_t> places_;  // indices in names_
   std::vector<Destination> destinations_;
-  std::vector<Vocabulary> given_;  // those of the schema, by column of the file
+  std::vector<Vocabulary> given_;  // vocabularies of the schema, by column of the file
   CsvColumn group_;
   CsvTable table_;
 };

@@ -26,14 +26,14 @@ struct SeenColumn {
     std::int64_t line = 0;
   };
   std::int64_t numbers = 0, texts = 0, dates = 0;
-  std::int64_t notations[8] = {};      // of texts, by OtherNotation
-  std::map<Kind, std::int64_t> kinds;  // of texts
+  std::int64_t notations[8] = {};      // number of texts, by OtherNotation
+  std::map<Kind, std::int64_t> kinds;  // number of texts
   std::map<std::string, std::int64_t> units;
-  std::int64_t fits[3] = {};  // of dates, by DateForm::Order
+  std::int64_t fits[3] = {};  // number of dates, by DateForm::Order
   bool has_time = false, has_zone = false;
   bool has_name = false;  // one value is the column's name
   WrittenNumbers written;
-  std::map<Kind, First> firsts;  // of each kind
+  std::map<Kind, First> firsts;  // the first value of each kind
   First misfits[3];              // the first date that does not fit an order
   void add(std::string_view text, std::int64_t line, const Notation& notation);
   std::int64_t count(Kind kind) const;
@@ -43,7 +43,7 @@ struct SeenColumn {
 // The ends of messages: what helps, as keys of a task in TOML.
 struct Remedies {
   const CsvOptions& options;
-  std::set<std::string> words = {};  // that stand for no value in the first records
+  std::set<std::string> words = {};  // words that stand for no value in the first records
 
   // missing_words with one more or one less.
   std::string missing_words(const std::string& more, const std::string& less = "") const;

@@ -43,7 +43,7 @@ struct DateForm {
 };
 
 constexpr std::size_t date_parts = 7;
-using DateNumbers = std::array<double, date_parts>;  // as numbers_of() names them
+using DateNumbers = std::array<double, date_parts>;  // numbers in the order of numbers_of()
 
 // Returns whether the whole text is a date: 2024-01-31, 2024/1/31, 20240131, 31.1.2024, 31/01/2024, 31-Jan-2024, Jan
 // 31, 2024, with a time behind a blank or T (12:30, 12:30:15.5) and then a zone (Z, +01:00). Where it does not say the

@@ -29,7 +29,7 @@ struct UnknownWords {
 // Cells without a value.
 struct MissingCells {
   std::int64_t count = 0;
-  UnknownWords words;  // those that are not empty
+  UnknownWords words;  // words in cells that are not empty
   void add(std::string_view text) {
     ++count;
     if (!text.empty()) words.add(text);

@@ -15,7 +15,7 @@ using RefuseImage = std::function<void(const std::string& reason)>;
 
 struct DecodedImage {
   torch::Tensor pixels;
-  int orientation = 1;  // of EXIF, 1 to 8: how a camera held the image when it stored it
+  int orientation = 1;  // EXIF's number, 1 to 8: how a camera held the image when it stored it
 };
 
 DecodedImage decode_png(const std::string& bytes, std::int64_t channels, std::int64_t max_pixels,

@@ -59,7 +59,7 @@ ImageFolder image_list(const std::string& path, const ImageOptions& options) {
   if (all.classes.empty()) all.classes = labels;
   const auto codes = codes_among(path, labels, all.classes);
   std::vector<ListedImage> images;
-  std::map<std::int64_t, std::int64_t> rows;  // of each file
+  std::map<std::int64_t, std::int64_t> rows;  // rows of each file
   LeftOut others;
   const auto columns = table.categories.contiguous();
   const auto* column = columns.const_data_ptr<std::int64_t>();

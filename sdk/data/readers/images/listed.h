@@ -20,7 +20,7 @@ struct FileState {
 struct ListedImage {
   std::string path, name;  // name: for the fingerprint, the same wherever the folder is
   std::int64_t label = 0;
-  std::vector<std::string> frames = {};  // of a clip that is a folder: the files that are taken from it
+  std::vector<std::string> frames = {};  // clip in a folder: the files that are taken from it
   FileState state = {};
 };
 

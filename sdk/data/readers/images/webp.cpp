@@ -19,7 +19,7 @@ int webp_orientation(const std::string& bytes) {
     const auto left = bytes.size() - at - chunk_head;
     if (std::memcmp(data + at, "EXIF", 4) == 0 && count <= left) {
       const auto* exif = data + at + chunk_head;
-      const bool has_name = count > 6 && std::memcmp(exif, "Exif\0\0", 6) == 0;  // as some programs write it
+      const bool has_name = count > 6 && std::memcmp(exif, "Exif\0\0", 6) == 0;  // some programs write the name
       return has_name ? exif_orientation(exif + 6, count - 6) : exif_orientation(exif, count);
     }
     if (count >= left) return 1;

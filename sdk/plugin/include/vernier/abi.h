@@ -49,7 +49,7 @@ struct Descriptor {
   char build[60] = VERNIER_BUILD;  // LibTorch's version, C++ ABI, debug containers and sanitizers
   char role[16] = {};
   char name[48] = {};
-  char version[32] = {};                  // of the plugin
+  char version[32] = {};                  // the plugin's version
   Plugin* (*create)(Options&) = nullptr;  // called by the host on the main thread; the host owns the result
 };
 

@@ -24,7 +24,7 @@ class VERNIER_API AmpStats {
     double seconds = 0;                          // duration; 0: not measured
     bool is_amp = true;                          // computed in mixed precision
     bool overflowed = false;                     // its gradients had an inf or nan
-    std::optional<double> scale = std::nullopt;  // of the loss, where it is known
+    std::optional<double> scale = std::nullopt;  // the loss scale, if it is known
   };
   struct VERNIER_API Scale {
     std::int64_t step;  // the first step with this scale, from 1
@@ -36,7 +36,7 @@ class VERNIER_API AmpStats {
   static constexpr std::size_t longest_history = 1000;  // older changes of the scale are dropped
 
   void add(const Step& step);
-  void add_overflow();                              // of an earlier step, where it becomes known late
+  void add_overflow();                              // counts an overflow of an earlier step that becomes known late
   void set_scale(std::int64_t step, double scale);  // from this step on; the same scale again changes nothing
   void add_underflow(const torch::Tensor& share);   // share of gradients that underflow, 0-dim; stays on its device
   void add_memory_savings(double gigabytes);        // the float32 step's peak less this one's, in 10^9 bytes

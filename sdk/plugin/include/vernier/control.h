@@ -51,7 +51,7 @@ class VERNIER_API Control {
   virtual bool finishes() const = 0;  // whether finish() was called, by any plugin
 
   // Several processes may train one model (role `distributed`).
-  virtual std::int64_t rank() const = 0;   // of this process; 0 if it is alone
+  virtual std::int64_t rank() const = 0;   // the rank of this process; 0 if it is alone
   virtual std::int64_t ranks() const = 0;  // 1 if it is alone
   // Returns the entries of each rank, by rank, on the CPU. All ranks must call it at the same moment.
   virtual std::vector<State> gather(const State& of_this_rank) = 0;

@@ -29,7 +29,7 @@ class VERNIER_API Distributed : public Plugin {
   // of_ranks[r]: values of rank r, which replace those of the other ranks. Dense tensors of any dtype, on
   // the CPU or the run's device. Shapes and dtypes are the same on all ranks.
   virtual void broadcast(const std::vector<std::vector<torch::Tensor>>& of_ranks);
-  virtual std::vector<std::string> gather(const std::string& bytes);  // those of each rank, by rank
+  virtual std::vector<std::string> gather(const std::string& bytes);  // returns the bytes of each rank, by rank
   // True: each parameter has a rank that owns it. That rank alone updates it, and keeps its state and its master.
   virtual bool shards_optimizer() const;
 };

@@ -20,8 +20,8 @@ struct VERNIER_API OptionInfo {
   std::string key, meaning;
   Type type = Type::string;
   Value fallback, value;                // the default, and the value that was read
-  Range range = {};                     // of numbers
-  std::vector<std::string> words = {};  // of choose(): the strings that it takes
+  Range range = {};                     // the allowed numbers
+  std::vector<std::string> words = {};  // the strings that choose() takes
   bool is_required = false, is_resumable = false;
 
   std::string type_text() const;      // "an integer"

@@ -24,7 +24,7 @@ struct Parameter {
 // Run::gradient_norm() is made from these: 2-norms of the gradients before they are divided by Run::grad_scale.
 struct GradientNorms {
   torch::Tensor all;              // float64 0-dim; set by a scaler that has read the gradients, or undefined
-  torch::Tensor each;             // of each gradient that is not empty, float64 1-D; likewise
+  torch::Tensor each;             // float64 1-D: a norm for each gradient that is not empty; set likewise
   torch::Tensor before_clipping;  // float32 0-dim: what gradient_norm() has returned in this step
 };
 

@@ -71,7 +71,7 @@ class VERNIER_API Plugin {
   const std::string& version() const { return version_; }  // from VERNIER_PLUGIN; set by the host
 
  protected:
-  void set_id(std::string id) { id_ = std::move(id); }  // of an object that a program makes itself
+  void set_id(std::string id) { id_ = std::move(id); }  // names an object that a program makes itself
   template <class... Parts>
   void info(const Parts&... parts) const {
     log(Level::info, id_, c10::str(parts...));

@@ -34,7 +34,7 @@ struct VERNIER_API StepState {
   torch::Tensor grad_scale;           // from GradientsReady to the optimizer's step: see gradients(); float32 0-dim
   GradientNorms norms;                // from GradientsReady: see gradient_norm()
   double learning_rate_factor = 1.0;  // from StepBegin: callbacks multiply theirs in until GradientsReady
-  Metrics metrics;                    // of this step; at Validated those of the validation alone
+  Metrics metrics;                    // metrics of this step; at Validated those of the validation alone
   std::vector<Notice> notices;        // complete for monitors at StepEnd, and at RunEnd for the last ones
   std::vector<std::string> swapped;   // from StepBegin: roles that got another plugin since the last step
   bool non_finite_reported = false;   // from GradientsReady: a callback has written the notice `non_finite`
@@ -68,7 +68,7 @@ class VERNIER_API Run : public StepState {
   const MetricInfos& metric_infos;  // from Plugin::check on: what the trainer and the plugins of this run declare
   const std::int64_t& validations;  // how many are planned, the last included; 0: no data is held out
   const std::string& emulated;      // after Precision::prepare: what this machine only emulates ("fp8")
-  Control* const& control;          // what a plugin may ask of the trainer; null where there is no trainer
+  Control* const& control;          // requests to the trainer; null if there is no trainer
 
   bool is_stopping() const;  // true: a signal asks the run to end; Task::validate returns early, and resume repeats it
   void set_model(std::shared_ptr<torch::nn::Module> module);  // in Task::prepare, once

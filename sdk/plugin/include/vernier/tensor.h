@@ -16,7 +16,7 @@
 
 namespace torch {
 
-using namespace at;  // as in torch/types.h
+using namespace at;  // the same line as in torch/types.h
 
 namespace nn {
 class Module;

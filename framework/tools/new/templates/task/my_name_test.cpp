@@ -17,12 +17,12 @@ TEST_CASE("the task learns to tell two classes apart") {
   // Options are written as the TOML has them; "test" is their place.
   vernier::Options options("task/my_name", {{"data", {file, "test"}}, {"batch_size", {std::int64_t{16}, "test"}}},
                            "test");
-  torch::manual_seed(1);  // of the first weights
+  torch::manual_seed(1);  // seeds the first weights
   MyName task(options);
   vernier::HostApi::refuse_unread(options);
   vernier::TrainerRun run;
   task.prepare(run);
-  CHECK(task.batches_per_epoch() == 3);  // of 48 lines; a fifth of the 60 is held out
+  CHECK(task.batches_per_epoch() == 3);  // 48 of the 60 lines; a fifth is held out
 
   torch::optim::SGD optimizer(run.model->parameters(), 0.5);
   for (int step = 0; step < 200; ++step) {

@@ -1,7 +1,7 @@
 // A linear layer in fp8, y = x wᵀ + b, and recipes that define how its operands are scaled. In any loop:
 //
 //   vernier::Float8Linear layer(vernier::float8_recipe("delayed"));
-//   auto y = layer.forward(x, weight, bias);  // as at::linear
+//   auto y = layer.forward(x, weight, bias);  // like at::linear
 //   loss.backward(); optimizer.step();
 //   layer.update();                           // after each update
 //
@@ -22,8 +22,8 @@ namespace vernier {
 // How the operands of the products y = x wᵀ, dx = g w and dw = gᵀ x are quantized. g is the gradient of y.
 struct Float8Recipe {
   std::string name;
-  torch::ScalarType forward_format = torch::kFloat8_e4m3fn;   // of x and w
-  torch::ScalarType gradient_format = torch::kFloat8_e4m3fn;  // of g
+  torch::ScalarType forward_format = torch::kFloat8_e4m3fn;   // format of x and w
+  torch::ScalarType gradient_format = torch::kFloat8_e4m3fn;  // format of g
   ScaleBlock x = per_tensor, w = per_tensor;                  // operands of y
   ScaleBlock g = per_tensor, w_for_dx = per_tensor;           // operands of dx
   ScaleBlock g_for_dw = per_tensor, x_for_dw = per_tensor;    // operands of dw

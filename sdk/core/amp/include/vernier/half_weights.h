@@ -83,7 +83,7 @@ class VERNIER_API HalfWeights {
   void commit_stochastic();
   torch::Tensor best(const Weight& weight) const;  // float32
   bool has_copies() const { return update_ == Update::stochastic || update_ == Update::kahan; }
-  Tensors tensors(bool owned = true) const;  // those of state_dict(), or names of what other ranks keep
+  Tensors tensors(bool owned = true) const;  // tensors of state_dict(), or names of those that other ranks keep
 
   c10::ScalarType dtype_;
   Update update_;

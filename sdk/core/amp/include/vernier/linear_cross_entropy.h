@@ -15,7 +15,7 @@ namespace vernier {
 struct LinearCrossEntropyOptions {
   torch::Tensor bias;           // [classes], of the layer; undefined: none
   torch::Tensor class_weight;   // [classes]: `weight` of cross_entropy_loss; undefined: all are 1
-  torch::Tensor sample_weight;  // as many as targets: factors of the single losses; undefined: all are 1
+  torch::Tensor sample_weight;  // [targets]: factors of the single losses; undefined: all are 1
   bool sums = false;            // the sum of the losses; false: their mean, by both weights
   std::int64_t ignore_index = -100;
   double label_smoothing = 0.0;

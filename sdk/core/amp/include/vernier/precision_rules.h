@@ -62,7 +62,7 @@ class VERNIER_API PrecisionRules {
   std::vector<PrecisionRule> rules_;
   std::vector<std::string> layers_;
   std::vector<Decision> decisions_;  // by operator and layer, made at the first call
-  std::vector<bool> matched_;        // of rules_
+  std::vector<bool> matched_;        // by rule: it has matched
 };
 
 }  // namespace vernier

@@ -10,8 +10,8 @@ namespace vernier {
 
 struct LaunchPlace {
   std::int64_t rank = 0, ranks = 1, local_rank = 0;
-  std::string address = {};         // of the machine with rank 0
-  std::int64_t port = 0;            // where the store listens there; 0: the launcher names none
+  std::string address = {};         // address of the machine with rank 0
+  std::int64_t port = 0;            // port of the store there; 0: the launcher names none
   std::string attempt = "0";        // counts restarts: the store of torchrun outlives them
   bool launcher_has_store = false;  // torchrun serves the store itself
   std::string launcher = {};        // "torchrun", "Slurm", "MPI"; "" for one process

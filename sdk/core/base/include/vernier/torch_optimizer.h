@@ -35,7 +35,7 @@ class VERNIER_API TorchOptimizer : public Optimizer {
  private:
   Make make_;
   std::unique_ptr<torch::optim::Optimizer> optimizer_;
-  std::vector<double> rates_;  // of the groups, without the factor
+  std::vector<double> rates_;  // learning rates of the groups, without the factor
 };
 
 }  // namespace vernier

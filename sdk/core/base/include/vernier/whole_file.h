@@ -36,7 +36,7 @@ class WholeFile {
     if (!is_finished_) std::filesystem::remove_all(part_, none);
   }
 
-  const std::string& part() const { return part_; }  // where to write
+  const std::string& part() const { return part_; }  // the path to write to
 
   // Puts the closed file in its place. Throws std::system_error.
   void finish() {

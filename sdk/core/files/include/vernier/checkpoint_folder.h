@@ -31,7 +31,7 @@ struct CheckpointManifest {
   };
   struct File {
     std::uint64_t bytes = 0;
-    std::string header_checksum;  // of the bytes before the tensors
+    std::string header_checksum;  // checksum of the bytes before the tensors
     std::map<std::string, Tensor> tensors;
   };
   struct Plugin {
@@ -44,7 +44,7 @@ struct CheckpointManifest {
   std::string configuration = "{}";  // the resolved options, as a JSON object
   // write_checkpoint sets the members below.
   std::int64_t version = checkpoint_format_version;
-  std::map<std::string, std::string> versions = {};  // of "vernier" and "torch"
+  std::map<std::string, std::string> versions = {};  // versions of "vernier" and "torch"
   std::map<std::string, File> files = {};            // by name
 };
 

@@ -16,7 +16,7 @@ class VERNIER_API Checksum {
  public:
   Checksum();
   void add(const void* bytes, std::size_t count);
-  std::string digits() const;  // of all bytes since the start; more bytes may follow
+  std::string digits() const;  // the checksum of all bytes so far; more bytes may follow
 
  private:
   struct Free {

@@ -50,7 +50,7 @@ class VERNIER_API FusedOptimizer {
   double lr(std::size_t group = 0) const { return lr_.at(group); }
 
   const std::vector<torch::Tensor>& parameters() const { return parameters_; }
-  std::vector<torch::Tensor> gradients() const;  // those that are defined, in the order of the parameters
+  std::vector<torch::Tensor> gradients() const;  // gradients that are defined, in the order of the parameters
 
   // The state under PyTorch's names below the parameter's index: "0/exp_avg", "0/step". Parameters that had no gradient
   // yet have no entries. With AdamState::eight_bit, "0/exp_avg" has the codes (uint8) and "0/exp_avg_absmax" the

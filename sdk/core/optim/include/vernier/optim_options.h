@@ -25,7 +25,7 @@ struct VERNIER_API AdamOptions {
   double weight_decay = 0.0;  // L2 penalty: added to the gradient
   bool amsgrad = false, maximize = false;
   AdamState state = AdamState::full;
-  std::uint64_t seed = 0;  // of the random rounding of AdamState::bfloat16
+  std::uint64_t seed = 0;  // seed of the random rounding in AdamState::bfloat16
 };
 
 struct VERNIER_API AdamWOptions {

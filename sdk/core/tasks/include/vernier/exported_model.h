@@ -18,7 +18,7 @@ namespace vernier {
 // The codes of the texts of an input.
 struct TextCodes {
   std::map<std::string, std::int64_t> codes;
-  std::int64_t other = 0;  // of any other text
+  std::int64_t other = 0;  // code of any other text
 };
 
 // The ONNX file takes images as other programs decode them: uint8 [samples, height, width, colours], or clips with the
@@ -42,7 +42,7 @@ struct ExportedModel {
   // The names of the classes, where the output is logits [samples, classes]: the ONNX file then has the outputs
   // "class", texts, and "probabilities" as well.
   std::vector<std::string> classes = {};
-  std::optional<ImageInput> images = {};  // what the first input is
+  std::optional<ImageInput> images = {};  // set if the first input is images
 };
 
 // A task that is not built on SupervisedTask derives from it, for `vernier export --format onnx` and pt2.

@@ -15,7 +15,7 @@ class VERNIER_API PublishedModel {
   // The name in published files of a tensor or module of run.model: "transformer.h.0.attn.c_attn" for
   // "h.0.attn.c_attn". Names that are not the model's own get the form that they would have.
   virtual std::string published_name(const std::string& name) const = 0;
-  virtual std::string published_folder() const = 0;  // that it was read from
+  virtual std::string published_folder() const = 0;  // the folder that it was read from
   virtual std::string task_type() const;             // in the words of PEFT; by default "CAUSAL_LM"
   // Writes the model as it is now. The folder does not exist yet.
   virtual void write_published(const std::string& folder) const = 0;

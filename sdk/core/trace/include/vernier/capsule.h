@@ -45,12 +45,12 @@ struct VERNIER_API Capsule {
   std::string what;           // "loss", "gradients", "parameter"
   bool is_transient = false;  // the rerun was finite
   std::optional<NonFiniteOrigin> origin;
-  Fingerprint seen, repeated;   // of the step itself, and of its rerun
+  Fingerprint seen, repeated;   // seen: the step itself; repeated: its rerun
   std::string cause;            // in words
   std::string samples;          // the same: which of the batch do it; "" if nobody has searched
-  std::deque<StepSample> ring;  // of the steps before
+  std::deque<StepSample> ring;  // samples of the steps before
   Batch batch;                  // on the host
-  State state;                  // of the run when the step began
+  State state;                  // state of the run when the step began
 
   std::string report() const;  // JSON
 };

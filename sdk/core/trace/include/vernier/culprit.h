@@ -37,12 +37,12 @@ struct VERNIER_API Culprits {
   bool is_complete = true;            // false: so many are guilty that the search was ended
   std::vector<std::int64_t> rows;     // guilty samples, as rows of the batch, those of all ranks in order
   std::vector<std::int64_t> indices;  // Batch::indices of them; empty if the task gives none
-  std::vector<std::string> names;     // of them: "sample 40217 ('reviews.jsonl' line 40218)"
+  std::vector<std::string> names;     // their names: "sample 40217 ('reviews.jsonl' line 40218)"
   std::vector<std::string> together;  // parts that are bad, although each of their samples alone is good
   bool is_rest_good = false;          // the batch without the guilty samples is good
-  std::int64_t samples = 0;           // of the batch
+  std::int64_t samples = 0;           // size of the batch
   std::int64_t reruns = 0;            // computed parts, the whole batch included
-  std::string what, good, caveat;     // of the symptom; what makes the answer less than certain
+  std::string what, good, caveat;     // the symptom in words; what makes the answer less than certain
 
   // "sample 40217 ('reviews.jsonl' line 40218) alone makes the loss inf; the other 63 are finite"
   std::string text() const;

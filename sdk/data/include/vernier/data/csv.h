@@ -47,7 +47,7 @@ struct VERNIER_API CsvTable {
   std::string where(std::int64_t row) const;  // "'train.csv' line 17"
 
   std::string path;
-  std::int64_t first_line = 1;  // of row 0
+  std::int64_t first_line = 1;  // line of row 0
   // Rows of several lines, and the lines added up to each.
   std::vector<std::pair<std::int64_t, std::int64_t>> long_rows;
 };

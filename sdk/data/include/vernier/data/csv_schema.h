@@ -28,7 +28,7 @@ struct CsvOptions {
   char thousands = 0;                  // between groups of three digits
   std::vector<std::string> columns;    // the inputs, in this order; none: all but the target, as in the file
   std::vector<std::string> leave_out;  // columns that are not inputs
-  std::string target;                  // what is to be predicted; "": nothing
+  std::string target;                  // the column to predict; "": none
   std::string group;                   // the column of CsvTable::groups, not an input; "": none
   // Types by name. For a column that is not here the first 1000 records decide: all numbers, all dates, or all words.
   // A column of numbers and words is refused, and so are numbers in another notation, such as "3,50" or "$5". For a
@@ -57,12 +57,12 @@ struct CsvOptions {
 struct CsvColumn {
   std::string name;
   CsvType type = CsvType::number;
-  std::vector<std::string> vocabulary = {};  // of a category: the code i stands for vocabulary[i]
-  std::optional<double> fill = {};           // of a number: the value of a missing one; nullopt: it is refused
-  bool has_signs = false;                    // of a number: signs of currencies and % are skipped
-  std::string form = {};                     // of a date: "year-month-day", "day-month-year hour", …
-  std::vector<double> fills = {};            // of a date: the values of the parts of a missing one
-  std::vector<double> means = {};            // of a number or a date: of the training rows, as numbers_of(); or none
+  std::vector<std::string> vocabulary = {};  // category: the code i stands for vocabulary[i]
+  std::optional<double> fill = {};           // number: the value of a missing one; nullopt: it is refused
+  bool has_signs = false;                    // number: signs of currencies and % are skipped
+  std::string form = {};                     // date: "year-month-day", "day-month-year hour", …
+  std::vector<double> fills = {};            // date: the values of the parts of a missing one
+  std::vector<double> means = {};            // number or date: means of the training rows, as numbers_of(); or none
 };
 
 // The parts that must be the same for training, validation and prediction. Save it with the model.

@@ -38,7 +38,7 @@ struct VERNIER_API DataLoaderOptions {
   // Not undefined: an epoch draws size() samples with replacement, in proportion to these weights (float64, 1-D, at
   // least 0). `order` has no meaning then.
   torch::Tensor weights = {};
-  std::uint64_t seed = 1;     // of the order, and of the datasets' random numbers
+  std::uint64_t seed = 1;     // seed of the order, and of the datasets' random numbers
   bool drop_last = false;     // leaves out the last batch of an epoch if it is smaller than batch_size
   std::int64_t workers = 0;   // threads that prepare batches; 0: next() does
   std::int64_t prefetch = 2;  // batches that each worker prepares ahead
@@ -65,7 +65,7 @@ class VERNIER_API DataLoader {
   double waited() const;  // seconds that the last next() waited for the workers, or computed without any
 
   std::int64_t batches_per_epoch() const;
-  std::int64_t epoch() const;  // of the next batch; 0 in the first
+  std::int64_t epoch() const;  // epoch of the next batch; 0 in the first
 
   // The position of the next batch. It takes microseconds. load_state_dict() drops what was prepared. It throws Error,
   // and changes nothing, if size, seed, order or Dataset::fingerprint() differ.

@@ -25,12 +25,12 @@
 namespace vernier {
 
 struct Source {
-  std::string name;  // as in the TOML
+  std::string name;  // the name in the TOML
   // On the CPU, dimension 0 the sample. Decimal numbers are float32 or float64, unsigned integers above 8 bits int64.
   torch::Tensor tensor;
-  std::vector<std::string> columns;                         // of a CSV file: their names
-  std::vector<std::string> words;                           // of a column of words: the code i stands for words[i]
-  std::function<std::string(std::int64_t row)> where = {};  // of a CSV file: "'x.csv' line 17"
+  std::vector<std::string> columns;                         // CSV file: its column names
+  std::vector<std::string> words;                           // column of words: the code i stands for words[i]
+  std::function<std::string(std::int64_t row)> where = {};  // CSV file: "'x.csv' line 17"
 };
 
 // words: of another file, if a column of words is to have the same codes. columns: of another file: a CSV file whose
@@ -93,7 +93,7 @@ struct ImageOptions;
 struct ImageFiles {
   DatasetPtr dataset;
   std::vector<std::string> names;
-  std::string left_out;  // as of ImageFolder
+  std::string left_out;  // a sentence about what is left out: see ImageFolder
 };
 VERNIER_API ImageFiles image_files(const std::string& path, const ImageOptions& options);
 

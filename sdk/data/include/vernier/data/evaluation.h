@@ -19,15 +19,15 @@ namespace vernier {
 class VERNIER_API Metric {
  public:
   virtual ~Metric();
-  virtual std::string name() const = 0;  // of the number: "accuracy"
+  virtual std::string name() const = 0;  // name of the number: "accuracy"
   // Its declaration. By default that of metric_infos() for the name, or the name alone.
   virtual MetricInfo info() const;
   virtual void reset() = 0;  // forgets all samples
   // Adds the samples of a batch; dimension 0 is the sample. Both are on the run's device. No host sync.
   virtual void update(const torch::Tensor& output, const torch::Tensor& target) = 0;
-  virtual torch::Tensor value() const = 0;          // of all samples since reset(): 0-dim; NaN where it is not defined
-  virtual std::optional<State> state_dict() const;  // what it remembers of the samples
-  virtual void add(const State& state);             // those of another metric of this kind count too
+  virtual torch::Tensor value() const = 0;  // the number for all samples since reset(): 0-dim; NaN if it is not defined
+  virtual std::optional<State> state_dict() const;  // the memory of all samples since reset()
+  virtual void add(const State& state);             // counts the samples of another metric of this kind, too
 };
 using MetricPtr = std::unique_ptr<Metric>;
 

@@ -24,7 +24,7 @@ struct ImageOptions {
   std::int64_t max_pixels = 89'478'485;
   // The names of the folders, for image_folder(); none: all that are there, sorted.
   std::vector<std::string> classes = {};
-  std::int64_t frames = 0;  // of folders and lists: how many are taken from each clip; 0: they have images, not clips
+  std::int64_t frames = 0;  // folders and lists: frames taken from each clip; 0: they have images, not clips
 };
 
 // Any thread may call the functions, several at the same time. They throw Error with the path of the image.

@@ -60,7 +60,7 @@ class VERNIER_API SupervisedTask : public Task {
   // Validates another model on the same data, such as a baseline. `watch` gets each batch's outputs and targets.
   using Watch = std::function<void(const std::string& set, const torch::Tensor& output, const torch::Tensor& target)>;
   torch::Tensor validate_with(Run& run, const Forward& model, const Watch& watch = {});
-  std::vector<Baseline> baselines() const;  // of learn_targets()
+  std::vector<Baseline> baselines() const;  // baselines from learn_targets()
 
  protected:
   std::int64_t batch_size() const;  // the option
@@ -93,7 +93,7 @@ class VERNIER_API SupervisedTask : public Task {
   // loss: mean over the samples; target: its place in Batch::tensors. nullopt: forward() takes all tensors of a batch
   // and returns the loss itself, and `loss` gets an undefined target.
   void set_loss(Loss loss, std::optional<std::size_t> target = 1);
-  void add_metric(MetricPtr metric);  // of each validation set
+  void add_metric(MetricPtr metric);  // adds it to each validation set
   // target_facts() or forecast_facts() of the training data, for baselines(): learned() keeps them. Given in training
   // alone. The last validation warns if a forecast without training is better than the model.
   void learn_targets(State facts);

@@ -43,7 +43,7 @@ struct VERNIER_API NumberFormat {
 
   std::string name;
   Kind kind = Kind::floating;
-  int bits = 8;  // of a code
+  int bits = 8;  // bits of a code
   int exponent = 4, mantissa = 3, bias = 7;
   Nan nan = Nan::ieee;
   bool infinities = true;    // with Nan::negative_zero: the largest magnitude is an infinity
@@ -62,7 +62,7 @@ struct VERNIER_API NumberFormat {
 
   double largest() const;        // the largest finite number
   double least() const;          // the least positive number
-  double least_normal() const;   // of floating formats; elsewhere as least()
+  double least_normal() const;   // floating formats: the least normal number; others: least()
   int largest_exponent() const;  // floor(log2(largest()))
   bool has_negative_zero() const { return kind == Kind::floating && nan != Nan::negative_zero; }
 

@@ -21,7 +21,7 @@ namespace vernier {
 enum class ScaleRule {
   floor,    // 2^(floor(log2 amax) - floor(log2 M)): OCP MX 1.0, section 6.3
   ceil,     // 2^(ceil(log2 amax) - floor(log2 M))
-  even,     // as floor, after amax is rounded half up to the element's fraction bits: torchao's EVEN
+  even,     // like floor, but amax is rounded half up to the element's fraction bits first: torchao's EVEN
   rceil,    // 2^ceil(log2(amax / M)): arXiv 2506.08027
   nearest,  // amax / M, rounded to the format of the scale: for scales with a mantissa
 };

@@ -48,7 +48,7 @@ class VERNIER_API KeyValueCache {
   };
   std::int64_t rows() const { return layers_.empty() ? 1 : layers_.front().keys.size(0); }
   std::vector<Layer> layers_;
-  std::vector<std::int64_t> begins_;  // of each row; empty: all 0
+  std::vector<std::int64_t> begins_;  // first place of each row; empty: all 0
   std::int64_t length_ = 0;
 };
 
@@ -62,7 +62,7 @@ class VERNIER_API LanguageModel : public TrainedModel {
   // The most tokens up to which keys and values stay what they are while a text grows; 0: any. By default longest().
   virtual std::int64_t cacheable() const;
   virtual std::string tokenizer_folder() const = 0;  // "": there is none
-  virtual std::string model_folder() const;          // where generation_config.json may be; by default "", nowhere
+  virtual std::string model_folder() const;          // folder that may have generation_config.json; by default "": none
   // Tokens that end a completion, besides those that the folders name: of a chat, "<|im_end|>". By default none.
   virtual std::vector<std::string> end_words() const;
   // The Jinja template of the chats that it was trained on, which goes before a folder's own. By default "", none.
@@ -130,16 +130,16 @@ class VERNIER_API Generation {
   // Begins texts behind one prompt. All random numbers come from the generator, which is on the CPU; the texts draw in
   // turn. Throws as require_readable().
   void add(const std::vector<TokenId>& prompt, const at::Generator& generator, std::vector<Text> texts);
-  std::size_t size() const { return rows_.size(); }  // of texts that have not ended
+  std::size_t size() const { return rows_.size(); }  // number of texts that have not ended
   void step();
 
  private:
   struct Row {
     std::vector<std::int64_t> tokens;
-    std::int64_t prompt = 0;  // of these tokens
+    std::int64_t prompt = 0;  // number of the prompt's tokens
     at::Generator generator;
     Text text;
-    torch::Tensor logits;  // of the next token
+    torch::Tensor logits;  // logits of the next token
     bool is_cached = true;
   };
   torch::Tensor logits_without_cache(const Row& row) const;
@@ -150,7 +150,7 @@ class VERNIER_API Generation {
   LanguageModel& model_;
   GenerationOptions options_;
   torch::Device device_;
-  std::vector<Row> rows_;  // those that are cached are in the order of the cache
+  std::vector<Row> rows_;  // cached rows are in the order of the cache
   KeyValueCache cache_;
 };
 
