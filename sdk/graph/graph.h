@@ -44,7 +44,7 @@ struct Argument {
 // A call of an operator.
 struct Node {
   c10::OperatorHandle op;
-  std::string layer;                              // whose weight it uses, or the last one before it that had one
+  std::string layer;                              // the layer whose weight it uses, or the last such layer before it
   std::vector<Argument> arguments;                // one for each argument of the schema, in order
   std::vector<std::vector<std::size_t>> results;  // values of each result; a list of tensors has several
   const std::string& name() const { return op.schema().name(); }  // "aten::linear"

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """trailing.py ROOT [--write]: trailing comments have a subject.
 
-A comment behind code that begins with "of", "that", "what", "where", "as", "those" or "which" says half a sentence:
-"// of the block" behind a number of samples. tests/docs/trailing.allow has what remains, "COUNT PATH" a line. The
+A comment behind code that begins with "of", "that", "what", "where", "as", "those", "which", "whose", "for which" or
+"if it is" says half a sentence: "// of the block" behind a number of samples. tests/docs/trailing.allow has what remains, "COUNT PATH" a line. The
 numbers only shrink: a file with more or fewer than its number is an error. --write writes the list anew where numbers
 have become smaller.
 """
@@ -10,7 +10,7 @@ import os
 import re
 import sys
 
-PATTERN = re.compile(r'\S.*// (of|that|what|where|as|those|which) ')
+PATTERN = re.compile(r'\S.*// (of|that|what|where|as|those|which|whose|for which|if it is) ')
 root, allow = sys.argv[1], f'{sys.argv[1]}/tests/docs/trailing.allow'
 found = {}
 for top in ('framework', 'sdk', 'plugins'):

@@ -70,7 +70,7 @@ torch::Tensor Validation::evaluate(TrainerRun& run, const std::function<torch::T
   });
   run.model->eval();
   auto loss = in_plugins(run, body);
-  roles_.calls.note(roles_.wiring.task.get());  // whose loss it is
+  roles_.calls.note(roles_.wiring.task.get());  // the loss is the task's
   return loss;
 }
 

@@ -19,7 +19,7 @@ using Json = nlohmann::ordered_json;
 struct HttpCall {
   std::map<std::string, std::string> parameters;  // parameters in the path and the query
   Json body;                                      // body of a POST
-  std::string who;                                // whose token it is; without a name, its scope: "control"
+  std::string who;                                // the token's name, or else its scope: "control"
   Scope scope = Scope::open;                      // the token's scope
   std::string last_event;                         // the field Last-Event-ID: what a stream goes on from; or ""
 

@@ -361,7 +361,7 @@ class SessionOn final : public Session {
   HttpRequest request_;
   http::response<http::string_body> response_;
   std::optional<http::response_serializer<http::string_body>> header_;
-  HttpResponse now_;   // whose `later` or `more` is not done
+  HttpResponse now_;   // the response that is being sent
   std::string chunk_;  // the stream's current chunk
   std::size_t body_bytes_ = 0, lingered_ = 0, idle_seconds_ = 0, waits_ = 0;
   bool is_known_ = false, is_quiet_ = true, is_head_ = false, keep_ = false, is_writing_ = false;

@@ -32,7 +32,7 @@ std::int64_t chunk_bytes(const at::Tensor& input) {
 constexpr std::int64_t least_on_gpu = 32 << 20;
 constexpr std::int64_t aligned_classes = 64;  // cuBLAS multiplies matrices of odd sizes three times as slowly
 constexpr std::int64_t fewest_rows = 64;      // rows of a chunk: the weight is read once a chunk, its gradient written
-constexpr std::int64_t block_classes = 4096;  // whose weights and gradients a CPU's third cache holds
+constexpr std::int64_t block_classes = 4096;  // their weights and gradients fit into a CPU's third cache
 
 at::Tensor given(const Given& tensor) {
   return tensor.value_or(at::Tensor());

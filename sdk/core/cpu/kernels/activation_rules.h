@@ -5,7 +5,7 @@ namespace vernier {
 
 namespace {
 
-constexpr float highest = 88.0F;  // whose e^x is a float
+constexpr float highest = 88.0F;  // e^x is still a finite float
 
 VERNIER_INLINE Numbers clamped(Numbers x, float least, float most) {  // NaN stays
   return smaller(filled(most), larger(filled(least), x));
