@@ -68,7 +68,7 @@ class Children {
   int stopped_by_ = 0;
 };
 
-std::string last_line(const std::string& text);  // the last that is not empty; "" where there is none
+std::string last_line(const std::string& text);  // the last that is not empty; "" if there is none
 
 // vernier, beside this program.
 std::string program_beside_this();

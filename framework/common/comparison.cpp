@@ -113,7 +113,7 @@ Json judged(const Measure& measure, const std::vector<double>& before, const std
   return result;
 }
 
-// Against the baseline, of the seeds that both have; null where there is none.
+// Against the baseline, of the seeds that both have; null if there is none.
 Json against(const Measure& measure, const ByRun& baseline, const ByRun& candidate) {
   std::vector<double> before, after, differences;
   for (const auto& [run, value] : baseline) {

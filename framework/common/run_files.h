@@ -72,7 +72,7 @@ std::string with_unit(const std::string& metric, std::span<const RunFiles> runs)
 std::optional<double> lowest(const Series* series);
 std::optional<double> last(const Series* series);
 
-std::string text_of(std::optional<double> value);  // "3.218", "nan"; "" where there is none
+std::string text_of(std::optional<double> value);  // "3.218", "nan"; "" if there is none
 std::string duration_of(double seconds);           // "12 s", "3 min 20 s", "5 h 02 min"
 
 }  // namespace vernier

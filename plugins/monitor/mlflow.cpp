@@ -1,6 +1,6 @@
 // mlflow: writes the run into a file store of MLflow, which `mlflow ui --backend-store-uri STORE` shows.
 //   store = "mlruns"          the store's folder; a relative path is in the run's output folder
-//   experiment = "Default"    the experiment that the run belongs to; it is made where there is none
+//   experiment = "Default"    the experiment that the run belongs to; it is made if there is none
 //   every = 1                 steps between records; a step with notices and the last step always have one
 // Metrics are the numbers of docs/reference/metrics.md, parameters the options of the run. One store may have many
 // runs, so that MLflow compares them. A resumed run goes on in the same run of the store, without the records after its

@@ -4,7 +4,7 @@
 //   interval = 0.1   seconds between two drawings of the bar
 //   amp_every = 500  steps between [AMP Stats] lines in mixed precision, and one at the end; 0: none
 //   rate = "auto"    tokens per second where the task counts them, else steps; or "steps", "samples", "tokens"
-// After loss, learning rate and scale it shows skipped updates and overflows where there are any, with their share of
+// After loss, learning rate and scale it shows skipped updates and overflows if there are any, with their share of
 // the steps, and metrics of other plugins: as many as fit beside the bar, three in a plain line. Then come the parts of
 // the step that took a tenth of its time or more, where it took a millisecond. Validation results and notices have
 // lines of their own. Steps are counted from 1. The rate and the time left are those of this process, without its

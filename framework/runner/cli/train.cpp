@@ -139,7 +139,7 @@ void show_progress(Table& config) {
 }
 
 // For [run] measure_savings: vernier check takes a step as configured and one in float32, in a process of its own, so
-// that the run keeps its memory and its bits. The run goes on without a figure where that fails.
+// that the run keeps its memory and its bits. The run goes on without a figure if that fails.
 void measure_savings(const Prepared& prepared, TrainerRun& run, const po::variables_map& given) {
   if (run.control->ranks() > 1) refuse("[run] measure_savings is for a single process; leave it out");
   std::vector<std::string> words = {"check", run.output + "/config.toml", "--savings"};

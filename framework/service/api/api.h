@@ -38,7 +38,7 @@ vernier::Json job_parameter();
 vernier::Json job_schema();
 Job job_of(const ApiContext& api, const vernier::HttpCall& call);   // the job in the path; throws HttpRefused with 404
 void refuse_others(const Job& job, const vernier::HttpCall& call);  // with 403: the job of another user
-// Writes the line before the thing is done; where that fails, throws HttpRefused with 503.
+// Writes the line before the thing is done; if that fails, throws HttpRefused with 503.
 void note(const ApiContext& api, const vernier::HttpCall& call, const char* action, const vernier::Json& details);
 // Checks the configuration and puts the job into the queue.
 Job submit(const ApiContext& api, const vernier::HttpCall& call, JobRequest request, const vernier::Json& configuration,

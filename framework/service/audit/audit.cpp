@@ -66,7 +66,7 @@ AuditLog::AuditLog(fs::path file) : file_(std::move(file)), last_hash_(no_hash) 
   }
   std::ifstream in(file_, std::ios::binary);
   const std::string text{std::istreambuf_iterator<char>(in), {}};
-  const auto whole = text.rfind('\n') + 1;  // 0 where there is none
+  const auto whole = text.rfind('\n') + 1;  // 0 if there is none
   if (whole > 0) {
     const auto from = whole > 1 ? text.rfind('\n', whole - 2) + 1 : 0;
     const auto last = Json::parse(text.substr(from, whole - from), nullptr, /*allow_exceptions=*/false);

@@ -18,7 +18,7 @@ struct HttpPlace {
 HttpPlace place_of(const std::string& url);  // throws HttpError where the text is none of these
 
 // Sends the request and waits for its whole answer. Of the request it takes method, target, fields and body; Host,
-// Content-Length and Connection are added. Throws HttpError where there is no connection, no certificate that is
+// Content-Length and Connection are added. Throws HttpError if there is no connection, no certificate that is
 // trusted, or no whole answer within the time.
 HttpResponse ask_server(const HttpPlace& place, const HttpRequest& request, std::chrono::milliseconds time);
 

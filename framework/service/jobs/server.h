@@ -23,7 +23,7 @@ class Server {
   static void add_options(boost::program_options::options_description& known);
 
   // Throw Refused with what the server says where it refuses, and where it does not answer.
-  // get_again() asks for a minute where there is no answer: the server may start anew.
+  // get_again() asks for a minute if there is no answer: the server may start anew.
   Json get_again(const std::string& target) const;
   Json get(const std::string& target) const { return ask("GET", target, ""); }
   Json post(const std::string& target) const { return ask("POST", target, ""); }

@@ -52,7 +52,7 @@ class Attempt {
 
 // Writes a file beside the place and renames it, on the disk with its name. Throws std::system_error.
 void write_durably(const std::filesystem::path& file, const std::string& text);
-// Returns "" where there is no such file, and for what a job could have put in its place: a link, a pipe, or more than
+// Returns "" if there is no such file, and for what a job could have put in its place: a link, a pipe, or more than
 // `most` bytes.
 std::string read_whole(const std::filesystem::path& file, std::size_t most = 1 << 20);
 // The last line that has text, up to 1000 bytes of it, without control characters.

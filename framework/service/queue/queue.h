@@ -57,7 +57,7 @@ class Queue {
   };
   Counts counts() const;
   std::filesystem::path folder_of(std::int64_t id) const;
-  // The folder of the run that the newest attempt has made; "" where there is none yet.
+  // The folder of the run that the newest attempt has made; "" if there is none yet.
   std::filesystem::path run_of(std::int64_t id) const;
   const QueueSettings& settings() const { return settings_; }
 

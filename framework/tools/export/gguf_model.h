@@ -16,7 +16,7 @@ void write_model(const std::string& folder, const std::string& path, Type type);
 // Adds the tokenizer of the folder. tokens: how many rows the model's embedding has.
 void add_vocabulary(File& file, const std::string& folder, std::int64_t tokens);
 
-// The JSON of a file of the folder; an empty object where there is none.
+// The JSON of a file of the folder; an empty object if there is none.
 nlohmann::json json_of(const std::string& folder, const char* name);
 
 }  // namespace vernier::gguf

@@ -12,7 +12,7 @@
 
 namespace vernier {
 
-// A tokenizer; or bytes; or, where there is neither, the numbers of the tokens with spaces between them.
+// A tokenizer; or bytes; or, if there is neither, the numbers of the tokens with spaces between them.
 class Codec {
  public:
   // folder: a tokenizer's, or "" for what the model says of itself.

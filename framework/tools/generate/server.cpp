@@ -48,7 +48,7 @@ class Server {
     while (const auto exchange = next()) {
       try {
         complete(*exchange);
-      } catch (const std::exception& error) {  // also of LibTorch, and where there is no memory
+      } catch (const std::exception& error) {  // also of LibTorch, and if there is no memory
         if (*options_.stop_signal != 0) return;
         fail(*exchange, message(error));
       }

@@ -11,7 +11,7 @@ namespace vernier {
 
 struct CompletionServer {
   std::string listen;      // an address of this machine, and a port
-  std::string tokens;      // file with the tokens; made where there is none
+  std::string tokens;      // file with the tokens; made if there is none
   std::string model;       // its name
   std::size_t queue = 16;  // requests that may wait
   const std::atomic<int>* stop_signal = nullptr;

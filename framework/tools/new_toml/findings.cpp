@@ -24,7 +24,7 @@ std::string ending_of(const std::string& path) {
   return ending;
 }
 
-// The targets beside an array, where there is one file with such a name.
+// The targets beside an array, if there is one file with such a name.
 std::string targets_beside(const std::string& path) {
   std::vector<std::string> found;
   for (const char* name : {"y.npy", "labels.npy", "target.npy", "targets.npy"}) {

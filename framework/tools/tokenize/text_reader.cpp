@@ -102,7 +102,7 @@ std::optional<TextPart> TextReader::next() {
       if (paths_.empty()) return std::nullopt;
       open();
     }
-    fill(std::max(part_bytes, text_.size()));  // twice as much where there is no place to cut
+    fill(std::max(part_bytes, text_.size()));  // twice as much if there is no place to cut
     const auto end = end_of_part();
     if (end == 0 && text_.size() > most_bytes) {
       file_->refuse(is_lines_ ? "has a line of more than 268435456 bytes from line " + std::to_string(line_) +

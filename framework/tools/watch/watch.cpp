@@ -39,7 +39,7 @@ std::string padded(const std::string& text, std::size_t width) {
   return text.size() < width ? std::string(width - text.size(), ' ') + text : text;
 }
 
-// The mean of the values on each column; NaN where there is none.
+// The mean of the values on each column; NaN if there is none.
 std::vector<double> means(const Series& series, const Extent& steps, std::size_t columns) {
   std::vector<double> sums(columns), counts(columns);
   const double span = std::max(1.0, steps.high - steps.low);

@@ -14,7 +14,7 @@ struct ApiContext {
   Board& board;
   std::string configuration;  // TOML
   torch::Device device;
-  std::string no_commands;  // why there are none; "" where there are
+  std::string no_commands;  // why there are none; "" if there are
 };
 
 // Called on the server's thread.

@@ -2,7 +2,7 @@
 //   listen = "127.0.0.1:0"        address of this machine alone, and port; port 0: one that the system chooses
 //   hosts = []                    further names and ports by which it is reached, as through a tunnel: "localhost:9000"
 //   tokens = "control.tokens"     file with the tokens, below the run's folder unless it begins with a slash; it is
-//                                 made where there is none
+//                                 made if there is none
 //   requests_per_second = 1000.0  of all clients; more are answered with 429
 // Commands take effect between two steps. commands.jsonl in the run's folder has each of them with its step, and a
 // resumed run and `vernier replay` repeat those that steered the run at the same steps. Place it behind the other

@@ -43,7 +43,7 @@ Journal::Journal(std::filesystem::path file) : file_(std::move(file)) {
   descriptor_ = ::open(file_.c_str(), O_CREAT | O_WRONLY | O_APPEND | O_NOFOLLOW | O_CLOEXEC, 0600);
   if (descriptor_ < 0) throw Error(file_.string() + ": cannot be written: " + std::strerror(errno));
   const auto text = vernier::text_in(file_);
-  const auto whole = text.rfind('\n') + 1;  // 0 where there is none
+  const auto whole = text.rfind('\n') + 1;  // 0 if there is none
   if (whole != text.size() && ::ftruncate(descriptor_, static_cast<off_t>(whole)) != 0) {
     throw Error(file_.string() + ": half a line cannot be cut off: " + std::strerror(errno));
   }

@@ -48,7 +48,7 @@ class LinuxSensors {
 // NVML, which the NVIDIA driver brings. It is opened at run time, so nothing is linked. One thread at a time.
 class Nvml {
  public:
-  // Returns nullptr where there is no such library, or it does not work; `why` says so. device: CUDA's number of the
+  // Returns nullptr if there is no such library, or it does not work; `why` says so. device: CUDA's number of the
   // GPU.
   static std::unique_ptr<Nvml> open(const std::string& library, int device, std::string& why);
   ~Nvml();

@@ -27,7 +27,7 @@ class FlopCounter final : public Interceptor {
   void begin_forward();  // from 0
   void end_forward() { is_forward_ = false; }
   double flops() const { return flops_; }
-  // The type in which most of them were computed: that of the results. Undefined where there were none.
+  // The type in which most of them were computed: that of the results. Undefined if there were none.
   torch::ScalarType dtype() const;
 
  private:

@@ -14,7 +14,7 @@ class Outliers {
  public:
   explicit Outliers(std::int64_t window) : window_(window) {}
   void prepare(torch::Device device);
-  // values: float64 [2]. Returns float64 [2], nan where there is no z-score.
+  // values: float64 [2]. Returns float64 [2], nan if there is no z-score.
   torch::Tensor z_scores(const torch::Tensor& values) const;
   torch::Tensor means() const;  // float64 [2]: of the window
   // keep: a 0-dim bool, false for an outlier: it would raise the deviation that it is measured by.

@@ -15,7 +15,7 @@ namespace vernier {
 class AppendFile {
  public:
   using Warn = std::function<void(const std::string&)>;
-  // Makes the file where there is none; throws std::system_error where that fails. units: their name in warnings,
+  // Makes the file if there is none; throws std::system_error if that fails. units: their name in warnings,
   // "lines".
   AppendFile(std::filesystem::path path, std::string units, Warn warn);
   AppendFile(const AppendFile&) = delete;

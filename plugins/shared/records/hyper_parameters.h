@@ -16,7 +16,7 @@ using HyperParameter = std::pair<std::string, std::variant<bool, double, std::st
 // there is no such file.
 std::vector<HyperParameter> hyper_parameters(const std::string& output);
 
-// The whole file; "" where there is none.
+// The whole file; "" if there is none.
 std::string text_in(const std::filesystem::path& file);
 
 }  // namespace vernier

@@ -17,7 +17,7 @@ class Archive {
   Archive(torch::Tensor bytes, std::string path);
 
   const std::string& path() const { return path_; }
-  // Returns the record of the program. Throws Error where there is none, or several.
+  // Returns the record of the program. Throws Error if there is none, or several.
   nlohmann::json program();
   // Returns that of the model in evaluation mode, which export.py writes where it differs; else null.
   nlohmann::json evaluation();

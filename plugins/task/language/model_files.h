@@ -10,7 +10,7 @@
 namespace language {
 
 // The bytes of config.json and generation_config.json of a folder, and of the files of a tokenizer's folder, by name.
-// tokenizer: may be the same folder, or "" where there is none; then only what lies in the model's folder is taken.
+// tokenizer: may be the same folder, or "" if there is none; then only what lies in the model's folder is taken.
 vernier::State read_model_files(const std::string& model, const std::string& tokenizer);
 std::string text_of(const vernier::State& files, const std::string& name);
 void put_text(vernier::State& files, const std::string& name, const std::string& text);

@@ -55,7 +55,7 @@ TensorVector gradients_of(const torch::optim::Optimizer& optimizer) {
   return all;
 }
 
-// 1 where a gradient is not finite, without a change to any; undefined where there are none.
+// 1 where a gradient is not finite, without a change to any; undefined if there are none.
 torch::Tensor check(const TensorVector& gradients, const torch::Tensor& scale) {
   if (gradients.empty()) return {};
   const torch::NoGradGuard no_grad;

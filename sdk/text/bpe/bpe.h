@@ -87,7 +87,7 @@ class PieceCache {
     std::array<TokenId, most_ids> ids;
 
     bool has(std::string_view piece) const { return std::string_view(bytes.data(), size) == piece; }
-    void keep(std::string_view piece, std::span<const TokenId> found);  // nothing where there are too many
+    void keep(std::string_view piece, std::span<const TokenId> found);  // nothing if there are too many
   };
 
  private:

@@ -76,7 +76,7 @@ class Matcher {
     const auto last = character_before(text_, end);
     return last > at ? last : end;
   }
-  // The end of 's, 't, 're, 've, 'm, 'll or 'd; `at` where there is none.
+  // The end of 's, 't, 're, 've, 'm, 'll or 'd; `at` if there is none.
   std::size_t suffix_end(std::size_t at, bool any_case) const {
     if (text_[at] != '\'') return at;
     const auto rest = text_.substr(at + 1, 2);

@@ -24,7 +24,7 @@ class JsonPart {
   bool is_null() const { return json_->is_null(); }
   [[noreturn]] void refuse(const std::string& what) const;
 
-  JsonPart member(const char* name) const;   // null where there is none
+  JsonPart member(const char* name) const;   // null if there is none
   JsonPart operator[](std::size_t i) const;  // an item of an array
   std::size_t size() const;                  // size of an array; 0 for null
   const std::string& text() const;

@@ -73,7 +73,7 @@ class Lexer {
     if (kind != '\0' && sign == '-') {
       data = stripped(data, false, true);
     } else if ((kind == '%' || kind == '#') && sign != '+') {
-      const auto line = data.rfind('\n') + 1;  // 0 where there is none
+      const auto line = data.rfind('\n') + 1;  // 0 if there is none
       const bool is_alone = line > 0 || begins_line_;
       if (is_alone && std::all_of(data.begin() + static_cast<std::ptrdiff_t>(line), data.end(), is_blank)) {
         data.resize(line);

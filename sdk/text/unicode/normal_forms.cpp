@@ -33,7 +33,7 @@ char32_t compose(char32_t first, char32_t second) {
 }  // namespace hangul
 
 struct Decomposition {
-  char32_t first, second;  // `second` is 0 where there is one alone
+  char32_t first, second;  // `second` is 0 if there is one alone
 };
 
 struct FormTables {

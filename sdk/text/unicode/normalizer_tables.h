@@ -98,7 +98,7 @@ R"(=QYb1R0KQYd1U2=QYi3@QMQYiCR73QYkJ40W[I19QYkO=0QYl<20c533QYlA6CQYlGD0c610bL10c
 R"(lD10d210W\>13QYn840c41?QYn=@0\KI0QYoFei<QBQoj1QVOR>RQQ8U@R6RQVHV0DRQ\G<LRQ]3@<RQ]C82RQ]KQg<S4RSV0V@Q:RS[@Rj@QNRVV0)"
 R"(e]0QNRkc0S0Q@RkeKnc0R2SjY2)";
 
-// Form KD where it is not form D: 32 times the distance from the character before less one, plus the number
+// Form KD if it is not form D: 32 times the distance from the character before less one, plus the number
 // of characters; and for each its difference from the one before in this table, as next_signed() reads it.
 constexpr std::string_view compatibility =
 R"(To1R0W20Q^@Q1QZ=T2T1Q^8R1Q]3122Q5Q^21[FR2QiGQ`>1Q_;1SLQ3SK`Q6`PO35`Q6`Q332`Q2`POSc2Q:22QN2[2QKVF2TETFX2QP:QTKQe1:R)"

@@ -11,7 +11,7 @@
 
 namespace vernier {
 
-// wanted: "auto" (cuda where there is one, else cpu), "cpu", "cuda" or "cuda:1". Without a number, processes of one
+// wanted: "auto" (cuda if there is one, else cpu), "cpu", "cuda" or "cuda:1". Without a number, processes of one
 // machine that a launcher started as ranks take the GPUs in turn. Must be called before anything asks LibTorch about
 // CUDA. Throws Error::Kind::configuration whose text continues "`device` ": why it cannot be had.
 c10::Device open_device(const std::string& wanted);

@@ -12,7 +12,7 @@
 namespace vernier {
 
 // Shares the live tensors; whoever keeps it longer than the moment copies. configuration: as resolved, a JSON object;
-// "" where there is none to keep. A plugin whose state cannot be saved is refused, or left out of the snapshot: it is
+// "" if there is none to keep. A plugin whose state cannot be saved is refused, or left out of the snapshot: it is
 // then not among the plugins of the run that a resumed one is compared with.
 enum class Unsavable { refused, left_out };
 State take_snapshot(const TrainerRun& run, std::vector<Plugin*> plugins, const std::string& configuration = "",

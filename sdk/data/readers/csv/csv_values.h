@@ -50,7 +50,7 @@ using DateNumbers = std::array<double, date_parts>;  // numbers in the order of 
 // order, `form` does. The date is moved to UTC by its zone.
 bool parse_date(std::string_view text, const DateForm& form, DateNumbers& numbers);
 
-// The form of a date in a text, as far as it shows: is_date is false where there is none; `fits` are the orders that it
+// The form of a date in a text, as far as it shows: is_date is false if there is none; `fits` are the orders that it
 // allows.
 struct PossibleDate {
   bool is_date = false, has_time = false, has_zone = false;

@@ -20,7 +20,7 @@ namespace vernier {
 //   GradientsReady                    unscaled, of the whole batch: clip, measure, veto
 //   UpdateDone                        the weights have changed, or the update was skipped
 //   StepEnd                           the step is counted: run.step includes it
-//   Validated                         after a validation: its metrics are there; not where nothing is held out
+//   Validated                         after a validation: its metrics are there; not if nothing is held out
 //   EpochEnd                          after the last batch of the task's data
 // RunEnd                              after the last checkpoint; RunFailed instead where an error ends the run
 enum class Event {

@@ -77,7 +77,7 @@ class VERNIER_API Checkpoint : public Plugin {  // keeps the run on disk
   // after the same step, with the entries that no lower rank has: one checkpoint together. The defaults refuse.
   virtual bool writes_shards() const;
   virtual void write_shard(const State& shard, Run& run);
-  // The newest snapshot in the folder run.output, or the one at `from`; nothing where there is none. Throws if damaged.
+  // The newest snapshot in the folder run.output, or the one at `from`; nothing if there is none. Throws if damaged.
   virtual std::optional<State> read(const Run& run, const std::string& from) = 0;
   // Returns what read() takes as `from`: each snapshot in a run's folder, whole or not, the newest first. Any time.
   // Default: all in `checkpoints` with a name like "step-100" or "step-100.one"; else `folder`, if read() finds one.

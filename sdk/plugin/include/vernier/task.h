@@ -24,7 +24,7 @@ class VERNIER_API Task : public Plugin {
   // Says where a sample of Batch::indices comes from: "'train.csv' line 17". Default: "sample 17". Any thread may ask.
   virtual std::string where(std::int64_t index) const;
   virtual Batch concatenated(const std::vector<Batch>& batches) const;  // for gathers(); default: Batch::concatenated
-  // Mean loss over held-out data, 0-dim, without gradient; undefined where there are none. The model is in evaluation
+  // Mean loss over held-out data, 0-dim, without gradient; undefined if there are none. The model is in evaluation
   // mode. Other numbers go into run.metrics. Leaves the random state alone; returns early if run.is_stopping().
   virtual torch::Tensor validate(Run& run);
   // After prepare: all that validations measure, "validation_loss" too. Empty: nothing held out; none: not known yet.

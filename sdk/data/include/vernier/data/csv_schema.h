@@ -72,7 +72,7 @@ struct CsvSchema {
 };
 
 // The numbers that a column becomes: itself; or of a date: days since 1970-01-01 (with the part of the day), year,
-// month, day, day of the week from Monday = 0, day of the year, and where there are times the hour. A category has
+// month, day, day of the week from Monday = 0, day of the year, and if there are times the hour. A category has
 // none.
 VERNIER_API std::vector<std::string> numbers_of(const CsvColumn& column);
 

@@ -42,7 +42,7 @@ class VERNIER_API SupervisedTask : public Task {
   // here. reads_data: build() reads data too, to evaluate on them; else it must open no file of the configuration.
   void use_learned(State learned, bool reads_data);
   const State& learned() const;  // after prepare: see set_learned()
-  // The first training samples, without targets that forward() does not take; where there are none, numbers of their
+  // The first training samples, without targets that forward() does not take; if there are none, numbers of their
   // dtypes and shapes. A task whose model is used on other shapes than it is trained on gives those.
   virtual Batch example(std::int64_t samples) const;
   DataLoader loader_of(const DatasetPtr& dataset) const;  // in order, with this task's options
