@@ -124,6 +124,17 @@ TEST_CASE("host: one that was built with another core is refused, and never runs
         refused(path.string() + ": built with " + other + ", this Vernier has " + ours + "; rebuild the plugin"));
 }
 
+// The number behind libvernier_core.so is a hash of the contract's and core's headers, so a changed header of a pack
+// leaves plugins that need core alone as they were.
+TEST_CASE("host: a header of a pack does not change what a plugin of core needs") {
+  const std::string adamw = (product / "optimizer/adamw.so").string();
+  const auto needs_that_hash =
+      "cd " VERNIER_SOURCE_DIR " && hash=$(sh sdk/cmake/code_hash.sh sdk/plugin/include/vernier/*.h "
+      "$(find sdk/core -path '*/include/vernier/*.h')) && readelf -d " +
+      adamw + " | grep -q \"libvernier_core.so.$hash\"";
+  CHECK_MESSAGE(std::system(needs_that_hash.c_str()) == 0, needs_that_hash);
+}
+
 // A plugin that reads no data loads no library for images, and the program loads none either.
 TEST_CASE("host: a library is needed only by what uses it") {
   const auto needs = [](const fs::path& file, const char* library) {
