@@ -135,6 +135,14 @@ TEST_CASE("host: a header of a pack does not change what a plugin of core needs"
   CHECK_MESSAGE(std::system(needs_that_hash.c_str()) == 0, needs_that_hash);
 }
 
+// The loader initialises the libraries of a program from the last to the first.
+TEST_CASE("host: the malloc of programs that train is initialised before LibTorch") {
+  for (const std::string program : {"vernier-train", "vernier-check", "vernier-replay"}) {
+    const auto follows = "! readelf -d " VERNIER_BINARY_DIR "/" + program + " | grep -B99 libtorch_cpu | grep -q tcmalloc";
+    CHECK_MESSAGE(std::system(follows.c_str()) == 0, program);
+  }
+}
+
 // A plugin that reads no data loads no library for images, and the program loads none either.
 TEST_CASE("host: a library is needed only by what uses it") {
   const auto needs = [](const fs::path& file, const char* library) {
