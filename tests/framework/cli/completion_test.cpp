@@ -83,7 +83,7 @@ COMP_WORDS=(vernier compare --sweep optimizer.lear)
 COMP_CWORD=3
 _vernier
 echo "${COMPREPLY[@]}"
-COMP_WORDS=(vernier ev)
+COMP_WORDS=(vernier comp)
 COMP_CWORD=1
 _vernier
 echo "${COMPREPLY[@]}"
@@ -95,8 +95,8 @@ COMP_WORDS=(vernier new plugin o)
 COMP_CWORD=3
 _vernier
 echo "${COMPREPLY[@]}"
-COMP_WORDS=(vernier export runs/x --format sa)
-COMP_CWORD=4
+COMP_WORDS=(vernier quickstart --mode me)
+COMP_CWORD=3
 _vernier
 echo "${COMPREPLY[@]}"
 )");
@@ -109,7 +109,7 @@ echo "${COMPREPLY[@]}"
   text << std::ifstream(output).rdbuf();
   CHECK(text.str() ==
         "compopt -o nospace\nrun.steps=\ncompopt -o "
-        "nospace\noptimizer.learning_rate=\nevaluate\nverify\noptimizer\nsafetensors\n");
+        "nospace\noptimizer.learning_rate=\ncompare\nverify\noptimizer\nmemory\n");
 }
 
 }  // namespace completion_test
