@@ -49,6 +49,7 @@ void train(const CompareOptions& options, const CompareOptions::Candidate& candi
   auto of_run = candidate.options;
   of_run.quiet = true;
   of_run.writes_folder = true;
+  of_run.sets.push_back("run.measure_savings=false");  // the memory of all candidates is compared
   of_run.sets.push_back("run.seed=" + std::to_string(trial.seed));
   of_run.sets.push_back("run.output=" + json_text(Json(fs::absolute(trial.folder).string())));
   reset_peak();

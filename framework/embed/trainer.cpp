@@ -67,6 +67,7 @@ struct Trainer::Impl {
   void finish();
   void close();
 
+  std::optional<double> evaluated(const std::function<torch::Tensor(TrainerRun& run)>& loss);
   void prepare_run();
   void save_nothing_without_folder();
   void lift_memory_limit() const;
@@ -126,6 +127,11 @@ void Trainer::Impl::prepare_run() {
   if (name.empty()) name = "run";
   prepared = prepare(config, name, host, stop, wants_to_resume, 0, std::move(given));
   prepared->run.quiet = options.quiet;
+  if (prepared->options.measure_savings) {
+    prepared->run_table.refuse("measure_savings",
+                               "needs a process of its own, and so `vernier train`: set it to false, and "
+                               "`vernier check FILE --savings` prints the figure");
+  }
   precision = wiring().table_of(*wiring().precision);
   scaler = wiring().table_of(*wiring().scaler);
 }
@@ -278,24 +284,36 @@ void Trainer::stop() {
   impl_->stop = stopped_by_program;
 }
 
+std::optional<double> Trainer::Impl::evaluated(const std::function<torch::Tensor(TrainerRun& run)>& loss_of) {
+  ready();
+  auto& run = prepared->run;
+  if (run.model == nullptr) return std::nullopt;
+  if (is_over) stop = 0;  // there is nothing left to stop
+  const Metrics of_step = run.metrics;
+  const auto put_back = c10::make_scope_exit([&] { run.metrics = of_step; });
+  std::optional<double> loss;
+  loop().roles().calls.attributed(run, [&] {  // no event, so the run's numbers do not depend on it
+    HostApi::clear(run.metrics);
+    const auto value = loss_of(run);
+    if (!run.is_stopping() && value.defined()) loss = value.item<double>();
+  });
+  if (!loss) return std::nullopt;
+  run.metrics.set("validation_loss", *loss);
+  shown = run.metrics;
+  return loss;
+}
+
 std::optional<double> Trainer::validate() {
-  return as_errors([&]() -> std::optional<double> {
-    impl_->ready();
-    auto& run = impl_->prepared->run;
-    if (run.model == nullptr) return std::nullopt;
-    if (impl_->is_over) impl_->stop = 0;  // there is nothing left to stop
-    const Metrics of_step = run.metrics;
-    const auto put_back = c10::make_scope_exit([&] { run.metrics = of_step; });
-    std::optional<double> loss;
-    impl_->loop().roles().calls.attributed(run, [&] {  // no event, so the run's numbers do not depend on it
-      HostApi::clear(run.metrics);
-      const auto value = impl_->loop().validation().evaluate(run);
-      if (!run.is_stopping() && value.defined()) loss = value.item<double>();
+  return as_errors(
+      [&] { return impl_->evaluated([&](auto& run) { return impl_->loop().validation().evaluate(run); }); });
+}
+
+std::optional<double> Trainer::validate_step(const Batch& batch) {
+  return as_errors([&] {
+    return impl_->evaluated([&](auto& run) {
+      return impl_->loop().validation().evaluate(
+          run, [&] { return impl_->wiring().task->validate_batch(run, batch.to(run.device)); });
     });
-    if (!loss) return std::nullopt;
-    run.metrics.set("validation_loss", *loss);
-    impl_->shown = run.metrics;
-    return loss;
   });
 }
 
@@ -373,6 +391,15 @@ torch::nn::Module& Trainer::model() {
 
 AmpStats Trainer::amp() {
   return run().amp;
+}
+
+void Trainer::reset_amp() {
+  as_errors([&] {
+    impl_->enter();
+    auto& run = impl_->prepared->run;
+    run.amp = {};
+    impl_->loop().step().update_log().take_scale(run, *impl_->wiring().scaler);
+  });
 }
 
 }  // namespace vernier

@@ -88,6 +88,7 @@ class DynamicScaler final : public vernier::Scaler {
     vernier::unscale(run, scale_->tensor());
   }
   void update(vernier::Run& run) override { scale_->update(run.found_inf); }
+  Current current() const override { return {scale_->tensor(), scale_->growth_tracker()}; }
 
   vernier::State save() const override {
     auto state = scale_->state_dict();

@@ -209,6 +209,8 @@ class PerLayerScaler final : public vernier::Scaler {
     scale_->update(is_of_loss.to(torch::kFloat32), /*passed_over=*/overflow.logical_and(is_of_loss.logical_not()));
   }
 
+  Current current() const override { return {scale_->tensor(), scale_->growth_tracker()}; }
+
   vernier::State save() const override {
     auto state = scale_->state_dict();
     state.put("factors", scaled_.factors);

@@ -1,5 +1,6 @@
-// Shared by all loss scalers. They set the metrics "scale" and "underflow", which the trainer counts into run.amp. They
-// report changes of the scale, warn if it is very low or high, and end a run whose updates all overflow.
+// Shared by all loss scalers. They set the metrics "scale", of this step, and "underflow", which the trainer counts
+// into run.amp. They report changes of the scale, warn if it is very low or high, and end a run whose updates all
+// overflow.
 //   overflows_in_a_row = 200   the run ends after so many updates in a row that were skipped for an overflow; 0: never
 //   warn_below = 1, warn_above = 1099511627776   notices scale_low, scale_high where the scale gets there; 0: none
 //   measure_every = 100   steps between measurements of "underflow", the share of scaled gradients under 2^-14; 0: none

@@ -26,6 +26,7 @@ class StaticScaler final : public vernier::Scaler {
     watch_.begin(run, value_);
     vernier::unscale(run, scale_);
   }
+  Current current() const override { return {.scale = scale_, .growth_tracker = {}}; }
   vernier::State save() const override {
     vernier::State state;
     watch_.save(state);

@@ -93,6 +93,8 @@ class StatisticalScaler final : public vernier::Scaler {
     largest_.reset();
   }
 
+  Current current() const override { return {.scale = scale_, .growth_tracker = {}}; }
+
   vernier::State save() const override {
     vernier::State state;
     state.put("scale", scale_.to(torch::kDouble));  // float64, which state.real() reads; the host does not wait

@@ -18,18 +18,17 @@ inline std::string amp_line(const vernier::AmpStats& amp) {
     return std::string(share >= 0.995 ? "100%" : text.data());
   };
   std::string text;
-  if (const auto scale = amp.current_scale()) {
-    text += c10::str("scale ", *scale, ", growth tracker ", amp.growth_tracker().value_or(0), ", overflows ",
-                     amp.overflow_count(), " (", percent(overflow_ratio(amp)), "), ");
-  } else {
-    text += "the loss is not scaled, ";
+  const auto scale = amp.current_scale();
+  text += scale ? c10::str("scale ", *scale, ", ") : "the loss is not scaled, ";
+  if (const auto tracker = amp.growth_tracker()) text += c10::str("growth tracker ", *tracker, ", ");
+  if (!amp.history().empty()) {  // there is a scaler, or there was one before a swap
+    text += c10::str("overflows ", amp.overflow_count(), " (", percent(overflow_ratio(amp)), "), ");
   }
   if (const auto shares = amp.underflow()) {
-    text += c10::str("underflow in ", amp.underflow_count(),
-                     amp.underflow_count() == 1 ? " measurement (" : " measurements (", percent(shares->mean),
-                     " of gradients), ");
+    text += c10::str("underflow in ", shares->count, shares->count == 1 ? " measurement (" : " measurements (",
+                     percent(shares->mean), " of gradients), ");
   }
-  text += c10::str("mixed precision in ", percent(amp.amp_usage_ratio()), " of ", amp.total_steps(), " steps");
+  text += c10::str("mixed precision in ", percent(amp_usage_ratio(amp)), " of ", amp.total_steps(), " steps");
   if (const auto saved = amp.avg_memory_savings()) text += c10::str(", saves ", *saved, " GB");
   return text;
 }

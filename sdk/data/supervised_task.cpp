@@ -159,10 +159,6 @@ void SupervisedTask::learn_targets(State facts) {
   impl_->target_facts = std::move(facts);
 }
 
-std::vector<Baseline> SupervisedTask::baselines() const {
-  return baselines_of(impl_->learned.part("targets"));
-}
-
 void SupervisedTask::prepare(Run& run) {
   build(run);
   const auto require = [this](bool is_there, const char* function) {
@@ -319,6 +315,16 @@ torch::Tensor SupervisedTask::validate(Run& run) {
   return loss;
 }
 
+torch::Tensor SupervisedTask::validate_batch(Run& run, const Batch& batch) {
+  const auto output = forward(batch);
+  for (const auto& metric : impl_->metrics) {
+    metric->reset();
+    metric->update(output, impl_->target_of(batch));
+    run.metrics.set(metric->name().c_str(), metric->value());
+  }
+  return impl_->loss_of(output, batch);
+}
+
 torch::Tensor SupervisedTask::validate_with(Run& run, const Forward& model, const Watch& watch) {
   torch::Tensor first;
   for (const auto& [name, dataset] : impl_->held_out) {
@@ -339,7 +345,7 @@ torch::Tensor SupervisedTask::validate_with(Run& run, const Forward& model, cons
 void SupervisedTask::Impl::warn_of_better(SupervisedTask& task, Run& run, const torch::Tensor& loss) {
   std::string best;
   double least = loss.item<double>();
-  for (const auto& baseline : task.baselines()) {
+  for (const auto& baseline : baselines_of(learned.part("targets"))) {
     if (!baseline.is_rival) continue;
     const auto other = validate_on(run, held_out.front().first, held_out.front().second, baseline.forward, {});
     if (!other.defined()) return;

@@ -6,6 +6,7 @@
 #include <vernier/hardware.h>
 #include <vernier/memory.h>
 
+#include <cmath>
 #include <csignal>
 #include <iostream>
 
@@ -120,10 +121,12 @@ void print_wiring(const Prepared& prepared) {
   print_text("[AMP] " + precision.id() + (what.empty() ? "" : ": ") + what + "\n[AMP] " +
              (scaler.scales() ? "the loss is scaled by " + scaler.id() : "the loss is not scaled") + "; " +
              hardware_of(run.device.type()).can() + '\n');
-  if (!precision.is_mixed()) return;
   const auto saved = run.amp.avg_memory_savings();
-  print_text(saved ? c10::str("[AMP] expected: a step takes ", memory_text(static_cast<std::int64_t>(*saved * 1e9)),
-                              " less than in float32, as measured; speed unknown, see vernier compare\n")
+  if (!saved && !precision.is_mixed()) return;
+  print_text(saved ? c10::str("[AMP] expected: a step takes ", memory_text(std::llround(std::abs(*saved) * 1e9)),
+                              *saved < 0 ? " more" : " less",
+                              " than in float32 with the same other options, as measured; speed unknown, see vernier "
+                              "compare\n")
                    : "[AMP] expected: speed and memory unknown; vernier compare and vernier check measure them\n");
 }
 

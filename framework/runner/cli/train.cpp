@@ -104,8 +104,7 @@ void print_end(const Prepared& prepared, const Outcome& outcome, const po::varia
     return;
   }
   if (!outcome.diverged.empty()) return;
-  const auto& precision = *prepared.wiring->precision;
-  const std::string other = precision.is_mixed() ? Precision::standard : "auto";
+  const std::string other = run.amp.amp_steps() > 0 ? Precision::standard : "auto";
   const bool by_epochs = prepared.options.epochs > 0;
   std::cout << "try next:\n"
             << "  another precision  " << command_of(given, {"mixed-precision", "amp-opt-level"}, "precision.")

@@ -93,9 +93,7 @@ void write_summary(const std::string& path, const Run& run, const RunOptions& op
   summary["updates_applied"] = outcome.updates;
   // A step that failed after its update is not among the steps.
   summary["updates_skipped"] = std::max<std::int64_t>(0, run.step - outcome.updates);
-  auto amp = OrderedJson::parse(run.amp.json());
-  amp["mean_step_seconds"] = mean(outcome.seconds);
-  summary["amp"] = std::move(amp);
+  summary["amp"] = OrderedJson::parse(run.amp.json());
   summary["samples"] = run.samples;
   summary["tokens"] = run.tokens;
   summary["loss"] = {{"final", number(outcome.loss)}, {"best", number(outcome.best_loss)}};

@@ -64,7 +64,7 @@ void RequestHandler::swap(TrainerRun& run, const Table& roles, const std::string
   roles_.owners.share_weights(run, Owners::Weights::all);  // the old precision has rounded those of other ranks
   snapshots_.clear();
   step_.transaction().rewire_plugins();
-  step_.note_listeners();
+  step_.note_plugins(run);
   saving_.outdate();
 }
 

@@ -163,7 +163,7 @@ void prepare_plugins(Roles& roles, Step& step, const Saving& saving, TrainerRun&
   }
   note_metrics(roles, run);
   if (trains) check_plugins(roles, step, run);
-  step.note_listeners();
+  step.note_plugins(run);
 }
 
 }  // namespace vernier

@@ -1,6 +1,7 @@
 #include "step.h"
 
 #include <ATen/DeviceAccelerator.h>
+#include <ATen/autocast_mode.h>
 #include <vernier/checksum.h>
 #include <vernier/memory.h>
 
@@ -67,6 +68,15 @@ std::vector<std::string> report_swaps(const Wiring& wiring, TrainerRun& run) {
   return roles;
 }
 
+// Returns whether a product of weights would now have 16 bits: by autocast, whoever has switched it on, or because a
+// weight has them.
+bool computes_in_16_bits(const Run& run) {
+  const auto is_16_bit = [](c10::ScalarType dtype) { return dtype == at::kHalf || dtype == at::kBFloat16; };
+  const auto device = run.device.type();
+  if (at::autocast::is_autocast_enabled(device) && is_16_bit(at::autocast::get_autocast_dtype(device))) return true;
+  return std::ranges::any_of(run.parameters, [&](const auto& each) { return is_16_bit(each.model.scalar_type()); });
+}
+
 // Joins the flags of several passes: one that any of them found counts.
 void join(torch::Tensor& flag, const torch::Tensor& before) {
   if (before.defined()) flag = flag.defined() ? torch::maximum(before, flag) : before;
@@ -129,8 +139,9 @@ void Step::record_with(MakeDeviceGraph make) {
   passes_ = make ? std::make_unique<CapturedPasses>(roles_.wiring, std::move(make)) : nullptr;
 }
 
-void Step::note_listeners() {
+void Step::note_plugins(TrainerRun& run) {
   const auto& wiring = roles_.wiring;
+  update_log_.take_scale(run, *wiring.scaler);
   for (std::size_t i = 0; i < has_listeners_.size(); ++i) {
     has_listeners_[i] = std::ranges::any_of(
         wiring.plugins(), [&](const Plugin* plugin) { return wiring.bus.listens(*plugin, static_cast<Event>(i)); });
@@ -152,6 +163,7 @@ void Step::note_listeners() {
 
 void Step::begin_step(TrainerRun& run) {
   clock_.to(Part::trainer);
+  update_log_.begin();
   run.batch = run.micro_batch = {};  // their memory is free for the next ones
   HostApi::clear(run.metrics);
   run.non_finite_reported = false;
@@ -196,7 +208,15 @@ void Step::compute_micro_batches(TrainerRun& run, Tries tries) {
     const PeakMemory memory(run.device);
     run.micro_batch = micro_batch.to(run.device);
     emit(Event::BatchReady, run, Part::forward);
-    const auto forward = [&] { return precision_.forward(run, [&] { return task_.loss(run); }); };
+    const auto forward = [&] {
+      bool is_mixed = false;
+      auto loss = precision_.forward(run, [&] {
+        is_mixed = is_mixed || computes_in_16_bits(run);
+        return task_.loss(run);
+      });
+      update_log_.see_forward(is_mixed || precision_->is_mixed());
+      return loss;
+    };
     run.micro_batch_loss = tries == Tries::smaller && passes_ ? passes_->loss(run, forward) : forward();
     emit(Event::LossReady, run, Part::backward);
     const auto& whole = ranks_.whole();  // waits for other ranks
@@ -261,7 +281,7 @@ void Step::finish_step(TrainerRun& run) {
   run.samples += std::llround(whole.samples);
   run.tokens += whole.tokens;
   ranks_.end_step(run);
-  update_log_.count(run, precision_->is_mixed());
+  update_log_.count(run, *roles_.wiring.scaler);
   clock_.show(run.metrics, run.device.is_cpu());
   run.step += 1;  // what comes after the update counts it
   plan_.count_again(run);

@@ -20,7 +20,7 @@ class Step {
  public:
   Step(Roles& roles, SnapshotRing& snapshots, const Ending& ending, std::int64_t validate_every)
       : roles_(roles), snapshots_(snapshots), ending_(ending), plan_(roles, batches_, validate_every) {}
-  void note_listeners();                   // after prepare, and after a swap
+  void note_plugins(TrainerRun& run);      // after prepare, and after a swap
   void record_with(MakeDeviceGraph make);  // before prepare; null: forward and backward are never recorded
 
   enum class Until { end, gradients };  // gradients: the step ends when they are computed, and nothing uses them

@@ -171,7 +171,9 @@ void TrainingLoop::advance(TrainerRun& run) {
     validation_.schedule(run.validates);
     if (run.validates) synchronize(run.device);  // or the time that the device still takes would belong to nobody
     const auto& whole = roles_.ranks.whole();
-    outcome_.seconds += seconds_since(start);
+    const auto seconds = seconds_since(start);
+    run.amp.add_seconds(seconds);
+    outcome_.seconds += seconds;
     outcome_.steps += 1;
     outcome_.samples += std::llround(whole.samples);
     outcome_.tokens += whole.tokens;

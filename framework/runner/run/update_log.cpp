@@ -18,7 +18,22 @@ torch::Tensor lesser_of(const torch::Tensor& best, const torch::Tensor& loss) {
   return now < before || std::isnan(before) ? loss : best;
 }
 
+// The host waits for a device that has the tensors.
+void set_scale(TrainerRun& run, std::int64_t step, const Scaler::Current& now) {
+  const bool has_tracker = now.scale.defined() && now.growth_tracker.defined();
+  run.amp.set_scale(step, now.scale.defined() ? std::optional(now.scale.item<double>()) : std::nullopt,
+                    has_tracker ? std::optional(now.growth_tracker.item<std::int64_t>()) : std::nullopt);
+}
+
 }  // namespace
+
+void UpdateLog::take_scale(TrainerRun& run, const Scaler& scaler) {
+  if (last() && last_->scale) {  // the scaler before has left it
+    run.amp.set_scale(run.step + 1, last_->scale);
+    last_->scale.reset();
+  }
+  set_scale(run, run.step + 1, scaler.current());
+}
 
 void UpdateLog::look(const Run& run) {
   not_finite_.clear();
@@ -43,30 +58,22 @@ void UpdateLog::count_one(TrainerRun& run, std::int64_t step, const KnownUpdate&
                            (update.gradients.empty() ? "" : " (" + update.gradients + ")"));
 }
 
-// The scaler sets the metrics "scale" and "underflow". What is on a device comes with the result of the update.
-void UpdateLog::count_scale(TrainerRun& run) {
-  const auto tensor_of = [](const Metrics::Entry* entry) {
-    const auto* tensor = entry != nullptr ? std::get_if<torch::Tensor>(&entry->number) : nullptr;
-    return tensor != nullptr ? *tensor : torch::Tensor();
-  };
-  const auto* scale = HostApi::find(run.metrics, "scale");
-  scale_ = tensor_of(scale);
-  if (!run.results_are_late) scale_.reset();
-  if (scale != nullptr && !scale_.defined()) run.amp.set_scale(run.step + 1, scale->value());
-  if (const auto share = tensor_of(HostApi::find(run.metrics, "underflow")); share.defined()) {
-    run.amp.add_underflow(share);
-  }
-}
-
-void UpdateLog::count(TrainerRun& run, bool is_mixed) {
+// Scale and tracker that are on a device come with the result of the update.
+void UpdateLog::count(TrainerRun& run, const Scaler& scaler) {
   best_loss_ = lesser_of(best_loss_, run.loss);
-  run.amp.add({.is_amp = is_mixed});
-  count_scale(run);
+  run.amp.add({.is_amp = is_mixed_});
+  const auto* share = HostApi::find(run.metrics, "underflow");
+  if (const auto* tensor = share == nullptr ? nullptr : std::get_if<torch::Tensor>(&share->number)) {
+    run.amp.add_underflow(*tensor);
+  }
   run.last_update = UpdateResult::none;
   const auto before = last();
   if (before) count_one(run, run.step, *before);
-  if (before && before->scale) run.amp.set_scale(run.step, *before->scale);
+  if (before && before->scale) run.amp.set_scale(run.step + 1, before->scale, before->growth_tracker);
   last_.reset();
+  const auto scale = scaler.current();
+  const bool is_sent = run.results_are_late && run.skip_update.defined();
+  if (!is_sent) set_scale(run, run.step + 2, scale);
   if (!run.skip_update.defined()) {
     count_one(run, run.step + 1, {});
     if (before && is_skipped(before->result)) run.last_update = before->result;  // no listener has seen it
@@ -74,7 +81,7 @@ void UpdateLog::count(TrainerRun& run, bool is_mixed) {
       run.notice("non_finite", {{"step", run.step + 1}, {"what", std::string("loss")}}, "the loss is not finite");
     }
   } else if (run.results_are_late) {
-    send(run);
+    send(run, scale);
   } else {
     count_one(run, run.step + 1, now(run));
   }
@@ -83,7 +90,7 @@ void UpdateLog::count(TrainerRun& run, bool is_mixed) {
 
 void UpdateLog::conclude(TrainerRun& run) {
   const auto update = last();
-  if (update && update->scale) run.amp.set_scale(run.step, *update->scale);
+  if (update && update->scale) run.amp.set_scale(run.step + 1, update->scale, update->growth_tracker);
   if (update && is_skipped(update->result)) count_one(run, run.step, *update);
 }
 
@@ -95,7 +102,7 @@ KnownUpdate UpdateLog::now(const Run& run) {
 }
 
 // In one tensor. Which gradients are not finite is known where the scaler has read each of them.
-void UpdateLog::send(const Run& run) {
+void UpdateLog::send(const Run& run, const Scaler::Current& scale) {
   auto numbers =
       at::stack({run.skip_update, run.found_inf.defined() ? run.found_inf : at::zeros_like(run.skip_update)});
   sent_names_.clear();
@@ -106,8 +113,10 @@ void UpdateLog::send(const Run& run) {
     }
     numbers = at::cat({numbers, run.norms.each.isfinite().logical_not().to(numbers.scalar_type())});
   }
-  has_sent_scale_ = scale_.defined();
-  if (has_sent_scale_) numbers = at::cat({numbers, scale_.reshape({1}).to(numbers)});
+  has_sent_scale_ = scale.scale.defined();
+  has_sent_tracker_ = has_sent_scale_ && scale.growth_tracker.defined();
+  if (has_sent_scale_) numbers = at::cat({numbers, scale.scale.reshape({1}).to(numbers)});
+  if (has_sent_tracker_) numbers = at::cat({numbers, scale.growth_tracker.reshape({1}).to(numbers)});
   sent_.send(numbers);
 }
 
@@ -119,8 +128,9 @@ std::optional<KnownUpdate> UpdateLog::last() {
     if ((*numbers)[i + 2] != 0) names.push_back(sent_names_[i]);
   }
   const auto skipped = numbers->at(1) != 0 ? UpdateResult::found_inf : UpdateResult::vetoed;
-  last_ = KnownUpdate{numbers->at(0) != 0 ? skipped : UpdateResult::applied, some_of(names),
-                      has_sent_scale_ ? std::optional<double>(numbers->back()) : std::nullopt};
+  last_ = KnownUpdate{numbers->at(0) != 0 ? skipped : UpdateResult::applied, some_of(names)};
+  if (has_sent_scale_) last_->scale = *(numbers->end() - (has_sent_tracker_ ? 2 : 1));
+  if (has_sent_tracker_) last_->growth_tracker = std::llround(numbers->back());
   return last_;
 }
 
@@ -130,6 +140,7 @@ void UpdateLog::save(State& state) {
   state.put("last_update", static_cast<std::int64_t>(last_->result));
   state.put("not_finite", last_->gradients);
   if (last_->scale) state.put("last_scale", *last_->scale);
+  if (last_->growth_tracker) state.put("last_growth_tracker", *last_->growth_tracker);
 }
 
 void UpdateLog::load(const State& state, c10::Device device) {
@@ -137,8 +148,9 @@ void UpdateLog::load(const State& state, c10::Device device) {
   sent_ = {};
   last_.reset();
   if (!state.has("last_update")) return;
-  last_ = KnownUpdate{static_cast<UpdateResult>(state.integer("last_update")), state.text("not_finite"),
-                      state.has("last_scale") ? std::optional(state.real("last_scale")) : std::nullopt};
+  last_ = KnownUpdate{static_cast<UpdateResult>(state.integer("last_update")), state.text("not_finite")};
+  if (state.has("last_scale")) last_->scale = state.real("last_scale");
+  if (state.has("last_growth_tracker")) last_->growth_tracker = state.integer("last_growth_tracker");
 }
 
 }  // namespace vernier

@@ -124,7 +124,8 @@ void print_savings(const po::variables_map& given) {
   if (prepared->run.control->ranks() > 1) refuse("--savings is for a single process");
   const auto seen = dry_run(prepared->trainer, *prepared->wiring, prepared->run);
   prepared.reset();
-  const auto in_float32 = seen.is_low ? dry_run_in_float32(given) : std::optional(seen);
+  if (!seen.is_low) refuse("--savings: the first step computes in no fewer bits than float32, so nothing is compared");
+  const auto in_float32 = dry_run_in_float32(given);
   if (!in_float32) refuse("--savings: the run in float32 failed; `vernier check` says why");
   std::cout << in_float32->memory.peak - seen.memory.peak << '\n';
 }

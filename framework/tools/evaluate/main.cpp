@@ -85,7 +85,7 @@ int evaluate(const boost::program_options::variables_map& given) {
   const auto prepared = load_run(call, given, sets_task(call.sets) ? Use::other_data : Use::evaluation);
   TrainerRun& run = prepared->run;
   auto* task = dynamic_cast<SupervisedTask*>(prepared->wiring->task.get());
-  const auto baselines = task != nullptr ? task->baselines() : std::vector<Baseline>();
+  const auto baselines = task != nullptr ? baselines_of(task->learned().part("targets")) : std::vector<Baseline>();
   std::map<std::string, ClassTable> classes;  // by the name of the validation set
   std::vector<Column> columns = {column_of(*prepared, "model", [&] {
     if (baselines.empty()) return prepared->wiring->task->validate(run);  // maybe an own way to validate

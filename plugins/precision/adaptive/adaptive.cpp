@@ -74,7 +74,6 @@ class Adaptive final : public vernier::MixedPrecision {
     read_decisions(options);
   }
 
-  bool is_mixed() const override { return MixedPrecision::is_mixed() || may_use(Use::bf16) || may_use(Use::fp16); }
   bool needs_scaler() const override { return MixedPrecision::needs_scaler() || may_use(Use::fp16); }
 
   void attach(vernier::Bus& bus) override {

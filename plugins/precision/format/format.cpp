@@ -127,7 +127,7 @@ class Format final : public vernier::MixedPrecision {
     options.resumable("measure_every");
   }
 
-  bool is_mixed() const override { return true; }
+  bool is_mixed() const override { return has_rounded_ || MixedPrecision::is_mixed(); }
   std::string describe() const override {
     std::string sums;
     if (const auto& a = recipe_.accumulator) sums = ", sums with " + std::to_string(a->mantissa) + " fraction bits";
@@ -200,6 +200,7 @@ class Format final : public vernier::MixedPrecision {
   }
 
   torch::Tensor forward(const std::function<torch::Tensor()>& body) override {
+    has_rounded_ = false;
     auto result = MixedPrecision::forward(body);
     if (!has_named_ && torch::GradMode::is_enabled()) {
       has_named_ = true;
@@ -214,6 +215,7 @@ class Format final : public vernier::MixedPrecision {
     if (rule == nullptr) rule = &none;
     if (rule->use == PrecisionRule::Use::policy && !is_exact_) {
       if (auto output = rounded(operation, arguments)) {
+        has_rounded_ = true;
         if (!is_written_ && operation.layer_index() >= 0) layers_.emplace(operation.layer());
         return {rule->cast_outputs ? output->to(torch::kFloat32) : output->to(dtype())};
       }
@@ -464,8 +466,8 @@ class Format final : public vernier::MixedPrecision {
   std::shared_ptr<Products> products_;
   std::map<std::string, int> kept_;
   std::set<std::string> layers_;
-  bool has_named_ = false, is_written_ = false;
-  bool is_exact_ = false;  // nothing is rounded, to compare gradients
+  bool has_named_ = false, is_written_ = false, has_rounded_ = false;  // has_rounded_: in the last forward()
+  bool is_exact_ = false;                                              // nothing is rounded, to compare gradients
   std::map<std::string, double> directions_;
 };
 

@@ -88,7 +88,7 @@ torch::Tensor GradScaler::scale(const torch::Tensor& loss) const {
   return loss * moved(scale_, loss.device());
 }
 
-void GradScaler::unscale_once(const void* optimizer, const TensorVector& gradients) {
+torch::Tensor GradScaler::unscale_once(const void* optimizer, const TensorVector& gradients) {
   auto& entry = optimizers_[optimizer];
   if (entry.stage == Stage::unscaled) {
     throw Error("unscale_() has already been called on this optimizer since the last update()");
@@ -96,14 +96,15 @@ void GradScaler::unscale_once(const void* optimizer, const TensorVector& gradien
   if (entry.stage == Stage::stepped) throw Error("unscale_() is being called after step()");
   if (!gradients.empty()) entry.found_inf = unscale_gradients_(gradients, scale_);
   entry.stage = Stage::unscaled;
+  return entry.found_inf;
 }
 
-void GradScaler::unscale_(const FusedOptimizer& optimizer) {
-  if (options_.enabled) unscale_once(&optimizer, optimizer.gradients());
+torch::Tensor GradScaler::unscale_(const FusedOptimizer& optimizer) {
+  return options_.enabled ? unscale_once(&optimizer, optimizer.gradients()) : torch::Tensor();
 }
 
-void GradScaler::unscale_(const torch::optim::Optimizer& optimizer) {
-  if (options_.enabled) unscale_once(&optimizer, gradients_of(optimizer));
+torch::Tensor GradScaler::unscale_(const torch::optim::Optimizer& optimizer) {
+  return options_.enabled ? unscale_once(&optimizer, gradients_of(optimizer)) : torch::Tensor();
 }
 
 torch::Tensor GradScaler::unscale_(const TensorVector& gradients) {
@@ -113,8 +114,11 @@ torch::Tensor GradScaler::unscale_(const TensorVector& gradients) {
   return found_inf;
 }
 
-void GradScaler::step(FusedOptimizer& optimizer) {
-  if (!options_.enabled) return optimizer.step();
+torch::Tensor GradScaler::step(FusedOptimizer& optimizer) {
+  if (!options_.enabled) {
+    optimizer.step();
+    return {};
+  }
   auto& entry = optimizers_[&optimizer];
   if (entry.stage == Stage::stepped) throw Error(stepped_twice);
   const bool scaled = entry.stage == Stage::ready;
@@ -122,12 +126,13 @@ void GradScaler::step(FusedOptimizer& optimizer) {
   require_found(entry.found_inf);
   optimizer.step(entry.found_inf, scaled ? scale_ : torch::Tensor());
   entry.stage = Stage::stepped;
+  return entry.found_inf;
 }
 
-void GradScaler::step(torch::optim::Optimizer& optimizer) {
+torch::Tensor GradScaler::step(torch::optim::Optimizer& optimizer) {
   if (!options_.enabled) {
     optimizer.step();
-    return;
+    return {};
   }
   auto& entry = optimizers_[&optimizer];
   if (entry.stage == Stage::stepped) throw Error(stepped_twice);
@@ -135,6 +140,7 @@ void GradScaler::step(torch::optim::Optimizer& optimizer) {
   require_found(entry.found_inf);
   if (entry.found_inf.item<float>() == 0) optimizer.step();
   entry.stage = Stage::stepped;
+  return entry.found_inf;
 }
 
 torch::Tensor GradScaler::clip_and_step(FusedOptimizer& optimizer, double max_norm) {

@@ -152,6 +152,7 @@ bool MixedPrecision::uses_float8() const {
 }
 
 bool MixedPrecision::is_mixed() const {
+  if (was_mixed_) return *was_mixed_;
   return dtype_ != torch::kFloat32 || uses_float8() || rules_.uses(PrecisionRule::Use::bf16) ||
          rules_.uses(PrecisionRule::Use::fp16);
 }
@@ -227,6 +228,7 @@ bool MixedPrecision::is_off_here() const {
 }
 
 torch::Tensor MixedPrecision::forward(const std::function<torch::Tensor()>& body) {
+  was_mixed_ = dtype_ != torch::kFloat32 && !is_off_here();
   if (is_off_here()) return body();
   // With rules, autocast brings all other operations to one dtype, even if that is float32.
   const bool is_seen = intercepts();
@@ -326,11 +328,13 @@ Values MixedPrecision::apply(const PrecisionRule& rule, const Operation& operati
   const bool is_policy = rule.use == PrecisionRule::Use::policy || rule.use == PrecisionRule::Use::fp8;
   Values results;
   if (auto in_float8 = is_policy ? run_in_float8(rule, operation, arguments) : std::nullopt) {
+    was_mixed_ = true;
     results = std::move(*in_float8);
   } else if (is_policy) {
     if (weight_casts_ == "update" && is_lowered_by_autocast(operation.name())) cast_weights(arguments);
     results = run(rule, operation, std::move(arguments));
   } else {
+    if (rule.use != PrecisionRule::Use::fp32) was_mixed_ = true;
     const c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::autocast_dispatch_keyset);
     cast_all(operation, arguments, dtype_of(rule.use));
     results = run(rule, operation, std::move(arguments));

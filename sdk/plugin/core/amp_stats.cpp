@@ -14,30 +14,30 @@ using OrderedJson = nlohmann::ordered_json;
 
 void AmpStats::add(const Step& step) {
   ++total_;
-  if (growth_tracker_) ++*growth_tracker_;
-  if (step.seconds > 0) {
-    seconds_ += step.seconds;
-    ++timed_;
-  }
-  if (!step.is_amp) return;
-  ++amp_;
-  if (step.scale) set_scale(total_, *step.scale);
-  if (!step.overflowed) return;
-  ++overflows_;
-  if (growth_tracker_) growth_tracker_ = 0;
+  if (step.seconds > 0) add_seconds(step.seconds);
+  if (step.is_amp) ++amp_;
+  if (step.overflowed) ++overflows_;
 }
 
 void AmpStats::add_overflow() {
   ++overflows_;
-  growth_tracker_ = 0;
 }
 
-void AmpStats::set_scale(std::int64_t step, double scale) {
-  if (!history_.empty() && history_.back().scale == scale) return;
+void AmpStats::add_seconds(double seconds) {
+  seconds_ += seconds;
+  ++timed_;
+}
+
+void AmpStats::set_scale(std::int64_t step, std::optional<double> scale, std::optional<std::int64_t> growth_tracker) {
+  scale_ = scale;
+  growth_tracker_ = growth_tracker;
+  if (!scale || (!history_.empty() && history_.back().scale == *scale)) return;
+  if (!history_.empty() && history_.back().step == step) {  // another scaler has taken over before the step
+    history_.back().scale = *scale;
+    return;
+  }
   if (!history_.empty()) ++updates_;
-  const auto steps_with_it = std::max<std::int64_t>(0, total_ - step + 1);
-  growth_tracker_ = std::min(growth_tracker_.value_or(steps_with_it), steps_with_it);
-  history_.push_back({step, scale});
+  history_.push_back({step, *scale});
   if (history_.size() > longest_history) history_.pop_front();
 }
 
@@ -54,45 +54,43 @@ void AmpStats::add_memory_savings(double gigabytes) {
   ++savings_;
 }
 
-std::optional<double> AmpStats::current_scale() const {
-  if (history_.empty()) return std::nullopt;
-  return history_.back().scale;
-}
-
-std::int64_t AmpStats::underflow_count() const {
-  return measured_ == 0 ? 0 : underflow_count_.item<std::int64_t>();
-}
-
 std::optional<double> AmpStats::avg_memory_savings() const {
   if (savings_ == 0) return std::nullopt;
   return saved_gigabytes_ / static_cast<double>(savings_);
 }
 
+std::optional<double> AmpStats::mean_step_seconds() const {
+  if (timed_ == 0) return std::nullopt;
+  return seconds_ / static_cast<double>(timed_);
+}
+
 std::optional<AmpStats::Underflow> AmpStats::underflow() const {
   if (measured_ == 0) return std::nullopt;
-  return Underflow{underflow_sum_.item<double>() / static_cast<double>(measured_), last_underflow_.item<double>()};
+  return Underflow{underflow_sum_.item<double>() / static_cast<double>(measured_), last_underflow_.item<double>(),
+                   underflow_count_.item<std::int64_t>()};
 }
 
 std::string AmpStats::json() const {
-  const auto share = [](const auto& value) { return value ? OrderedJson(*value) : OrderedJson(nullptr); };
+  const auto or_null = [](const auto& value) { return value ? OrderedJson(*value) : OrderedJson(nullptr); };
   OrderedJson history = OrderedJson::array();
   for (const auto& [step, scale] : history_) history.push_back({{"step", step}, {"scale", scale}});
   const auto shares = underflow();
-  const OrderedJson mean = shares ? OrderedJson(shares->mean) : nullptr,
-                    last = shares ? OrderedJson(shares->last) : nullptr;
-  const OrderedJson all = {{"total_steps", total_},
-                           {"amp_steps", amp_},
-                           {"scaler_updates", updates_},
-                           {"amp_usage_ratio", amp_usage_ratio()},
-                           {"current_scale", share(current_scale())},
-                           {"growth_tracker", share(growth_tracker_)},
-                           {"overflow_count", overflow_count()},
-                           {"overflow_ratio", overflow_ratio(*this)},
-                           {"underflow_count", underflow_count()},
-                           {"avg_memory_savings", share(avg_memory_savings())},
-                           {"mean_step_seconds", timed_ > 0 ? seconds_ / static_cast<double>(timed_) : 0.0},
-                           {"underflow", {{"mean", mean}, {"last", last}}},
-                           {"scale_history", history}};
+  const auto of_shares = [&](auto member) { return shares ? OrderedJson((*shares).*member) : OrderedJson(nullptr); };
+  const OrderedJson all = {
+      {"total_steps", total_},
+      {"amp_steps", amp_},
+      {"scaler_updates", updates_},
+      {"amp_usage_ratio", amp_usage_ratio(*this)},
+      {"scaler_enabled", scale_.has_value()},
+      {"current_scale", or_null(scale_)},
+      {"growth_tracker", or_null(growth_tracker_)},
+      {"overflow_count", overflow_count()},
+      {"overflow_ratio", overflow_ratio(*this)},
+      {"underflow_count", of_shares(&Underflow::count)},
+      {"avg_memory_savings", or_null(avg_memory_savings())},
+      {"mean_step_seconds", or_null(mean_step_seconds())},
+      {"underflow", {{"mean", of_shares(&Underflow::mean)}, {"last", of_shares(&Underflow::last)}}},
+      {"scale_history", history}};
   return all.dump(2);
 }
 
@@ -121,6 +119,7 @@ State AmpStats::state_dict() const {
     state.put("last_underflow", last_underflow_);
     state.put("underflow_count", underflow_count_);
   }
+  if (scale_) state.put("scale", *scale_);
   if (growth_tracker_) state.put("growth_tracker", *growth_tracker_);
   if (savings_ > 0) {
     state.put("savings", savings_);
@@ -146,6 +145,7 @@ void AmpStats::load_state_dict(const State& state) {
     next.last_underflow_ = state.tensor("last_underflow").clone();
     next.underflow_count_ = state.tensor("underflow_count").clone();
   }
+  if (state.has("scale")) next.scale_ = state.real("scale");
   if (state.has("growth_tracker")) next.growth_tracker_ = state.integer("growth_tracker");
   if (state.has("savings")) {
     next.savings_ = state.integer("savings");

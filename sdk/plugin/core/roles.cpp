@@ -47,6 +47,10 @@ torch::Tensor Task::validate(Run&) {
   return {};
 }
 
+torch::Tensor Task::validate_batch(Run&, const Batch& batch) {
+  return loss(batch);
+}
+
 std::optional<std::vector<MetricInfo>> Task::measures() const {
   return std::nullopt;
 }
@@ -107,6 +111,9 @@ torch::Tensor Scaler::scale(const torch::Tensor& loss) {
 }
 void Scaler::unscale(Run&) {}
 void Scaler::update(Run&) {}
+Scaler::Current Scaler::current() const {
+  return {};
+}
 
 bool Accumulation::gathers() const {
   return false;

@@ -70,11 +70,20 @@ std::string undisturbed_digest() {
 
 TEST_CASE("launch: two ranks train one run, and rank 0 shows it") {
   RunFolder place(small);
-  CHECK(place.call({"launch", "-n", "2", "run.toml", "--set", "run.steps=12"}) == 0);
+  const Words mixed = {"precision.use=fp16", "scaler.use=dynamic", "scaler.init_scale=1024",
+                       "scaler.growth_interval=5"};
+  Words call = {"launch", "-n", "2", "run.toml", "--set", "run.steps=12"};
+  for (const auto& set : mixed) call.insert(call.end(), {"--set", set});
+  CHECK(place.call(call) == 0);
   CHECK(says(place.out, "done after 12 steps"));
   CHECK(says(place.err, "vernier: 2 ranks with "));
   CHECK_FALSE(says(place.err, "[rank 1]"));
   CHECK(place.summary()["steps"] == 12);
+  const auto amp = place.summary()["amp"];
+  CHECK(amp["amp_steps"] == 12);
+  CHECK(amp["overflow_count"] == 0);
+  CHECK(amp["current_scale"] == 4096);
+  CHECK(amp["growth_tracker"] == 2);
   CHECK(place.summary()["configuration"]["distributed"]["use"] == "ddp");
   CHECK_FALSE(fs::exists(place.at("out-2")));
 }

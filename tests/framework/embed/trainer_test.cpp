@@ -3,10 +3,13 @@
 #include <torch/nn/modules/activation.h>
 #include <torch/nn/modules/container/sequential.h>
 #include <torch/nn/modules/linear.h>
+#include <vernier/autocast.h>
 #include <vernier/checkpoint_folder.h>
 #include <vernier/data/supervised_task.h>
+#include <vernier/sdk.h>
 #include <vernier/trainer.h>
 
+#include <chrono>
 #include <nlohmann/json.hpp>
 #include <thread>
 
@@ -14,6 +17,15 @@
 #include "small_run.h"
 #include "thrown.h"
 #include "toy_run.h"
+
+// README's own plugin, as a class of this file.
+#pragma push_macro("VERNIER_PLUGIN")
+#undef VERNIER_PLUGIN
+#define VERNIER_PLUGIN(...)
+namespace readme {
+#include "../../../examples/custom_precision/warm_bf16.cpp"
+}  // namespace readme
+#pragma pop_macro("VERNIER_PLUGIN")
 
 namespace trainer_test {
 
@@ -79,7 +91,7 @@ std::unique_ptr<vernier::Monitor> on(Event event, std::function<void(const Run&)
 }
 
 // A task with data and a loss, made in code.
-class Points final : public vernier::SupervisedTask {
+class Points : public vernier::SupervisedTask {
  public:
   explicit Points(Options& options) : SupervisedTask(options, 8) {}
   void build(Run& run) override {
@@ -92,6 +104,86 @@ class Points final : public vernier::SupervisedTask {
     set_loss([](const auto& output, const auto& target) { return at::cross_entropy_loss(output, target); });
     add_metric(vernier::accuracy());
   }
+};
+
+// Points, and the dtypes in which their layers answer while they train.
+class Seen final : public Points {
+ public:
+  using Points::Points;
+  void build(Run& run) override {
+    Points::build(run);
+    const torch::nn::Sequential layers(torch::nn::Linear(2, 8), torch::nn::Tanh(), torch::nn::Linear(8, 2));
+    set_model(layers.ptr(), [this, all = layers.ptr()](const vernier::Batch& batch) {
+      auto x = batch.tensors[0];
+      for (auto& layer : *all) {
+        x = layer.forward(x);
+        has_16_bits = has_16_bits || (torch::GradMode::is_enabled() && x.element_size() == 2);
+      }
+      return x;
+    });
+  }
+  bool has_16_bits = false;  // in this step
+};
+
+// The statistics as a program counts them that sees no more than the run: what layers answer, what overflowed,
+// PyTorch's rule for the scale, and a clock.
+struct Counted {
+  using Clock = std::chrono::steady_clock;
+  static double seconds_since(Clock::time_point begin) {
+    return std::chrono::duration<double>(Clock::now() - begin).count();
+  }
+
+  void begin_step(Seen& task) {
+    task.has_16_bits = false;
+    begun = Clock::now();
+  }
+  void end_step(const Seen& task, const Run& run) {
+    steps += 1;
+    mixed += task.has_16_bits ? 1 : 0;
+    seconds += seconds_since(begun);
+    if (const auto share = run.metrics.value("underflow")) shares.push_back(*share);
+    const bool overflowed = run.found_inf.defined() && run.found_inf.item<float>() != 0;
+    overflows += overflowed ? 1 : 0;
+    if (scale && tracker) {
+      const auto before = *scale;
+      *tracker = overflowed ? 0 : *tracker + 1;
+      if (overflowed) *scale /= 2;
+      if (*tracker == growth_interval) *scale *= 2, *tracker = 0;
+      changes += *scale != before ? 1 : 0;
+    }
+  }
+  void compare(const vernier::AmpStats& amp) const {
+    CHECK(amp.total_steps() == steps);
+    CHECK(amp.amp_steps() == mixed);
+    CHECK(amp_usage_ratio(amp) == doctest::Approx(static_cast<double>(mixed) / static_cast<double>(steps)));
+    CHECK(amp.scaler_updates() == changes);
+    CHECK(amp.current_scale() == scale);
+    CHECK(amp.growth_tracker() == tracker);
+    CHECK(amp.overflow_count() == overflows);
+    const auto checked = static_cast<double>(mixed > 0 ? mixed : steps);
+    CHECK(overflow_ratio(amp) == doctest::Approx(static_cast<double>(overflows) / checked));
+    CHECK_FALSE(amp.avg_memory_savings().has_value());
+    REQUIRE(amp.mean_step_seconds().has_value());
+    const auto of_steps = static_cast<double>(steps);
+    CHECK(*amp.mean_step_seconds() * of_steps >= seconds);  // the steps contain what was timed here
+    CHECK(*amp.mean_step_seconds() * of_steps <= seconds_since(all_begun));
+    const auto measured = amp.underflow();
+    REQUIRE(measured.has_value() == !shares.empty());
+    if (!measured) return;
+    CHECK(measured->count == std::ranges::count_if(shares, [](double share) { return share > 0; }));
+    CHECK(measured->last == shares.back());
+    double sum = 0;
+    for (const double share : shares) sum += share;
+    CHECK(measured->mean == doctest::Approx(sum / static_cast<double>(shares.size())));
+  }
+
+  static constexpr std::int64_t growth_interval = 3;
+  std::int64_t steps = 0, mixed = 0, overflows = 0, changes = 0;
+  double seconds = 0;
+  std::optional<double> scale;
+  std::optional<std::int64_t> tracker;
+  std::vector<double> shares;
+  Clock::time_point begun, all_begun = Clock::now();
 };
 
 std::int64_t newest_step(const std::string& run) {
@@ -415,6 +507,159 @@ TEST_CASE("a swap that would destroy an object, or needs it made anew, is refuse
     }
     CHECK(digests[0] == digests[1]);  // it goes on as if nobody had asked
   }
+}
+
+TEST_CASE("the statistics of mixed precision are those that a listener counts, in each step") {
+  const std::string dynamic = "[scaler]\nuse = \"dynamic\"\ngrowth_interval = 3\nmeasure_every = 4\n";
+  const auto precision = [](const std::string& name, const std::string& more = "") {
+    return "[precision]\nuse = \"" + name + "\"\n" + more;
+  };
+  const std::string off = "[precision]\nuse = \"fp32\"\n[scaler]\nuse = \"none\"\n";
+  const struct {
+    std::string toml;
+    std::int64_t mixed;     // of 12 steps; -1: what this machine decides
+    std::string swap = {};  // after step 6
+    bool is_readme = false;
+  } cases[] = {
+      {precision("fp32"), 0},
+      {precision("fp32", "rule = [{op = \"linear\", use = \"bf16\"}]\n"), 12},
+      {precision("fp32", "rule = [{op = \"linear\", use = \"fp32\"}]\n"), 0},
+      {precision("bf16"), 12},
+      {precision("bf16", "level = \"O0\"\n"), 0},
+      {precision("bf16", "level = \"O2\"\n"), 12},
+      {precision("bf16", "level = \"O3\"\n"), 12},
+      {precision("bf16", "autocast_mode = \"training\"\n"), 12},
+      {precision("bf16", "autocast_mode = \"inference\"\n"), 0},
+      {precision("fp8"), 12},
+      {precision("fp16") + dynamic, 12},
+      {precision("fp16", "level = \"O0\"\n") + dynamic, 0},
+      {precision("fp16", "level = \"O2\"\n") + dynamic, 12},
+      {precision("fp16", "level = \"O3\"\n") + dynamic, 12},
+      {precision("fp16") + dynamic + "[accumulation]\nuse = \"fixed\"\nmicro_batches = 3\n", 12},
+      {precision("adaptive"), -1},
+      {precision("adaptive", "candidates = []\n"), 0},
+      {precision("adaptive", "decided = [{step = 5, layer = \"0\", op = \"linear\", use = \"bf16\"}]\n"), 7},
+      {"", 7, "", true},
+      {"[accumulation]\nuse = \"fixed\"\nmicro_batches = 3\n", 7, "", true},
+      {precision("fp16") + dynamic, 6, off},
+      {precision("fp16") + dynamic, 12, "[precision]\nuse = \"bf16\"\n[scaler]\nuse = \"none\"\n"},
+      {precision("fp32"), 6, precision("fp16") + dynamic},
+      {precision("fp16") + dynamic, 12, "[scaler]\nuse = \"static\"\nscale = 512.0\n"},
+  };
+  for (const auto& each : cases) {
+    CAPTURE(each.toml);
+    CAPTURE(each.swap);
+    const TemporaryFolder folder;
+    const std::string run = "[run]\nsteps = 12\ndevice = \"cpu\"\nthreads = 1\nvalidate_every = 5\n";
+    Trainer trainer(options_of(run + "[optimizer]\nuse = \"sgd\"\nlearning_rate = 0.01\n" + each.toml, folder));
+    Options task_options("task/seen", {}, "test");
+    auto made = std::make_unique<Seen>(task_options);
+    auto& task = *made;
+    trainer.use(std::move(made), task_options);
+    if (each.is_readme) {
+      Options options("precision/warm_bf16", {{"warmup_steps", {std::int64_t{5}, ""}}}, "test");
+      trainer.use<vernier::Precision>(std::make_unique<readme::WarmBf16>(options), options);
+    }
+    Counted counted;
+    const auto counts = [&](const std::string& toml) {
+      const bool is_dynamic = says(toml, "dynamic"), is_static = says(toml, "static");
+      const auto before = counted.scale;
+      counted.scale = is_dynamic ? std::optional(65536.0) : is_static ? std::optional(512.0) : std::nullopt;
+      counted.tracker = is_dynamic ? std::optional<std::int64_t>(0) : std::nullopt;
+      counted.changes += before && counted.scale && counted.scale != before ? 1 : 0;
+    };
+    counts(each.toml);
+    trainer.add(on(Event::StepBegin, [&](const Run&) { counted.begin_step(task); }));
+    trainer.add(on(Event::StepEnd, [&](const Run& now) { counted.end_step(task, now); }));
+    trainer.add(std::make_unique<toy::Told<vernier::Callback>>("callback/bad", [](vernier::Bus& bus) {
+      bus.on(Event::LossReady, [](Run& now) {  // these steps overflow, if a scaler looks
+        const bool is_bad = now.step == 1 || now.step == 8 || now.step == 9;
+        if (is_bad) now.micro_batch_loss = now.micro_batch_loss * HUGE_VAL;
+      });
+      bus.on(Event::GradientsReady, [](Run& now) {
+        if (now.step == 1 || now.step == 8 || now.step == 9) now.skip_when(torch::ones({}));
+      });
+    }));
+    while (trainer.train_step()) {
+      counted.compare(trainer.amp());
+      if (trainer.run().step == 6 && !each.swap.empty()) {
+        trainer.swap(each.swap);
+        counts(each.swap);
+        CHECK(trainer.amp().current_scale() == counted.scale);
+        CHECK(trainer.amp().growth_tracker() == counted.tracker);
+      }
+    }
+    counted.compare(trainer.amp());
+    CHECK(counted.steps == 12);
+    if (each.mixed >= 0) CHECK(counted.mixed == each.mixed);
+    if (says(each.toml + each.swap, "dynamic")) CHECK(counted.overflows > 0);
+    CHECK(summary_in(folder)["amp"] == nlohmann::json::parse(trainer.amp().json()));
+  }
+}
+
+TEST_CASE("the statistics begin anew where the program wants it, with the scale as it is") {
+  const TemporaryFolder folder;
+  auto options = options_of(base, folder);
+  options.sets = {"run.output=" + folder / "out", "precision.use=fp16", "scaler.use=dynamic",
+                  "scaler.growth_interval=5", "scaler.init_scale=1024"};
+  Trainer trainer(options);
+  for (int step = 0; step < 7; ++step) trainer.train_step();
+  CHECK(trainer.amp().total_steps() == 7);
+  trainer.reset_amp();
+  CHECK(trainer.amp().total_steps() == 0);
+  CHECK(trainer.amp().scaler_updates() == 0);
+  CHECK(trainer.amp().current_scale() == 2048);
+  CHECK(trainer.amp().growth_tracker() == 2);
+  trainer.train();
+  CHECK(trainer.amp().total_steps() == 5);
+  CHECK(trainer.amp().amp_steps() == 5);
+  CHECK(trainer.amp().current_scale() == 4096);
+  CHECK(trainer.run().step == 12);
+}
+
+TEST_CASE("validate_step() has loss and accuracy of a batch, in the run's precision, and changes no number") {
+  std::string digests[2];
+  for (const bool looks : {false, true}) {
+    const TemporaryFolder folder;
+    Trainer trainer(
+        options_of("[run]\nsteps = 12\ndevice = \"cpu\"\nthreads = 1\n[precision]\nuse = \"bf16\"\n"
+                   "[optimizer]\nuse = \"adamw\"\nlearning_rate = 0.05\n",
+                   folder));
+    Options options("task/points", {}, "test");
+    trainer.use(std::make_unique<Points>(options), options);
+    while (trainer.train_step()) {
+      CHECK_FALSE(trainer.metrics().contains("accuracy"));
+      if (!looks) continue;
+      const auto steps = trainer.amp().amp_steps();
+      const auto& batch = trainer.run().batch;
+      const auto loss = trainer.validate_step(batch);
+      REQUIRE(loss.has_value());
+      const auto metrics = trainer.metrics();
+      CHECK(metrics.at("validation_loss") == *loss);
+      const torch::NoGradGuard no_grad;
+      const vernier::Autocast autocast(torch::kCPU, torch::kBFloat16);
+      const auto output = dynamic_cast<torch::nn::SequentialImpl&>(trainer.model()).forward(batch.tensors[0]);
+      const auto right = output.argmax(1).eq(batch.tensors[1]).to(torch::kDouble).mean().item<double>();
+      CHECK(metrics.at("accuracy") == doctest::Approx(right));
+      CHECK(*loss ==
+            doctest::Approx(at::cross_entropy_loss(output.to(torch::kFloat32), batch.tensors[1]).item<double>()));
+      CHECK(trainer.amp().amp_steps() == steps);
+    }
+    digests[looks ? 1 : 0] = digest_of(trainer);
+  }
+  CHECK(digests[0] == digests[1]);
+}
+
+TEST_CASE("[run] measure_savings is refused, with the way out") {
+  const TemporaryFolder folder;
+  auto options = options_of(base, folder);
+  options.sets.emplace_back("run.measure_savings=true");
+  Trainer trainer(options);
+  const auto thrown = thrown_by([&] { trainer.train(); });
+  CHECK(thrown.kind == 2);
+  CAPTURE(thrown.text);
+  CHECK(says(thrown.text, "`measure_savings` needs a process of its own"));
+  CHECK(says(thrown.text, "`vernier check FILE --savings` prints the figure"));
 }
 
 TEST_CASE("what a trainer is not given, or given twice, is refused before anything is made") {

@@ -68,4 +68,31 @@ TEST_CASE("summary: one that cannot be written does not hide why the run failed"
   CHECK(says(place.err, "summary.json"));
 }
 
+TEST_CASE(
+    "summary: what a step saves beside float32 is what [AMP] expected says, more or less, and null if it lowers "
+    "nothing") {
+  const struct {
+    const char* precision;
+    bool lowers;
+  } cases[] = {{"use = \"bf16\"\n", true},
+               {"use = \"bf16\"\nlevel = \"O3\"\n", true},
+               {"use = \"bf16\"\nlevel = \"O0\"\n", false}};
+  for (const auto& [precision, lowers] : cases) {
+    CAPTURE(precision);
+    Place place(std::string("[precision]\n") + precision);
+    REQUIRE(place.train({"--set", "run.measure_savings=true"}) == 0);
+    const auto summary = place.summary();
+    CAPTURE(place.out);
+    const auto& saved = summary["amp"]["avg_memory_savings"];
+    CHECK(saved.is_number() == lowers);
+    CHECK(summary["amp"]["amp_steps"] == (lowers ? 10 : 0));
+    CHECK(summary["amp"]["mean_step_seconds"] == summary["this_process"]["per_update"]["seconds"]);
+    CHECK(says(place.out, "[AMP] expected: a step takes ") == lowers);
+    CHECK_FALSE(says(place.out, "takes -"));
+    if (!lowers) continue;
+    const auto sign = std::string(saved.get<double>() < 0 ? " more" : " less");
+    CHECK(says(place.out, sign + " than in float32 with the same other options, as measured"));
+  }
+}
+
 }  // namespace summary_test

@@ -270,32 +270,39 @@ TEST_CASE("update_log: where results are late, a step reads no number of it, wit
 }
 
 TEST_CASE(
-    "update_log: run.amp has the scale of each step and each underflow, known late or not, from any scaler's metrics") {
-  // A scaler as a stranger writes it: it sets metrics, and no more.
+    "update_log: run.amp has scale and tracker as the scaler has them after its update, known late or not, and each "
+    "underflow") {
   struct Own final : vernier::Scaler {
-    explicit Own(bool as_tensor) : as_tensor(as_tensor) { set_id("scaler/own"); }
+    explicit Own(bool tracks) : tracks(tracks) { set_id("scaler/own"); }
     void unscale(Run& run) override {
       run.found_inf = torch::zeros({});
-      const double scale = run.step < 2 ? 64 : run.step < 4 ? 32 : 128;
-      as_tensor ? run.metrics.set("scale", torch::full({}, scale)) : run.metrics.set("scale", scale);
       if (run.step % 2 == 1) run.metrics.set("underflow", torch::full({}, run.step == 1 ? 1.0 : 0.0));
     }
-    bool as_tensor;
+    void update(Run&) override { ++updates; }
+    Current current() const override {
+      const auto tracker = tracks ? torch::tensor(10 * updates, torch::kInt32) : torch::Tensor();
+      return {torch::full({}, updates < 2 ? 64.0 : updates < 4 ? 32.0 : 128.0), tracker};
+    }
+    std::int64_t updates = 0;
+    bool tracks;
   };
   for (const bool is_late : {false, true}) {
-    for (const bool as_tensor : {false, true}) {
+    for (const bool tracks : {false, true}) {
       CAPTURE(is_late);
-      CAPTURE(as_tensor);
+      CAPTURE(tracks);
       toy::Toy run;
-      run.wiring.scaler = std::make_unique<Own>(as_tensor);
+      run.wiring.scaler = std::make_unique<Own>(tracks);
       run.run.results_are_late = is_late;
       run.prepare().train(run.run);
+      const auto& amp = run.run.amp;
       std::vector<std::pair<std::int64_t, double>> history;
-      for (const auto& [step, scale] : run.run.amp.history()) history.emplace_back(step, scale);
+      for (const auto& [step, scale] : amp.history()) history.emplace_back(step, scale);
       CHECK(history == std::vector<std::pair<std::int64_t, double>>{{1, 64}, {3, 32}, {5, 128}});
-      CHECK(run.run.amp.scaler_updates() == 2);
-      CHECK(run.run.amp.underflow().value().mean == doctest::Approx(1.0 / 3));
-      CHECK(run.run.amp.underflow().value().last == 0.0);
+      CHECK(amp.scaler_updates() == 2);
+      CHECK(amp.current_scale() == 128);
+      CHECK(amp.growth_tracker() == (tracks ? std::optional<std::int64_t>(60) : std::nullopt));
+      CHECK(amp.underflow().value().mean == doctest::Approx(1.0 / 3));
+      CHECK(amp.underflow().value().last == 0.0);
     }
   }
 }

@@ -61,7 +61,7 @@ TEST_CASE("serve: requests of fine-tuning backends, as they stand in their docum
   CHECK(answer.body.at("effective_batch_size") == 8);
   CHECK(answer.body.at("scaler_scale") == 65536);
   CHECK(answer.body.at("overflow_count") == 0);
-  CHECK(answer.body.at("underflow_count").is_number_integer());
+  CHECK(answer.body.at("underflow_count").is_null());  // of three steps none is measured
   CHECK(answer.body.at("memory_savings_gb").is_number());
   CHECK(answer.body.at("statistics").at("steps") == 3);
   CHECK(answer.body.at("statistics").at("amp").at("amp_steps") == 3);

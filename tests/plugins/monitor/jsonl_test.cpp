@@ -126,7 +126,8 @@ TEST_CASE("jsonl: overflows are counted from the first step that a scaler checke
   fixture.step();
   fixture.run.found_inf = torch::zeros({});  // a scaler has taken over
   for (const bool overflowed : {false, true, true, false}) {
-    fixture.run.amp.add({.overflowed = overflowed, .scale = 64});
+    fixture.run.amp.add({.overflowed = overflowed});
+    fixture.run.amp.set_scale(fixture.run.step + 2, 64);
     fixture.step();
   }
   fixture.run.found_inf.reset();  // and has left

@@ -110,7 +110,8 @@ TEST_CASE("progress: [AMP Stats] has scale, growth tracker, overflows, underflow
   fixture.begin();
   for (int i = 0; i < 10; ++i) {
     const bool overflowed = i == 4;
-    fixture.run.amp.add({.is_amp = i > 1, .overflowed = overflowed, .scale = i > 4 ? 512.0 : 1024.0});
+    fixture.run.amp.add({.is_amp = i > 1, .overflowed = overflowed});
+    fixture.run.amp.set_scale(i + 2, i >= 4 ? 512.0 : 1024.0, i % 5 + 1);
     if (i == 9) fixture.run.amp.add_underflow(torch::scalar_tensor(0.0123));
     fixture.step(1.25, overflowed);
   }

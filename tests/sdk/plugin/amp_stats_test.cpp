@@ -1,7 +1,6 @@
 #include <doctest/doctest.h>
 #include <vernier/amp_stats.h>
 #include <vernier/error.h>
-#include <vernier/loss_scale.h>
 
 #include <fstream>
 #include <iterator>
@@ -17,10 +16,15 @@ namespace {
 
 AmpStats example() {
   AmpStats stats;
-  stats.add({.seconds = 1, .scale = 64});
-  stats.add({.seconds = 3, .overflowed = true, .scale = 64});
-  stats.add({.scale = 32});
+  stats.set_scale(1, 64, 0);
+  stats.add({.seconds = 1});
+  stats.set_scale(2, 64, 1);
+  stats.add({.overflowed = true});
+  stats.add_seconds(3);
+  stats.set_scale(3, 32, 0);
+  stats.add({});
   stats.add({.is_amp = false});
+  stats.set_scale(5, 32, 2);
   stats.add_underflow(torch::scalar_tensor(0.25));
   stats.add_underflow(torch::scalar_tensor(0.75));
   stats.add_underflow(torch::scalar_tensor(0.0));
@@ -38,13 +42,14 @@ TEST_CASE("amp_stats: counts steps, overflows, scales and time") {
   CHECK(stats.scaler_updates() == 1);
   CHECK(stats.overflow_count() == 1);
   CHECK(overflow_ratio(stats) == doctest::Approx(1.0 / 3));
-  CHECK(stats.amp_usage_ratio() == 0.75);
+  CHECK(amp_usage_ratio(stats) == 0.75);
   CHECK(stats.current_scale() == 32.0);
   CHECK(stats.growth_tracker() == 2);
   CHECK(stats.avg_memory_savings() == 2.0);
   CHECK(stats.underflow().value().mean == doctest::Approx(1.0 / 3));
   CHECK(stats.underflow().value().last == 0.0);
-  CHECK(stats.underflow_count() == 2);
+  CHECK(stats.underflow().value().count == 2);
+  CHECK(stats.mean_step_seconds() == 2.0);
   REQUIRE(stats.history().size() == 2);
   CHECK(stats.history()[0].step == 1);
   CHECK(stats.history()[1].step == 3);
@@ -53,32 +58,28 @@ TEST_CASE("amp_stats: counts steps, overflows, scales and time") {
   CHECK(stats.total_steps() == 0);
   CHECK(overflow_ratio(stats) == 0);
   CHECK_FALSE(stats.underflow().has_value());
+  CHECK_FALSE(stats.mean_step_seconds().has_value());
   CHECK(stats.history().empty());
 }
 
-// The tracker is that of the step, before the scale grew after it.
-TEST_CASE("amp_stats: the growth tracker is GradScaler's") {
-  AmpStats stats;
+TEST_CASE("amp_stats: a scale that nobody gives any more is none, and its history stays") {
+  auto stats = example();
+  stats.set_scale(5, std::nullopt);  // a swap
+  CHECK_FALSE(stats.current_scale().has_value());
   CHECK_FALSE(stats.growth_tracker().has_value());
-  stats.add({});
-  CHECK_FALSE(stats.growth_tracker().has_value());  // no scale is known
-  vernier::LossScale scale(torch::kCPU, {.init_scale = 64, .growth_interval = 5});
-  std::int64_t grown = 0;
-  for (int step = 0; step < 200; ++step) {
-    const bool overflowed = step % 17 == 3 || step % 23 == 4;
-    const auto before = scale.value();
-    stats.add({.overflowed = overflowed, .scale = before});
-    scale.update(torch::full({}, overflowed ? 1.0F : 0.0F));
-    const bool has_grown = scale.value() > before;
-    grown += has_grown ? 1 : 0;
-    CHECK(stats.growth_tracker() == (has_grown ? 5 : scale.state_dict().integer("_growth_tracker")));
-  }
-  CHECK(grown > 10);
+  CHECK(stats.history().size() == 2);
+  stats.set_scale(6, 8);  // a static one
+  CHECK(stats.current_scale() == 8.0);
+  CHECK_FALSE(stats.growth_tracker().has_value());
+  CHECK(stats.scaler_updates() == 2);
+  stats.set_scale(6, 16, 0);  // another swap before the step
+  CHECK(stats.history().size() == 3);
+  CHECK(stats.history().back().scale == 16);
 }
 
 TEST_CASE("amp_stats: the history keeps the newest changes") {
   AmpStats stats;
-  for (int i = 0; i < 3000; ++i) stats.add({.scale = i % 2 == 0 ? 2.0 : 4.0});
+  for (int step = 1; step <= 3000; ++step) stats.set_scale(step, step % 2 == 0 ? 2.0 : 4.0);
   CHECK(stats.scaler_updates() == 2999);
   CHECK(stats.history().size() == AmpStats::longest_history);
   CHECK(stats.history().back().step == 3000);
@@ -99,8 +100,16 @@ TEST_CASE("amp_stats: saves JSON that reads back, and refuses a path that is non
   CHECK(json["growth_tracker"] == 2);
   CHECK(json["mean_step_seconds"] == 2);
   CHECK(json["avg_memory_savings"] == 2.0);
-  CHECK(nlohmann::json::parse(AmpStats().json())["growth_tracker"].is_null());
-  CHECK(nlohmann::json::parse(AmpStats().json())["underflow"]["mean"].is_null());
+  CHECK(json["scaler_enabled"] == true);
+  const auto nothing = nlohmann::json::parse(AmpStats().json());
+  for (const char* name :
+       {"current_scale", "growth_tracker", "underflow_count", "avg_memory_savings", "mean_step_seconds"}) {
+    CAPTURE(name);
+    REQUIRE(nothing.contains(name));
+    CHECK(nothing[name].is_null());
+  }
+  CHECK(nothing["underflow"]["mean"].is_null());
+  CHECK(nothing["scaler_enabled"] == false);
   CHECK_THROWS_AS(example().save(folder / "missing/amp.json"), vernier::Error);
 }
 
@@ -108,14 +117,19 @@ TEST_CASE("amp_stats: goes on where its state was taken") {
   AmpStats loaded;
   loaded.load_state_dict(example().state_dict());
   auto whole = example();
-  for (auto* stats : {&loaded, &whole}) stats->add({.overflowed = true, .scale = 16});
+  CHECK(loaded.current_scale() == 32.0);
+  CHECK(loaded.growth_tracker() == 2);
+  for (auto* stats : {&loaded, &whole}) {
+    stats->add({.overflowed = true});
+    stats->set_scale(6, 16, 0);
+  }
   CHECK(loaded.overflow_count() == 2);
   CHECK(loaded.total_steps() == whole.total_steps());
-  CHECK(loaded.underflow_count() == 2);
-  CHECK(loaded.growth_tracker() == 0);  // by the overflow
+  CHECK(loaded.underflow().value().count == 2);
+  CHECK(loaded.growth_tracker() == 0);
   CHECK(loaded.avg_memory_savings() == 2.0);
   CHECK(loaded.history().size() == whole.history().size());
-  CHECK(loaded.history().back().step == 5);
+  CHECK(loaded.history().back().step == 6);
   CHECK(loaded.underflow().value().mean == whole.underflow().value().mean);
   CHECK(loaded.underflow().value().last == whole.underflow().value().last);
 }

@@ -78,6 +78,9 @@ class VERNIER_API Trainer {
   // The task's loss over its whole validation set now, in evaluation mode; nothing if it has none or stop() was called.
   // The run's numbers do not depend on it: no event is emitted.
   std::optional<double> validate();
+  // The same of one batch, on the host: validate_step(trainer.run().batch) is about the samples of the last step. Then
+  // metrics() has the loss as "validation_loss", and beside it what the task measures, as "accuracy".
+  std::optional<double> validate_step(const Batch& batch);
   // By name, "loss" among them: of the last step, or of the validation after it. Waits for the device.
   std::map<std::string, double> metrics() const;
   // A checkpoint now, by the checkpoint plugin, perhaps in the background; nothing after the run's end. path: there,
@@ -92,7 +95,8 @@ class VERNIER_API Trainer {
 
   const Run& run();
   torch::nn::Module& model();
-  AmpStats amp();  // statistics of mixed precision so far
+  AmpStats amp();    // statistics of mixed precision so far
+  void reset_amp();  // between two steps: they begin anew
 
  private:
   void use(const std::string& role, std::unique_ptr<Plugin> plugin, const Options& options);

@@ -14,7 +14,9 @@ class VERNIER_API Precision : public Plugin {
  public:
   static constexpr const char *role = "precision", *standard = "fp32";
   ~Precision() override;
-  virtual bool is_mixed() const;      // true: some operations run in a lower-precision dtype than float32
+  // After forward(): true if it computed in fewer bits than float32. Before the first: true if that is certain. The
+  // trainer itself sees autocast in 16 bits, and weights of 16 bits; say it of anything else.
+  virtual bool is_mixed() const;
   virtual bool has_float32() const;   // false: the optimizer updates weights in 16 bits
   virtual bool needs_scaler() const;  // true: without a loss scaler gradients leave the range of their dtype
   Contradiction contradicts(const Plugin& other, const Bus& bus) const override;
@@ -36,6 +38,12 @@ class VERNIER_API Scaler : public Plugin {  // keeps small gradients above the u
   virtual torch::Tensor scale(const torch::Tensor& loss);  // called before backward
   virtual void unscale(Run& run);  // divides the gradients or sets run.grad_scale; sets run.found_inf, on the device
   virtual void update(Run& run);   // after the update, even a skipped one: chooses the scale of the next step
+  // From prepare on: the scale of the next loss, and its growth tracker, for the statistics. 0-dim, on any device, and
+  // perhaps the scaler's own tensors; undefined: there is none.
+  struct Current {
+    torch::Tensor scale, growth_tracker;
+  };
+  virtual Current current() const;
 };
 
 // Splits a batch into micro-batches, in order, without losing samples. All have a `weight` or none; 0 is left out.

@@ -27,6 +27,8 @@ class VERNIER_API Task : public Plugin {
   // Mean loss over held-out data, 0-dim, without gradient; undefined if there are none. The model is in evaluation
   // mode. Other numbers go into run.metrics. Leaves the random state alone; returns early if run.is_stopping().
   virtual torch::Tensor validate(Run& run);
+  // Loss of one batch, which is on the device, as validate() has it of all held-out data. Default: loss() of it alone.
+  virtual torch::Tensor validate_batch(Run& run, const Batch& batch);
   // After prepare: all that validations measure, "validation_loss" too. Empty: nothing held out; none: not known yet.
   virtual std::optional<std::vector<MetricInfo>> measures() const;
 };

@@ -409,6 +409,28 @@ TEST_CASE("grad_scaler: clip_and_step after unscale_, without a scaler, and in t
   CHECK_THROWS_WITH_AS(scaler->clip_and_step(in_16_bits, 1.0), doctest::Contains("float32"), Error);
 }
 
+TEST_CASE("grad_scaler: unscale_ and step say whether the optimizer is skipped, each optimizer for itself") {
+  const auto first = parameter(1), second = parameter(1);
+  SGD fused({first}, {.lr = 1});
+  torch::optim::SGD plain({second}, torch::optim::SGDOptions(1.0));
+  GradScaler scaler(torch::kCPU, {.init_scale = 4});
+  for (const bool unscales : {true, false}) {
+    for (const bool is_bad : {true, false}) {
+      CAPTURE(unscales);
+      CAPTURE(is_bad);
+      const auto before = first.item<float>();
+      first.mutable_grad() = torch::full_like(first, is_bad ? NAN : 1.0F);
+      second.mutable_grad() = torch::full_like(second, 1.0F);
+      if (unscales) CHECK(scaler.unscale_(fused).item<float>() == (is_bad ? 1 : 0));
+      if (unscales) CHECK(scaler.unscale_(plain).item<float>() == 0);
+      CHECK(scaler.step(fused).item<float>() == (is_bad ? 1 : 0));
+      CHECK(scaler.step(plain).item<float>() == 0);
+      CHECK((first.item<float>() == before) == is_bad);
+      scaler.update();
+    }
+  }
+}
+
 TEST_CASE("grad_scaler: not enabled it only calls the optimizer") {
   const auto weight = parameter(0.25);
   SGD fused({weight}, {.lr = 1});
@@ -416,7 +438,7 @@ TEST_CASE("grad_scaler: not enabled it only calls the optimizer") {
   GradScaler scaler(torch::kCPU, {.enabled = false});
   const auto loss = torch::ones({});
   CHECK(scaler.scale(loss).is_same(loss));
-  scaler.unscale_(fused);
+  CHECK_FALSE(scaler.unscale_(fused).defined());
   CHECK_FALSE(scaler.unscale_({weight.grad()}).defined());
   scaler.step(fused);
   scaler.step(plain);

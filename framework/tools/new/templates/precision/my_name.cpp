@@ -14,7 +14,6 @@ class MyName final : public vernier::Precision {
       : name_(options.choose("dtype", "bf16", {"bf16", "fp16"}, "what autocast computes in")),
         dtype_(name_ == "bf16" ? torch::kBFloat16 : torch::kHalf) {}
 
-  bool is_mixed() const override { return true; }
   bool needs_scaler() const override { return dtype_ == torch::kHalf; }  // small gradients underflow in float16
   std::string describe() const override { return name_ + " autocast, float32 weights"; }
 

@@ -27,6 +27,9 @@ class MyName final : public vernier::Scaler {
   // Called after the update. found_inf is 0 or 1. It stays on its device: an item() would make the host wait for it.
   void update(vernier::Run& run) override { scale_ = scale_ * (1 - 0.5 * run.found_inf); }
 
+  // The scale of the next loss, for the statistics: [AMP Stats], summary.json.
+  Current current() const override { return {.scale = scale_, .growth_tracker = {}}; }
+
   // The memory on which the next steps depend. With it a resumed run equals one that was never stopped, bit for bit.
   vernier::State save() const override { return {{"scale", scale_}}; }
   void load(const vernier::State& state) override { scale_ = state.tensor("scale").to(scale_.device()); }

@@ -44,18 +44,18 @@ class VERNIER_API GradScaler {
   torch::Tensor scale(const torch::Tensor& loss) const;
 
   // Divides the optimizer's gradients by the scale in place and checks them for inf and NaN. Call it at most once for
-  // each optimizer between two update().
-  void unscale_(const FusedOptimizer& optimizer);
-  void unscale_(const torch::optim::Optimizer& optimizer);
-  // The same for a plain list of gradients. Call it once for each list. Returns found_inf for the optimizer's step:
-  // float32 0-dim on the scaler's device, 1 if any element is inf or NaN, else 0. It is undefined if not enabled.
+  // each optimizer between two update(). Returns found_inf: float32 0-dim on the scaler's device, 1 if any element is
+  // inf or NaN, so that step() will skip the optimizer, else 0. It is undefined if not enabled, or without gradients.
+  torch::Tensor unscale_(const FusedOptimizer& optimizer);
+  torch::Tensor unscale_(const torch::optim::Optimizer& optimizer);
+  // The same for a plain list of gradients. Call it once for each list.
   torch::Tensor unscale_(const std::vector<torch::Tensor>& gradients);
 
-  // Steps the optimizer, unless its gradients had inf or NaN. Unscales them first if unscale_() was not called. A
-  // FusedOptimizer unscales and skips within its kernel, and may leave the gradients scaled in memory. LibTorch's own
-  // optimizers cost a host sync.
-  void step(FusedOptimizer& optimizer);
-  void step(torch::optim::Optimizer& optimizer);
+  // Steps the optimizer, unless its gradients had inf or NaN. Unscales them first if unscale_() was not called. Returns
+  // found_inf as unscale_() does: 1 if the optimizer was skipped. A FusedOptimizer unscales and skips within its
+  // kernel, and may leave the gradients scaled in memory. LibTorch's own optimizers cost a host sync.
+  torch::Tensor step(FusedOptimizer& optimizer);
+  torch::Tensor step(torch::optim::Optimizer& optimizer);
 
   // Does unscale_(), clip_grad_norm_() and step() in two passes: one reads the gradients, the optimizer's divides them.
   // Throws Error unless all gradients are float32. Returns the 2-norm before clipping, float32 0-dim. If it clips, the
@@ -82,7 +82,7 @@ class VERNIER_API GradScaler {
     Stage stage = Stage::ready;
     torch::Tensor found_inf;
   };
-  void unscale_once(const void* optimizer, const std::vector<torch::Tensor>& gradients);
+  torch::Tensor unscale_once(const void* optimizer, const std::vector<torch::Tensor>& gradients);
   torch::Tensor recorded() const;
 
   GradScalerOptions options_;

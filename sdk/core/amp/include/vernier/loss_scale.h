@@ -55,7 +55,8 @@ class VERNIER_API LossScale {
   // step that is neither good nor an overflow; undefined: false.
   void update(const torch::Tensor& found_inf, const torch::Tensor& passed_over = {});
 
-  double value() const;  // host sync
+  double value() const;                                             // host sync
+  const torch::Tensor& growth_tracker() const { return tracker_; }  // int32 0-dim; update() changes it in place
   const LossScaleOptions& options() const { return options_; }
 
   // "scale" and "_growth_tracker" as in GradScaler::state_dict(), and "_hysteresis"; on the device, without a host

@@ -99,6 +99,7 @@ class VERNIER_API MixedPrecision : public Precision, public Interceptor {
   Float8Recipe recipe_ = float8_recipe("delayed");
   std::unique_ptr<Float8Layers> float8_;
   bool is_float8_ = false, are_layers_logged_ = false;  // the policy itself is fp8; the log has named the layers
+  std::optional<bool> was_mixed_;                       // in the last forward()
   bool has_matrix_unit_ = false, has_run_ = false, attends_ = false;  // attends_: the model calls attention
 };
 

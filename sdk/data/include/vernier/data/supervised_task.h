@@ -53,6 +53,7 @@ class VERNIER_API SupervisedTask : public Task {
   torch::Tensor loss(const Batch& micro_batch) override;
   std::string where(std::int64_t index) const override;
   torch::Tensor validate(Run& run) override;
+  torch::Tensor validate_batch(Run& run, const Batch& batch) override;
   std::optional<std::vector<MetricInfo>> measures() const override;
   State save() const override;
   void load(const State& state) override;
@@ -60,7 +61,6 @@ class VERNIER_API SupervisedTask : public Task {
   // Validates another model on the same data, such as a baseline. `watch` gets each batch's outputs and targets.
   using Watch = std::function<void(const std::string& set, const torch::Tensor& output, const torch::Tensor& target)>;
   torch::Tensor validate_with(Run& run, const Forward& model, const Watch& watch = {});
-  std::vector<Baseline> baselines() const;  // baselines from learn_targets()
 
  protected:
   std::int64_t batch_size() const;  // the option
@@ -94,7 +94,8 @@ class VERNIER_API SupervisedTask : public Task {
   // and returns the loss itself, and `loss` gets an undefined target.
   void set_loss(Loss loss, std::optional<std::size_t> target = 1);
   void add_metric(MetricPtr metric);  // adds it to each validation set
-  // target_facts() or forecast_facts() of the training data, for baselines(): learned() keeps them. Given in training
+  // target_facts() or forecast_facts() of the training data, for baselines_of(): learned() keeps them, as "targets".
+  // Given in training
   // alone. The last validation warns if a forecast without training is better than the model.
   void learn_targets(State facts);
 
