@@ -164,7 +164,7 @@ Settings settings_in(const po::variables_map& given) {
   settings.listen = given["listen"].as<std::string>();
   settings.limits.body = 1 << 20;
   settings.limits.requests_per_second = static_cast<double>(number_in(given, "requests-per-second", 1, 1'000'000));
-  settings.limits.later = std::chrono::seconds(30);
+  settings.limits.later = std::chrono::seconds(60);
   if (const auto trouble = vernier::trouble_with_listen(settings.listen); !trouble.empty()) {
     throw Refused("--listen " + settings.listen + ": " + trouble);
   }
@@ -272,8 +272,10 @@ int serve_jobs(Settings settings) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  if (argc == 4 && std::string(argv[1]) == "--attempt") {  // the process of an attempt
+  const std::string first = argc > 1 ? argv[1] : "";
+  if ((argc == 4 && first == "--attempt") || (argc == 3 && first == "--confined")) {  // a process for a job
     try {
+      if (argc == 3) return serve::run_confined(argv[2]);
       return serve::run_attempt(argv[3], std::stoll(argv[2]), trouble_with_configuration);
     } catch (const std::exception& error) {
       std::cerr << "vernier: " << error.what() << std::endl;

@@ -1,19 +1,16 @@
 #include "service/api/advice.h"
 
-#include <signal.h>
-#include <sys/wait.h>
-
 #include <algorithm>
 #include <chrono>
 #include <cmath>
 #include <cstdio>
 #include <fstream>
 #include <mutex>
-#include <thread>
+#include <optional>
 
-#include "common/child.h"
 #include "common/scratch_folder.h"
 #include "common/text/quoting.h"
+#include "common/trials.h"
 #include "service/api/finetuning_jobs.h"
 #include "service/http/http_service.h"
 #include "service/queue/attempt.h"
@@ -26,7 +23,8 @@ namespace fs = std::filesystem;
 namespace {
 
 constexpr const char* seconds_to_measure = "12";
-constexpr auto patience = std::chrono::seconds(25);  // a request is answered within 30
+constexpr auto patience = std::chrono::seconds(27);  // a request is answered within 30
+constexpr double worth = 1.02;                       // a smaller gain is noise
 
 void write_run(const fs::path& folder, const AdviceRequest& request) {
   std::ofstream texts(folder / "texts.jsonl"), run(folder / "run.toml");
@@ -38,22 +36,6 @@ void write_run(const fs::path& folder, const AdviceRequest& request) {
       << "\"\nfolder = " << vernier::toml_quoted(request.model.string()) << "\ndata = ["
       << vernier::toml_quoted((folder / "texts.jsonl").string())
       << "]\ncontext = 128\nvalidation_share = 0\n[optimizer]\nuse = \"adamw\"\n";
-}
-
-// Returns what the program printed until it ended; nothing if it took too long.
-std::string printed_by(const std::vector<std::string>& words, const fs::path& log) {
-  const auto process = start_process(words, log);
-  const auto end = std::chrono::steady_clock::now() + patience;
-  int status = 0;
-  while (::waitpid(process, &status, WNOHANG) == 0) {
-    if (std::chrono::steady_clock::now() > end) {
-      ::kill(-process, SIGKILL);
-      ::waitpid(process, &status, 0);
-      return "";
-    }
-    std::this_thread::sleep_for(std::chrono::milliseconds(50));
-  }
-  return read_whole(log);
 }
 
 bool has_fast_bf16() {
@@ -70,40 +52,93 @@ std::string figures(const Json& measured) {
   return measured.value("name", "") + ": " + text;
 }
 
-Json by_rule(const std::string& why) {
-  const bool is_fast = has_fast_bf16();
-  Json recommendations = Json::array();
-  if (is_fast) recommendations.push_back("precision.use = \"bf16\"");
-  return {{"should_use_mixed_precision", is_fast},
-          {"recommendations", recommendations},
-          {"reason", "it was not measured (" + why + "); this server " +
-                         (is_fast ? "has fast instructions for bfloat16" : "has no fast instructions for 16 bits")},
-          {"settings", is_fast ? Json{{"precision.use", "\"bf16\""}} : Json::object()},
-          {"evidence", Json::array()}};
+// The keys of a training request that do what these settings of a configuration do; nothing if a request cannot say
+// one of them.
+std::optional<Json> request_of(const Json& settings) {
+  Json request = Json::object();
+  for (const auto& [key, value] : settings.items()) {
+    auto word = value.get<std::string>();
+    std::erase(word, '"');
+    if (key == "precision.use") {
+      request["mixed_precision_config"]["dtype"] = dtype_of_precision(word);
+    } else if (key == "precision.level") {
+      request["mixed_precision_config"]["level"] = word;
+    } else if (key == "task.recompute" && word != "selective") {
+      request["training_config"]["gradient_checkpointing"] = word == "full";
+    } else if (key != "scaler.use" && (key != "precision.rounding" || word != "nearest")) {
+      return std::nullopt;
+    }
+  }
+  return request;
 }
 
-Json by_measurement(const Json& found) {
-  const auto& advised = found["advice"];
-  Json settings = advised.is_object() ? advised.value("settings", Json::object()) : Json::object();
+bool is_16_bit(const Json& settings) {
+  return settings.contains("precision.use") && settings["precision.use"] != "\"fp32\"";
+}
+
+// The answer that recommends these settings of a configuration.
+Json answer_with(const Json& settings, const std::string& reason, const Json& found) {
+  const bool is_mixed = is_16_bit(settings);
+  auto request = request_of(settings).value_or(Json::object());
+  if (!is_mixed) request["use_mixed_precision"] = false;  // a request without it trains in float16
   Json recommendations = Json::array(), evidence = Json::array();
-  for (const auto& [key, value] : settings.items()) {
-    recommendations.push_back(key + " = " + (value.is_string() ? value.get<std::string>() : value.dump()));
+  for (const auto& [key, value] : request.items()) {
+    const auto parts = value.is_object() ? value : Json{{"", value}};
+    for (const auto& [name, part] : parts.items()) {
+      recommendations.push_back(key + (name.empty() ? "" : "." + name) + " = " + part.dump());
+    }
   }
-  for (const auto& measured : found["measured"]) {
+  for (const auto& measured : found.value("measured", Json::array())) {
     Json row = Json::object();
     for (const char* key : {"name", "samples_per_second", "peak_memory_bytes", "objection"}) {
       if (measured.contains(key)) row[key] = measured[key];
     }
     evidence.push_back(row);
   }
-  const auto as_written = evidence.empty() ? std::string() : "in float32 " + figures(evidence.front());
-  return {{"should_use_mixed_precision", settings.contains("precision.use")},
+  return {{"should_use_mixed_precision", is_mixed},
           {"recommendations", recommendations},
-          {"reason", !advised.is_object() ? "nothing that was measured fits: " + as_written
-                     : settings.empty()   ? "nothing that was measured is better than " + as_written
-                                          : figures(advised) + "; " + as_written},
+          {"request", request},
+          {"reason", reason},
           {"settings", settings},
+          {"warnings", found.value("warnings", Json::array())},
           {"evidence", evidence}};
+}
+
+Json by_rule(const std::string& why, const Json& found) {
+  const bool is_fast = has_fast_bf16();
+  return answer_with(is_fast ? Json{{"precision.use", "\"bf16\""}} : Json::object(),
+                     "it was not measured (" + why + "); this server " +
+                         (is_fast ? "has fast instructions for bfloat16" : "has no fast instructions for 16 bits"),
+                     found);
+}
+
+// Recommends the fastest that fits and that a request can say; float32 only if another precision was measured beside
+// it.
+Json by_measurement(const Json& found) {
+  const Json* best = nullptr;
+  bool is_comparison = false;
+  std::string trouble = "there was no time for 16 bits";
+  for (const auto& measured : found["measured"]) {
+    const double speed = measured.value("samples_per_second", 0.0);
+    const auto objection = measured.value("objection", "");
+    const bool is_low = is_16_bit(measured["settings"]);
+    if (is_low && speed > 0) is_comparison = true;
+    if (is_low && speed == 0) trouble = objection;
+    if (speed == 0 || !objection.empty() || !request_of(measured["settings"])) continue;
+    if (best == nullptr || speed > worth * best->value("samples_per_second", 0.0)) best = &measured;
+  }
+  if (!is_comparison) return by_rule(trouble, found);
+  const auto& first = found["measured"][0];
+  const auto as_written = "in float32 " + figures(first);
+  if (best == nullptr) {
+    auto answer = answer_with(Json::object(), "nothing that was measured fits: " + as_written, found);
+    answer.update({{"recommendations", Json::array()}, {"request", Json::object()}});
+    return answer;
+  }
+  return answer_with(
+      (*best)["settings"],
+      best == &first ? "nothing that was measured is better than " + as_written : figures(*best) + "; " + as_written,
+      found);
 }
 
 }  // namespace
@@ -130,12 +165,11 @@ Json advice_on(const std::string& program, const AdviceRequest& request) {
   if (request.gigabytes > 0) {
     words.insert(words.end(), {"--memory", std::to_string(std::llround(request.gigabytes * 1000)) + "MB"});
   }
-  const auto printed = printed_by(words, folder / "printed");
+  const auto [status, printed] = finished_process(words, folder / "printed", patience);
   const auto begin = printed.find('{');
   const auto found = begin == std::string::npos ? Json() : Json::parse(printed.substr(begin), nullptr, false);
-  if (found.is_object() && found.contains("advice") && found.contains("measured")) return by_measurement(found);
-  const auto last = vernier::last_line(printed);
-  return by_rule(printed.empty() ? "it took too long" : last);
+  if (found.is_object() && found.contains("measured")) return by_measurement(found);
+  return by_rule(status == 124 ? "it took too long" : vernier::reason_of({status, "", printed}), Json::object());
 }
 
 }  // namespace serve

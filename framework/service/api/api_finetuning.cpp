@@ -1,6 +1,11 @@
 // The endpoints for fine-tuning by name, /finetuning/…: each request becomes a job, or returns the state of one.
-#include <algorithm>
+#include <vernier/json_text.h>
 
+#include <algorithm>
+#include <mutex>
+
+#include "common/scratch_folder.h"
+#include "common/trials.h"
 #include "service/api/advice.h"
 #include "service/api/api.h"
 #include "service/api/finetuning_jobs.h"
@@ -15,7 +20,7 @@ using namespace vernier::schema;
 namespace {
 
 const Json number_or_null = {{"type", {"number", "null"}}}, integer_or_null = {{"type", {"integer", "null"}}};
-const Json boolean = {{"type", "boolean"}};
+const Json boolean = {{"type", "boolean"}}, texts = {{"type", "array"}, {"items", text}};
 const Json gigabytes = {{"type", {"number", "null"}},
                         {"description",
                          "by how much the peak memory of a step is below that of the same step in float32, in 10^9 "
@@ -60,17 +65,19 @@ Json job_answer_schema() {
   return object_of(
       {{"job_id", integer_or_null},
        {"status", text},
+       {"error", {{"type", {"string", "null"}}, {"description", "why it failed, or why it still waits"}}},
        {"user_id", text},
        {"model_path", {{"type", {"string", "null"}}, {"description", "the folder of the run, with checkpoints"}}},
        {"enabled", boolean},
        {"mixed_precision_enabled", boolean},
        {"gradient_accumulation_enabled", boolean},
-       {"effective_batch_size", integer_or_null},
+       {"effective_batch_size",
+        {{"type", {"number", "null"}}, {"description", "samples of an update, the mean of those that were trained"}}},
        {"memory_savings_gb", gigabytes},
        {"scaler_scale", number_or_null},
        {"overflow_count", integer_or_null},
        {"underflow_count", integer_or_null},
-       {"warnings", {{"type", "array"}, {"items", text}}},
+       {"warnings", texts},
        {"statistics", {{"type", {"object", "null"}}}}});
 }
 
@@ -94,23 +101,79 @@ Json answer_of(const ApiContext& api, const Job& job, const Json& warnings = Jso
       run.empty() ? Json() : Json::parse(read_whole(run / "summary.json"), nullptr, /*allow_exceptions=*/false);
   if (run.empty()) run = api.queue.folder_of(job.id) / "run";
   const auto settings = settings_of(job.request.config);
-  const auto of_amp = [&](const char* key) {
-    return summary.is_object() ? summary.value(Json::json_pointer("/amp/" + std::string(key)), Json()) : Json();
+  const auto of_run = [&](const char* place) {
+    return summary.is_object() ? summary.value(Json::json_pointer(place), Json()) : Json();
   };
+  const bool has_trained = of_run("/steps") > 0;
+  const bool is_mixed = has_trained ? of_run("/amp/amp_steps") > 0 : settings.is_mixed;
+  const auto samples = has_trained ? Json(of_run("/samples").get<double>() / of_run("/steps").get<double>()) : Json();
   return {{"job_id", job.id},
           {"status", name_of(job.state)},
+          {"error", job.error.empty() ? Json() : Json(job.error)},
           {"user_id", user_of(job)},
           {"model_path", run.string()},
-          {"enabled", settings.is_mixed},
-          {"mixed_precision_enabled", settings.is_mixed},
+          {"enabled", is_mixed},
+          {"mixed_precision_enabled", is_mixed},
           {"gradient_accumulation_enabled", settings.accumulates},
-          {"effective_batch_size", settings.effective_batch_size},
-          {"memory_savings_gb", of_amp("avg_memory_savings")},
-          {"scaler_scale", of_amp("current_scale")},
-          {"overflow_count", of_amp("overflow_count")},
-          {"underflow_count", of_amp("underflow_count")},
+          {"effective_batch_size", samples},
+          {"memory_savings_gb", of_run("/amp/avg_memory_savings")},
+          {"scaler_scale", of_run("/amp/current_scale")},
+          {"overflow_count", of_run("/amp/overflow_count")},
+          {"underflow_count", of_run("/amp/underflow_count")},
           {"warnings", warnings},
           {"statistics", statistics_of(summary)}};
+}
+
+// The settings of mixed precision that a user has set up, or all users for "", the newest last. They are in the
+// server's folder, as a list of {"user", "model_name", "mixed_precision_config"}.
+Json setups_of(const ApiContext& api, const std::string& user) {
+  const auto written = read_whole(api.queue.settings().folder / "setups.json", 64 << 20);
+  Json setups = Json::array();
+  for (const auto& setup : written.empty() ? setups : Json::parse(written)) {
+    if (user.empty() || setup["user"] == user) setups.push_back(setup);
+  }
+  return setups;
+}
+
+void keep_setup(const ApiContext& api, const Json& setup) {
+  static std::mutex one;
+  const std::lock_guard lock(one);
+  Json setups = Json::array();
+  for (const auto& each : setups_of(api, "")) {
+    if (each["user"] != setup["user"] || each["model_name"] != setup["model_name"]) setups.push_back(each);
+  }
+  setups.push_back(setup);
+  write_durably(api.queue.settings().folder / "setups.json", vernier::json_text(setups) + "\n");
+}
+
+// The request, with the settings that its user has set up for its model, if it has none of its own.
+Json with_setup(const ApiContext& api, const HttpCall& call) {
+  auto body = call.body;
+  for (const auto& setup : setups_of(api, call.who)) {
+    const bool is_its = !call.body.contains("mixed_precision_config") && setup["model_name"] == body["model_name"];
+    if (is_its) body["mixed_precision_config"] = setup["mixed_precision_config"];
+  }
+  return body;
+}
+
+// Throws HttpRefused with 422 if `vernier train` would refuse the configuration before it reads data. Called on a
+// worker's thread.
+void refuse_wrong(const ApiContext& api, const Json& config) {
+  const auto& settings = api.queue.settings();
+  const vernier::ScratchFolder scratch;
+  write_durably(scratch.path() + "/job.toml", checked_configuration(config, api.data));
+  auto work = settings.limits;
+  work.words = {settings.program, "check", "job.toml", "--options"};
+  work.words.insert(work.words.end(), settings.more.begin(), settings.more.end());
+  const auto [status, printed] =
+      call_confined(work, settings.attempt_program, scratch.path(), std::chrono::seconds(30));
+  const vernier::Ended ended{status, "", printed};
+  if (vernier::is_refusal(ended)) throw HttpRefused{422, in_words_of_requests(vernier::reason_of(ended))};
+}
+
+// The scale with which a training with these settings begins; null: its loss is not scaled.
+Json first_scale(const Json& tables) {
+  return tables.contains("scaler") ? tables["scaler"].value("init_scale", Json(65536)) : Json();
 }
 
 HttpRoute training_route(const ApiContext& api, const char* path, const char* id, FinetuningKind kind,
@@ -132,7 +195,7 @@ HttpRoute training_route(const ApiContext& api, const char* path, const char* id
           .answer = [api, properties, path, kind](const HttpCall& call) {
             refuse_unknown(call.body, properties);
             const auto& limits = api.queue.settings().limits;
-            auto made = finetuning_job_of(kind, call.body, ModelFolders(api.models));
+            auto made = finetuning_job_of(kind, with_setup(api, call), ModelFolders(api.models));
             const JobRequest request{.user = call.who,
                                      .name = name_of_job(path, user_in(call)),
                                      .key = "",
@@ -141,11 +204,18 @@ HttpRoute training_route(const ApiContext& api, const char* path, const char* id
                                      .texts = made.texts,
                                      .time_limit = limits.time_limit,
                                      .memory_limit = limits.memory_limit};
-            bool is_new = false;
-            const auto job = submit(api, call, request, made.config, is_new);
-            auto answer = json_response(answer_of(api, job, made.warnings), 202);
-            answer.fields.emplace_back("Location", "/v1/jobs/" + std::to_string(job.id));
-            return answer;
+            const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(50);
+            return api.workers.answer([api, call, request, made, until] {
+              refuse_wrong(api, made.config);
+              if (std::chrono::steady_clock::now() > until) {  // the client has no answer, and may ask again
+                throw HttpRefused{503, "the server has too much to do; ask again later"};
+              }
+              bool is_new = false;
+              const auto job = submit(api, call, request, made.config, is_new);
+              auto answer = json_response(answer_of(api, job, made.warnings), 202);
+              answer.fields.emplace_back("Location", "/v1/jobs/" + std::to_string(job.id));
+              return answer;
+            });
           }};
 }
 
@@ -153,44 +223,66 @@ HttpRoute setup_route(const ApiContext& api) {
   auto body = precision_schema();
   body["properties"]["model_name"] = text;
   body["properties"]["user_id"] = user_schema;
-  return {
-      .method = "POST",
-      .path = "/finetuning/setup-mixed-precision",
-      .scope = Scope::control,
-      .id = "setup_mixed_precision",
-      .summary = "Checks settings of mixed precision, and answers with the tables of a configuration that they are",
-      .body = body,
-      .result = object_of({{"enabled", boolean}, {"scaler_scale", number_or_null}, {"config", {{"type", "object"}}}}),
-      .answer = [api](const HttpCall& call) {
-        auto settings = call.body;
-        user_in(call);
-        settings.erase("user_id");
-        if (settings.contains("model_name")) {
-          if (!settings["model_name"].is_string()) throw HttpRefused{422, "model_name must be a text"};
-          ModelFolders(api.models).find(settings["model_name"].get<std::string>());
-          settings.erase("model_name");
-        }
-        const auto tables = precision_tables(settings);
-        checked_configuration(tables, {});
-        const bool scales = tables.contains("scaler");
-        return json_response({{"enabled", tables["precision"]["use"] != "fp32"},
-                              {"scaler_scale", scales ? tables["scaler"].value("init_scale", Json(65536)) : Json()},
-                              {"config", tables}});
-      }};
+  return {.method = "POST",
+          .path = "/finetuning/setup-mixed-precision",
+          .scope = Scope::control,
+          .id = "setup_mixed_precision",
+          .summary =
+              "Keeps settings of mixed precision for the trainings of a model that have none of their own, and answers "
+              "with the tables of a configuration that they are. Without a model, it only checks them",
+          .body = body,
+          .result = object_of({{"model_name", {{"type", {"string", "null"}}}},
+                               {"enabled", boolean},
+                               {"scaler_scale", number_or_null},
+                               {"warnings", texts},
+                               {"config", {{"type", "object"}}}}),
+          .other_results = {{"503", "It is busy, or the audit log cannot be written."}},
+          .answer = [api](const HttpCall& call) {
+            auto settings = call.body;
+            user_in(call);
+            settings.erase("user_id");
+            const auto model = settings.value("model_name", Json());
+            if (!model.is_null()) {
+              if (!model.is_string()) throw HttpRefused{422, "model_name must be a text"};
+              ModelFolders(api.models).find(model.get<std::string>());
+            }
+            settings.erase("model_name");
+            Json warnings = Json::array(), training = {{"run", {{"steps", 1}}},
+                                                       {"task", {{"use", "gpt"}, {"data", {"texts"}}}},
+                                                       {"optimizer", {{"use", "adamw"}}}};
+            const auto tables = precision_tables(settings, &warnings);
+            training.update(tables, /*merge_objects=*/true);
+            return api.workers.answer([api, call, settings, model, tables, training, warnings] {
+              refuse_wrong(api, training);
+              if (model.is_string()) {
+                const Json setup = {{"user", call.who}, {"model_name", model}, {"mixed_precision_config", settings}};
+                note(api, call, "setup", setup);
+                keep_setup(api, setup);
+              }
+              return json_response({{"model_name", model},
+                                    {"enabled", settings_of(checked_configuration(tables, {})).is_mixed},
+                                    {"scaler_scale", first_scale(tables)},
+                                    {"warnings", warnings},
+                                    {"config", tables}});
+            });
+          }};
 }
 
-// Without a job, what there is to say before the first one.
-Json nothing_yet(const std::string& user) {
+// Without a job, what there is to say before the first one: what the newest setup says.
+Json nothing_yet(const std::string& user, const Json& setups) {
+  const auto tables = setups.empty() ? Json::object() : precision_tables(setups.back()["mixed_precision_config"]);
+  const bool is_mixed = !setups.empty() && settings_of(checked_configuration(tables, {})).is_mixed;
   return {{"job_id", nullptr},
           {"status", "none"},
+          {"error", nullptr},
           {"user_id", user},
           {"model_path", nullptr},
-          {"enabled", false},
-          {"mixed_precision_enabled", false},
+          {"enabled", is_mixed},
+          {"mixed_precision_enabled", is_mixed},
           {"gradient_accumulation_enabled", false},
           {"effective_batch_size", nullptr},
           {"memory_savings_gb", nullptr},
-          {"scaler_scale", nullptr},
+          {"scaler_scale", first_scale(tables)},
           {"overflow_count", nullptr},
           {"underflow_count", nullptr},
           {"warnings", Json::array()},
@@ -198,32 +290,47 @@ Json nothing_yet(const std::string& user) {
 }
 
 HttpRoute stats_route(const ApiContext& api) {
-  return {.method = "GET",
-          .path = "/finetuning/mixed-precision-stats",
-          .id = "get_mixed_precision_stats",
-          .summary = "What became of a job of these endpoints: of job_id, or the newest, or that of user_id",
-          .parameters = {parameter("job_id", "query", "its number", whole(1, most)),
-                         parameter("user_id", "query", "of a request; without it, the newest job of the token's user",
-                                   text)},
-          .result = job_answer_schema(),
-          .other_results = {{"404", "There is no such job."}, {"503", "It is busy."}},
-          .answer = [api](const HttpCall& call) {
-            const auto wanted = call.integer("job_id", 0, 1, most);
-            const auto given = call.parameters.find("user_id");
-            const bool is_any = given == call.parameters.end();
-            const auto jobs = api.queue.list({.before = wanted > 0 ? wanted + 1 : 0,
-                                              .limit = wanted > 0 ? 1 : 1000,
-                                              .state = "",
-                                              .user = wanted > 0 || !is_any ? "" : call.who});
-            const auto found = std::ranges::find_if(jobs, [&](const Job& job) {
-              const bool is_wanted = wanted > 0 ? job.id == wanted : is_any || user_of(job) == given->second;
-              return is_of_these(job) && is_wanted;
-            });
-            if (found == jobs.end() && wanted > 0) throw HttpRefused{404, "there is no such job of these endpoints"};
-            if (found == jobs.end()) return json_response(nothing_yet(is_any ? call.who : given->second));
-            return api.workers.answer(
-                [api, job = api.queue.find(found->id)] { return json_response(answer_of(api, job)); });
-          }};
+  auto result = job_answer_schema();
+  result["properties"]["setups"] = {{"type", "array"}, {"items", {{"type", "object"}}}};
+  return {
+      .method = "GET",
+      .path = "/finetuning/mixed-precision-stats",
+      .id = "get_mixed_precision_stats",
+      .summary = "What became of a job of these endpoints: of job_id, or the newest, or that of user_id",
+      .parameters = {parameter("job_id", "query", "its number", whole(1, most)),
+                     parameter("user_id", "query",
+                               "of a request; without it, the newest job of the token's user, and of all users for a "
+                               "token of the scope read",
+                               text)},
+      .result = result,
+      .other_results = {{"404", "There is no such job."}, {"503", "It is busy."}},
+      .answer = [api](const HttpCall& call) {
+        const auto wanted = call.integer("job_id", 0, 1, most);
+        const auto given = call.parameters.find("user_id");
+        const bool is_any = given == call.parameters.end();
+        // A token of the scope read has no jobs of its own, and sees all.
+        const auto owner = call.scope == Scope::read ? std::string() : call.who;
+        const auto setups = setups_of(api, owner);
+        const auto jobs = api.queue.list({.before = wanted > 0 ? wanted + 1 : 0,
+                                          .limit = wanted > 0 ? 1 : 1000,
+                                          .state = "",
+                                          .user = wanted > 0 || !is_any ? "" : owner});
+        const auto found = std::ranges::find_if(jobs, [&](const Job& job) {
+          const bool is_wanted = wanted > 0 ? job.id == wanted : is_any || user_of(job) == given->second;
+          return is_of_these(job) && is_wanted;
+        });
+        if (found == jobs.end() && wanted > 0) throw HttpRefused{404, "there is no such job of these endpoints"};
+        if (found == jobs.end()) {
+          auto none = nothing_yet(is_any ? call.who : given->second, setups);
+          none["setups"] = setups;
+          return json_response(none);
+        }
+        return api.workers.answer([api, setups, job = api.queue.find(found->id)] {
+          auto answer = answer_of(api, job);
+          answer["setups"] = setups;
+          return json_response(answer);
+        });
+      }};
 }
 
 const Json advice_properties = {{"model_name", text},
@@ -243,9 +350,11 @@ HttpRoute advice_route(const ApiContext& api) {
                    {"required", {"model_name"}},
                    {"additionalProperties", false}},
           .result = object_of({{"should_use_mixed_precision", boolean},
-                               {"recommendations", {{"type", "array"}, {"items", text}}},
+                               {"recommendations", texts},
+                               {"request", {{"type", "object"}}},
                                {"reason", text},
                                {"settings", {{"type", "object"}}},
+                               {"warnings", texts},
                                {"evidence", {{"type", "array"}, {"items", {{"type", "object"}}}}}}),
           .other_results = {{"503", "The server measures for somebody else, or has too much to do."}},
           .answer = [api](const HttpCall& call) {

@@ -1,8 +1,12 @@
 // Routes about the run of a job: its numbers, and commands, which go to its callback/control.
 #include <vernier/json_text.h>
 
+#include <fstream>
+#include <memory>
 #include <sstream>
 
+#include "common/scratch_folder.h"
+#include "common/trials.h"
 #include "service/api/api.h"
 #include "service/api/job_check.h"
 #include "service/http/http_client.h"
@@ -16,7 +20,7 @@ using namespace vernier::schema;
 namespace {
 
 // A run answers a command after its step, or says so after 20 s.
-constexpr auto run_patience = std::chrono::seconds(25);
+constexpr auto run_patience = std::chrono::seconds(25), export_patience = std::chrono::seconds(40);
 
 // Asks the control service of a run and returns its answer. Called on a worker's thread.
 HttpResponse ask_run(const std::filesystem::path& run, const std::string& method, const std::string& target,
@@ -128,10 +132,64 @@ HttpRoute metrics_route(const ApiContext& api) {
           }};
 }
 
+// The file in parts, since a model may be larger than the server's memory. Its folder goes with the last of them.
+HttpResponse response_of_file(const std::shared_ptr<vernier::ScratchFolder>& folder, const std::string& name) {
+  const auto file = std::make_shared<std::ifstream>(folder->path() + "/" + name, std::ios::binary);
+  HttpResponse response{.content_type = "application/x-tar"};
+  response.fields = {{"Content-Length", std::to_string(std::filesystem::file_size(folder->path() + "/" + name))},
+                     {"Content-Disposition", "attachment; filename=\"" + name + "\""}};
+  response.more = [folder, file] {
+    std::string part(1 << 20, '\0');
+    file->read(part.data(), std::ssize(part));
+    part.resize(static_cast<std::size_t>(file->gcount()));
+    if (part.empty()) throw std::runtime_error("this is the end");  // closes the connection
+    return part;
+  };
+  return response;
+}
+
+// Calls vernier export and tar on a worker's thread: the run's folder may have what the job likes.
+HttpResponse exported(const ApiContext& api, const std::filesystem::path& run) {
+  if (run.empty()) throw HttpRefused{409, "the job has no run, and so no model"};
+  const auto& settings = api.queue.settings();
+  const auto scratch = std::make_shared<vernier::ScratchFolder>();
+  auto work = settings.limits;
+  work.readable.push_back(run.string());
+  work.words = {settings.program, "export", run.string(), "--format", "huggingface", "--output", "model"};
+  work.words.insert(work.words.end(), settings.more.begin(), settings.more.end());
+  for (const auto& words : {work.words, std::vector<std::string>{"tar", "-cf", "model.tar", "model"}}) {
+    work.words = words;
+    const auto [status, printed] = call_confined(work, settings.attempt_program, scratch->path(), export_patience);
+    if (status == 124) throw HttpRefused{503, "the export takes too long; call vernier export on the server's machine"};
+    if (status != 0) throw HttpRefused{409, "no model: " + vernier::reason_of({status, "", printed})};
+  }
+  return response_of_file(scratch, "model.tar");
+}
+
+HttpRoute export_route(const ApiContext& api) {
+  return {.path = "/v1/jobs/{id}/model",
+          .scope = Scope::control,
+          .id = "export_model",
+          .summary =
+              "The trained language model of a job, as vernier export writes it: a tar archive of a folder that "
+              "transformers loads",
+          .parameters = {job_parameter()},
+          .result_type = "application/x-tar",
+          .other_results = {{"404", "There is no such job."},
+                            {"409", "It has no checkpoint, or no language model."},
+                            {"503", "It is busy, the export takes too long, or the audit log cannot be written."}},
+          .answer = [api](const HttpCall& call) {
+            const auto job = job_of(api, call);
+            refuse_others(job, call);
+            note(api, call, "export", {{"job", job.id}});
+            return api.workers.answer([api, run = api.queue.run_of(job.id)] { return exported(api, run); });
+          }};
+}
+
 }  // namespace
 
 std::vector<HttpRoute> run_routes(const ApiContext& api) {
-  return {run_route(api), command_route(api), history_route(api), metrics_route(api)};
+  return {run_route(api), command_route(api), history_route(api), metrics_route(api), export_route(api)};
 }
 
 }  // namespace serve

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <fstream>
 #include <initializer_list>
+#include <map>
 #include <span>
 #include <string_view>
 
@@ -30,8 +31,8 @@ struct Place {
 constexpr std::int64_t most_samples = 1 << 20;  // the largest update
 
 constexpr Place precision_places[] = {{"enabled", "boolean", "", ""},
-                                      {"dtype", "dtype", "", ""},
-                                      {"precision", "dtype", "", ""},
+                                      {"dtype", "dtype", "precision", "use"},
+                                      {"precision", "dtype", "precision", "use"},
                                       {"autocast_enabled", "boolean", "", ""},
                                       {"scaler_enabled", "boolean", "", ""},
                                       {"memory_efficient", "boolean", "", ""},
@@ -138,15 +139,27 @@ Json schema_of(std::span<const Place> places) {
   return {{"type", "object"}, {"properties", properties}, {"additionalProperties", false}};
 }
 
+// The value as the configuration has it.
+Json value_of(const Json& value, const Place& place) {
+  const std::string_view type = place.type;
+  if (type == "integer") return value.get<std::int64_t>();  // 3.0 is whole, too
+  if (type != "dtype") return value;
+  return std::ranges::find_if(dtypes, [&](const auto& dtype) { return value == dtype.first; })->second;
+}
+
 void put(const Json& value, const Place& place, Json& config) {
-  auto& option = config[place.table][place.option];
-  option = value;
-  if (std::string_view(place.type) == "integer") option = value.get<std::int64_t>();  // 3.0 is whole, too
+  config[place.table][place.option] = value_of(value, place);
+}
+
+[[noreturn]] void refuse_pair(const std::string& one, const Json& its, const std::string& other, const Json& value) {
+  throw NotAllowed(one + " = " + vernier::json_text(its) + " and " + other + " = " + vernier::json_text(value) +
+                   " are two names of one setting; leave one of them out");
 }
 
 // Checks the keys and values of an object of the request, and puts those into the configuration that have a place
-// there.
+// there. Refuses two names of one option with two values.
 void put_all(const Json& settings, const char* what, std::span<const Place> places, Json& config) {
+  std::map<std::pair<std::string_view, std::string_view>, const Place*> put_by;
   for (const auto& [key, value] : settings.items()) {
     const auto found = std::ranges::find(places, key, &Place::key);
     if (found == places.end()) {
@@ -155,7 +168,11 @@ void put_all(const Json& settings, const char* what, std::span<const Place> plac
       throw NotAllowed(std::string(what) + " has no " + key + "; it has " + others);
     }
     require_type(value, *found);
-    if (found->table[0] != '\0') put(value, *found, config);
+    if (found->table[0] == '\0') continue;
+    const auto* before = put_by.try_emplace({found->table, found->option}, &*found).first->second;
+    const auto& first = settings[before->key];
+    if (value_of(first, *before) != value_of(value, *found)) refuse_pair(before->key, first, key, value);
+    put(value, *found, config);
   }
 }
 
@@ -192,7 +209,12 @@ void set_batches(const Json& body, const Json& training, bool accumulates, Json&
 
 void set_training(const Json& body, FinetuningKind kind, Json& config) {
   Json training = object_in(body, "training_config");
-  for (const auto& [key, value] : object_in(body, "training_args").items()) training[key] = value;
+  for (const auto& [key, value] : object_in(body, "training_args").items()) {
+    if (training.value(key, value) != value) {
+      refuse_pair("training_config." + key, training[key], "training_args." + key, value);
+    }
+    training[key] = value;
+  }
   put_all(training, "training_config", training_places, config);
   if (training.contains("max_grad_norm")) {
     config["callback"].push_back({{"use", "clip_norm"}, {"max_norm", training["max_grad_norm"]}});
@@ -281,25 +303,52 @@ std::string task_of_model(const fs::path& folder) {
   return config.is_object() && config.value("model_type", "") == "gpt2" ? "gpt" : "llama";
 }
 
-Json precision_tables(const Json& settings) {
+std::string dtype_of_precision(const std::string& precision) {
+  const auto found = std::ranges::find(dtypes, precision, [](const auto& dtype) { return dtype.second; });
+  return found == std::end(dtypes) ? precision : found->first;
+}
+
+std::string in_words_of_requests(std::string refusal) {
+  if (refusal.starts_with("job.toml:")) refusal.erase(0, refusal.find(": ") + 2);
+  for (const std::span<const Place> places :
+       {std::span<const Place>(precision_places), std::span<const Place>(training_places)}) {
+    for (const auto& place : places) {
+      const auto option = "`" + std::string(place.option) + "`";
+      if (const auto found = refusal.find(option); found != refusal.npos && place.table[0] != '\0') {
+        return refusal.replace(found, option.size(), "`" + std::string(place.key) + "`");
+      }
+    }
+  }
+  return refusal;
+}
+
+Json precision_tables(Json settings, Json* warnings) {
   Json config = Json::object();
+  // The first is the word of torch.amp.GradScaler, the second that of DeepSpeed, where hysteresis starts anew after it,
+  // too. So only beside hysteresis they may differ.
+  const auto interval = settings.value("growth_interval", Json()), window = settings.value("loss_scale_window", Json());
+  const auto hysteresis = settings.value("hysteresis", Json());
+  if (interval.is_number() && window.is_number() && interval != window && hysteresis.is_number() && hysteresis > 1) {
+    settings.erase("loss_scale_window");
+    if (warnings != nullptr) {
+      warnings->push_back(
+          "loss_scale_window is not used beside growth_interval: the scale grows, and hysteresis starts "
+          "anew, after " +
+          interval.dump() + " steps without an overflow");
+    }
+  }
   put_all(settings, "mixed_precision_config", precision_places, config);
-  const auto given = settings.contains("dtype") ? settings["dtype"] : settings.value("precision", Json());
-  const auto named = std::ranges::find_if(dtypes, [&](const auto& dtype) { return given == dtype.first; });
   const bool is_on = is_true(settings, "enabled", true) && is_true(settings, "autocast_enabled", true);
-  const std::string name = !is_on                      ? "fp32"
-                           : named != std::end(dtypes) ? named->second
-                           : config.contains("scaler") ? "fp16"  // its scale is set
-                                                       : "bf16";
+  const auto name = is_on ? config.value(Json::json_pointer("/precision/use"), "fp16") : std::string("fp32");
   config["precision"]["use"] = name;
   if (name == "fp32") config["precision"].erase("level");
   if (auto& casts = config["precision"]; casts.contains("weight_casts")) {
     casts["weight_casts"] = casts["weight_casts"] == true ? "forward" : "none";
     if (name == "fp32") casts.erase("weight_casts");
   }
-  const bool scales = is_true(settings, "scaler_enabled", name == "fp16");
+  const bool scales = is_true(settings, "scaler_enabled", name == "fp16" || name == "auto");  // auto may choose float16
   if (name == "fp16" && !scales) {
-    throw NotAllowed("scaler_enabled is false, and float16 needs a loss scale; bfloat16 needs none");
+    throw NotAllowed("scaler_enabled is false, and float16 needs a loss scale; dtype = \"bfloat16\" needs none");
   }
   if (!is_on) {
     config.erase("scaler");
@@ -323,14 +372,8 @@ FinetuningJob finetuning_job_of(FinetuningKind kind, const Json& body, const Mod
   job.config["optimizer"]["use"] = "adamw";
   auto precision = object_in(body, "mixed_precision_config");
   if (!is_true(body, "use_mixed_precision", true)) precision["enabled"] = false;
-  const auto tables = precision_tables(precision);
-  for (const auto& [table, options] : tables.items()) {
-    if (options.is_array()) {
-      job.config[table] = options;
-    } else {
-      job.config[table].update(options);
-    }
-  }
+  const auto tables = precision_tables(precision, &job.warnings);
+  job.config.update(tables, /*merge_objects=*/true);
   set_training(body, kind, job.config);
   // The float32 peak of the same run, for memory_savings_gb.
   if (job.config["precision"]["use"] != "fp32") job.config["run"]["measure_savings"] = true;
@@ -340,11 +383,9 @@ FinetuningJob finetuning_job_of(FinetuningKind kind, const Json& body, const Mod
 FinetuningSettings settings_of(const std::string& config) {
   const auto table = toml::parse(config);
   FinetuningSettings settings;
-  settings.is_mixed = table["precision"]["use"].value_or(std::string("fp32")) != "fp32";
+  settings.is_mixed = table["precision"]["use"].value_or(std::string("fp32")) != "fp32" &&
+                      table["precision"]["level"].value_or(std::string()) != "O0";
   settings.accumulates = table["accumulation"]["use"].value_or(std::string()) == "target";
-  settings.effective_batch_size = settings.accumulates
-                                      ? table["accumulation"]["target_effective_batch_size"].value_or(std::int64_t{0})
-                                      : table["task"]["batch_size"].value_or(std::int64_t{0});
   return settings;
 }
 

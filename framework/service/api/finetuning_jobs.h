@@ -37,9 +37,14 @@ class ModelFolders {
 // "gpt" or "llama": the task that trains the model of this folder.
 std::string task_of_model(const std::filesystem::path& folder);
 
+std::string dtype_of_precision(const std::string& precision);  // "bfloat16" of "bf16"
+
 // The tables of {"enabled": true, "dtype": "float16", "init_scale": 65536, …}. Throws NotAllowed for another key,
-// naming those that there are.
-Json precision_tables(const Json& settings);
+// naming those that there are, and for two names of one setting with two values.
+Json precision_tables(Json settings, Json* warnings = nullptr);
+
+// A refusal of `vernier check`, with the keys of requests in the place of a configuration's, and without its file.
+std::string in_words_of_requests(std::string refusal);
 
 // Throws NotAllowed. Values are checked later, by the job's plugins.
 FinetuningJob finetuning_job_of(FinetuningKind kind, const Json& body, const ModelFolders& models);
@@ -47,7 +52,6 @@ FinetuningJob finetuning_job_of(FinetuningKind kind, const Json& body, const Mod
 // Settings that a job of these requests uses, as its configuration says.
 struct FinetuningSettings {
   bool is_mixed = false, accumulates = false;
-  std::int64_t effective_batch_size = 0;  // samples of an update
 };
 FinetuningSettings settings_of(const std::string& config);
 

@@ -237,6 +237,7 @@ class SessionOn final : public Session {
     if (!there) return;
     now_ = {};
     timer_.cancel();
+    if (there->more && !is_head_) return begin_stream(std::move(*there));
     send(std::move(*there), keep_);
   }
 

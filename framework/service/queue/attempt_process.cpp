@@ -9,6 +9,7 @@
 #include <cerrno>
 #include <chrono>
 #include <csignal>
+#include <cstdlib>
 #include <cstring>
 #include <fstream>
 #include <iostream>
@@ -143,6 +144,26 @@ int run_attempt(const fs::path& folder, std::int64_t number, const Check& check)
   if (end.status != 0) end.text = end_of(folder / "log");
   attempt.end(end);
   return 0;
+}
+
+Finished call_confined(Work work, const std::string& program, const fs::path& folder, std::chrono::seconds patience) {
+  work.environment = {"OMP_NUM_THREADS=1", "CUDA_VISIBLE_DEVICES=", "TMPDIR=" + folder.string()};
+  work.writable.push_back(folder.string());
+  write_durably(folder / "work.json", nlohmann::json(work).dump());
+  return finished_process({program, "--confined", folder.string()}, folder / "printed", patience);
+}
+
+int run_confined(const fs::path& folder) {
+  auto work = nlohmann::json::parse(read_whole(folder / "work.json")).get<Work>();
+  const Sandbox sandbox({.data = work.data, .readable = work.readable, .writable = work.writable});
+  if (!limit_child(work, folder, sandbox)) return 126;
+  for (auto& variable : work.environment) ::putenv(variable.data());
+  std::vector<char*> words;
+  for (auto& word : work.words) words.push_back(word.data());
+  words.push_back(nullptr);
+  ::execvp(words[0], words.data());
+  std::cerr << "vernier: " << work.words[0] << " cannot be started: " << std::strerror(errno) << std::endl;
+  return 127;
 }
 
 }  // namespace serve

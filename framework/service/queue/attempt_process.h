@@ -9,6 +9,8 @@
 #include <string>
 #include <vector>
 
+#include "service/queue/start_process.h"
+
 namespace serve {
 
 // The orders of the process: the file N.json of an attempt.
@@ -32,5 +34,11 @@ using Check = std::function<std::string(const std::string& config, const std::ve
 // The whole life of the process; folder: that of the job. Returns its exit status: 75 where the attempt belongs to
 // another process.
 int run_attempt(const std::filesystem::path& folder, std::int64_t number, const Check& check);
+
+// Calls the program of these orders in a folder that it may write, within the limits and the sandbox of a job. This
+// program is called first, and becomes that one by run_confined().
+Finished call_confined(Work work, const std::string& this_program, const std::filesystem::path& folder,
+                       std::chrono::seconds patience);
+int run_confined(const std::filesystem::path& folder);
 
 }  // namespace serve

@@ -3,9 +3,14 @@
 #include <fcntl.h>
 #include <signal.h>
 #include <spawn.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <system_error>
+#include <thread>
+
+#include "common/child.h"
+#include "service/queue/attempt.h"
 
 namespace serve {
 
@@ -35,6 +40,23 @@ pid_t start_process(const std::vector<std::string>& words, const std::filesystem
   ::posix_spawnattr_destroy(&attributes);
   if (trouble == 0) return process;
   throw std::system_error(trouble, std::generic_category(), words[0] + " cannot be started");
+}
+
+Finished finished_process(const std::vector<std::string>& words, const std::filesystem::path& log,
+                          std::chrono::seconds patience) {
+  const auto process = start_process(words, log);
+  const auto end = std::chrono::steady_clock::now() + patience;
+  int status = 0;
+  while (::waitpid(process, &status, WNOHANG) == 0) {
+    if (std::chrono::steady_clock::now() > end) {
+      ::kill(-process, SIGKILL);
+      ::waitpid(process, &status, 0);
+      return {124, read_whole(log)};
+    }
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  }
+  ::kill(-process, SIGKILL);  // its own children
+  return {vernier::status_of(status), read_whole(log)};
 }
 
 }  // namespace serve

@@ -33,6 +33,8 @@ class Searcher {
     const auto float32 = with(0, place_of_float32(axes_[0]));
     if (changes_in(float32) > 0) try_new(float32);
     found_.float32 = found_.measured.size() - 1;
+    // Measured however little time there is, because float32 alone cannot be compared.
+    if (axes_[0].options.size() > 1 && find(with(0, 1)) == nullptr) try_new(with(0, 1));
     measure_options();
     measure_combinations();
     measure_again();

@@ -53,9 +53,10 @@ struct Found {
   std::vector<std::string> left_out;  // names of options for which there was no time
 };
 
-// 1. Measures each option of each axis alone. 2. Predicts every combination: each option multiplies speed and memory by
-// what it does alone. Measures the one with the best estimate, as long as one is estimated above what the fastest has
-// shown. What a combination needs beyond its estimate counts as memory that no option changes.
+// 1. Measures float32 and another precision, however little time there is, and then each option of each axis alone.
+// 2. Predicts every combination: each option multiplies speed and memory by what it does alone. Measures the one with
+// the best estimate, as long as one is estimated above what the fastest has shown. What a combination needs beyond its
+// estimate counts as memory that no option changes.
 // 3. Measures the fastest three and the written one again, in turn, while there is time. The advice is the fastest
 // without an objection; of those within 2 % of it, the one that changes least.
 // written: measured once already.

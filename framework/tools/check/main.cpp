@@ -1,6 +1,7 @@
 // `vernier check`: all of a run but its training, and a learning-rate range test.
 #include <vernier/error.h>
 
+#include <csignal>
 #include <iostream>
 #include <optional>
 
@@ -25,6 +26,7 @@ library of a plugin, tries the laws of plugins on it; see vernier check PLUGIN.s
 
   --savings              prints only by how many bytes the peak memory of a step is below that of one in float32
   --advice               prints only the advice, a line each
+  --options              only makes the plugins, and checks their options against each other; reads no data
   --find-lr              also trains a copy of the model for 100 steps at ever higher learning rates, plots the loss,
                          and suggests a rate
   The options of `vernier train`; see vernier train --help.
@@ -141,6 +143,11 @@ void print_advice(const po::variables_map& given) {
 }
 
 int check(const po::variables_map& given) {
+  if (given.count("options") != 0) {
+    stop_signal() = SIGTERM;  // a run that is asked to stop is wired, and reads nothing
+    (void)prepare(given);
+    return 0;
+  }
   if (given.count("savings") != 0) {
     print_savings(given);
     return 0;
@@ -160,6 +167,6 @@ int check(const po::variables_map& given) {
 
 int main(int argc, char** argv) {
   auto options = vernier::configuration_options();
-  options.add_options()("find-lr", "")("savings", "")("advice", "");
+  options.add_options()("find-lr", "")("savings", "")("advice", "")("options", "");
   return vernier::call_run_verb({"check", vernier::usage, options, vernier::check}, argc, argv);
 }

@@ -321,6 +321,10 @@ TEST_CASE("advise: with little time it says what it left out, and a small gain i
   CHECK(found.measured.size() == 3);
   CHECK(found.measured[2].choice == Choice{0, 1});
   CHECK(found.left_out == Words{"2", "2"});
+  // Float32 is never alone.
+  found = machine.search({0, 0.01}, 1);
+  REQUIRE(found.measured.size() == 2);
+  CHECK(found.measured[1].choice == Choice{1, 0});
 }
 
 TEST_CASE("advise: writes an overlay that merges and trains, and never over a file") {

@@ -394,6 +394,12 @@ TEST_CASE("cli: check trains nothing and writes nothing") {
   CHECK(says(place.out, "memory                                    fp32\n  weights "));
   CHECK_FALSE(says(place.out, "in float32"));
   CHECK_FALSE(fs::exists(place.at("out")));
+  // Options alone: no data are looked for.
+  const auto data = set("task={use='gpt', data=['nosuch']}");
+  CHECK(place.call({"check", "run.toml", "--options", data}) == 0);
+  CHECK(place.out.empty());
+  CHECK(place.call({"check", "run.toml", "--options", data, set("precision.use=fp16")}) == 2);
+  CHECK(says(place.err, "precision/fp16: `use` needs a loss scaler"));
 }
 
 TEST_CASE("cli: check compares a policy with float32, and fails where the first step would") {

@@ -39,6 +39,7 @@ using Json = nlohmann::ordered_json;
 // A signal interrupts `wait` at once. While a shell starts or waits for a program in the foreground, its trap waits
 // too.
 inline constexpr const char* script = R"SCRIPT(#!/bin/sh
+[ "$1" = train ] || exit 0
 config=$2 here=${0%/*}
 get() { sed -n "s/^$1 = //p" "$config" | tr -d "\"'"; }
 job=${config%.toml} seconds=$(get seconds)
