@@ -60,7 +60,7 @@ void Saving::resume(TrainerRun& run, State snapshot, bool allow_inexact) {
   if (own.has("asked")) requests_.swap(parse_toml(own.text("asked"), "the checkpoint"), "");
   load(run, own);
   snapshots_.load(own.part("rewind"));
-  step_.transaction().rewire();
+  step_.transaction().rewire_plugins();
   saved_step_ = run.step;
 }
 

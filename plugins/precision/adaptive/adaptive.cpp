@@ -1,28 +1,25 @@
-// adaptive: measures the products of each layer and each attention on the real batch, in every dtype and kernel: the
-// time of forward and backward, and the distance of outputs and gradients from float32. Each then computes in the
-// fastest one that keeps to the error budget. All other operations compute in the dtype of their inputs. Weights stay
-// in float32.
+// adaptive: measures float32 and dtypes of fewer bits on the real batch, chooses one policy, and gives its place to it:
+// to precision/fp32, bf16 or fp16, with rules for single layers. It says in one line what it chose and why.
 //
-//   candidates = ["bf16"]     of bf16 and fp16, besides float32; fp16 needs a loss scaler
-//   attention = "auto"        auto measures both kernels; fused | matmul: only that one
+//   candidates = ["bf16"]     of bf16, fp16 and fp8, besides float32; fp16 needs a loss scaler; beside layers in fp8
+//   the
+//                             rest computes in bf16
 //   error_budget = 0.02       relative root mean square error of outputs and of gradients, against float32
-//   min_gain = 0.05           share of the time that a change must save
-//   measure_steps = 3         first steps that are measured; they compute in float32
-//   decided = []              [[precision.decided]] tables, which a run writes to <run.output>/adaptive.toml: the same
-//                             decisions at the same steps, without measuring
-//     decided.step = 0             steps finished when it took effect
-//     decided.layer = ""           layer; empty: an operator without one
-//     decided.op = ""              operator
-//     decided.use = "fp32"         fp32 | bf16 | fp16
-//     decided.kernel = "fused"     fused | matmul, for attention
+//   min_gain = 0.02           share of the time that fewer bits must save; below 0: the share that they may cost
+//   measure_steps = 3         first steps, which compute in float32; the last of them is measured
 // The other options are those of vernier/mixed_precision.h, without level and rounding, and of
 // vernier/precision_rules.h. A rule takes precedence over what is measured.
 //
-// Times differ from run to run, and so may decisions. For a run that must repeat bit for bit, give adaptive.toml.
-#include <c10/core/impl/VirtualGuardImpl.h>
+// In the step that is measured, each product and each attention is computed in every candidate, forward and backward. A
+// layer that exceeds the error budget, or overflows, stays in float32. Then the gradients of the whole batch are
+// computed under each policy that is left, in turn, 5 to 15 times. A policy is chosen if the median of its times saves
+// min_gain, and if at least about 19 of 20 such medians would save something. Otherwise all stays in float32.
+//
+// Times differ from run to run, and so may the choice. <run.output>/adaptive.toml has it as a plain [precision] table.
+#include <ATen/DeviceAccelerator.h>
+#include <c10/util/ScopeExit.h>
 #include <torch/nn/module.h>
 #include <vernier/error.h>
-#include <vernier/mixed_precision.h>
 
 #include <algorithm>
 #include <array>
@@ -30,56 +27,43 @@
 #include <chrono>
 #include <fstream>
 #include <iomanip>
-#include <map>
-#include <sstream>
+#include <iterator>
 #include <system_error>
 
-#include "candidates.h"
+#include "plans.h"
 
 namespace {
 
 using namespace adaptive;
 using vernier::Operation;
-using vernier::PrecisionRule;
 using vernier::Run;
 using vernier::Values;
-
-constexpr int rounds = 3;
-
-// An operator with the weight of one layer, or an operator without a layer.
-struct Site {
-  std::string layer, op;
-  PrecisionRule rule;  // the current rule
-  std::string work;    // operator and shapes: sites with equal work take the same time
-  std::vector<Measured> measured;
-  bool seen = false;  // in this step
-
-  std::string name() const { return layer.empty() ? op : layer; }
-};
-
-struct Decision {
-  std::int64_t step;
-  std::string layer, op;
-  Candidate candidate;
-};
+using Clock = std::chrono::steady_clock;
 
 class Adaptive final : public vernier::MixedPrecision {
  public:
-  explicit Adaptive(vernier::Options& options)
-      : MixedPrecision(options, torch::kFloat32, Levels::none),
-        error_budget_(options.get("error_budget", 0.02, "relative RMS error against float32", vernier::above(0))),
-        min_gain_(options.get("min_gain", 0.05, "share of the time that a change must save", vernier::between(0, 1))),
-        measure_steps_(options.get("measure_steps", 3, "first steps that are measured", vernier::at_least(1))) {
+  explicit Adaptive(vernier::Options& options) : MixedPrecision(options, torch::kFloat32, Levels::none) {
+    choices_.error_budget = options.get("error_budget", 0.02, "relative RMS error against float32", vernier::above(0));
+    choices_.min_gain =
+        options.get("min_gain", 0.02, "share of the time that fewer bits must save; below 0: may cost", {.max = 1});
+    measure_steps_ =
+        options.get("measure_steps", 3, "first steps, in float32; the last of them is measured", vernier::at_least(1));
     read_candidates(options);
-    read_decisions(options);
+    keep_options(options);
   }
 
   bool needs_scaler() const override { return MixedPrecision::needs_scaler() || may_use(Use::fp16); }
 
   void attach(vernier::Bus& bus) override {
     MixedPrecision::attach(bus);
-    bus.on(vernier::Event::StepBegin, [this](Run& run) { begin(run); });
-    bus.on(vernier::Event::StepEnd, [this](Run& run) { end(run); });
+    bus.on(vernier::Event::StepBegin, [this](Run& run) {
+      is_measuring_ = run.control != nullptr && !has_decided_ && steps_ + 1 >= measure_steps_;
+      if (is_measuring_) sites_.clear();
+    });
+    bus.on(vernier::Event::GradientsReady, [this](Run& run) {
+      if (std::exchange(is_measuring_, false)) decide(run);
+    });
+    bus.on(vernier::Event::StepEnd, [this](Run&) { steps_ += 1; });
   }
 
   void prepare(Run& run) override {
@@ -90,77 +74,52 @@ class Adaptive final : public vernier::MixedPrecision {
     }
     MixedPrecision::prepare(run);
     device_ = run.device;
-    const auto& names = layers().names();
-    for (const auto& decision : decisions_) {
-      if (decision.op.empty()) vernier::refuse("[[precision.decided]]: `op` is needed, as linear");
-      if (decision.layer.empty() || std::find(names.begin(), names.end(), decision.layer) != names.end()) continue;
-      const auto near = vernier::nearest(decision.layer, names);
-      vernier::refuse("[[precision.decided]]: no layer of this model is \"" + decision.layer + "\"" +
-                      (near.empty() ? "" : "; did you mean \"" + near + "\"?") +
-                      "; the file is of another model, run without it");
+    const auto reason = may_use(Use::fp8) ? vernier::float8_refusal(vernier::float8_recipe("delayed"), device_) : "";
+    if (!reason.empty()) {
+      choices_.named -= std::erase(choices_.uses, Use::fp8);
+      info("fp8 is not measured: it ", reason);
     }
-    sites_.assign(vernier::operators().size() * (names.size() + 1), nullptr);
+    if (run.control != nullptr) run.control->want_rerun(*this);
+  }
+
+  void check(const Run& run) override {
+    if (run.steps > 0 && run.step + measure_steps_ > run.steps) {
+      warn("it never decides: measure_steps = ", measure_steps_, ", and the run has ", run.steps, " steps");
+    }
   }
 
   std::string describe() const override {
-    return "each layer in the dtype and kernel that measured fastest within the error budget, float32 until then";
+    return c10::str("float32; after ", measure_steps_,
+                    " steps the policy that measured fastest within the error budget");
   }
 
   vernier::State save() const override {
     auto state = MixedPrecision::save();
-    std::ostringstream decided;  // one entry, so that a swap hands over all of it or nothing
-    decided << text_of_candidates() << '\n' << measurements_ << '\n';
-    for (const auto& decision : decisions_) {
-      decided << decision.step << ' ' << decision.op << ' ' << name_of(decision.candidate.use) << ' '
-              << name_of(decision.candidate.kernel) << ' ' << decision.layer << '\n';
-    }
-    state.put("decisions", decided.str());
-    state.put("step", step_);
-    for (const auto& [work, seconds] : seconds_) state.put("seconds/" + work, torch::tensor(seconds, torch::kFloat64));
+    state.put("steps", steps_);
     return state;
   }
-
   void load(const vernier::State& state) override {
     MixedPrecision::load(state);
-    step_ = state.integer("step");
-    if (replays_) return take_decided();  // for a validation before the next step
-    std::istringstream decided(state.text("decisions"));
-    std::string line;
-    // Nothing comes from a policy with other candidates: this one measures again.
-    if (std::getline(decided, line) && line != text_of_candidates()) return;
-    if (std::getline(decided, line)) measurements_ = std::stoll(line);
-    decisions_.clear();
-    while (std::getline(decided, line)) {
-      std::istringstream words(line);
-      Decision decision;
-      std::string use, kernel;
-      words >> decision.step >> decision.op >> use >> kernel;
-      words.ignore(1);
-      std::getline(words, decision.layer);
-      decision.candidate = {use_named(use), kernel == "matmul" ? Kernel::matmul : Kernel::fused};
-      take(site(decision.layer, decision.op), decision.candidate);
-      decisions_.push_back(std::move(decision));
-    }
-    for (const auto& [work, tensor] : state.part("seconds").tensors) {
-      const auto seconds = tensor.contiguous();
-      seconds_[work].assign(seconds.const_data_ptr<double>(), seconds.const_data_ptr<double>() + seconds.numel());
-    }
+    steps_ = state.integer("steps");
+    has_decided_ = false;  // if the step that decided is undone, so is its swap
+  }
+
+  torch::Tensor forward(const std::function<torch::Tensor()>& body) override {
+    return tried_ != nullptr ? tried_->forward(body) : MixedPrecision::forward(body);
   }
 
  protected:
-  bool intercepts() const override { return true; }
+  bool intercepts() const override { return is_measuring_ || MixedPrecision::intercepts(); }
 
   Values call(const Operation& operation, Values arguments) override {
-    if (rules().find(operation) != nullptr || !is_measured(operation.name())) {
-      return MixedPrecision::call(operation, std::move(arguments));
-    }
-    Site& site = site_of(operation);
-    if (!measuring_ || site.seen || !torch::GradMode::is_enabled()) {
-      return apply(site.rule, operation, std::move(arguments));
-    }
-    site.seen = true;
+    const bool is_measured = is_measuring_ && torch::GradMode::is_enabled() && rules().find(operation) == nullptr &&
+                             is_product(operation.name());
+    if (!is_measured) return MixedPrecision::call(operation, std::move(arguments));
+    auto& site = site_of(operation);
+    if (!site.measured.empty()) return MixedPrecision::call(operation, std::move(arguments));
+    site.measured.resize(choices_.uses.size());
     auto repeated = std::make_shared<Repeated>(operation, arguments);
-    auto results = apply(site.rule, operation, std::move(arguments));
+    auto results = MixedPrecision::call(operation, std::move(arguments));
     if (results[0].isTensor() && results[0].toTensor().requires_grad()) {
       results[0].toTensor().register_hook([this, &site, repeated](const torch::Tensor& gradient) {
         if (gradient.defined()) measure(site, *repeated, gradient);
@@ -170,264 +129,216 @@ class Adaptive final : public vernier::MixedPrecision {
   }
 
  private:
-  bool may_use(Use use) const {
-    const auto uses = [use](const Candidate& candidate) { return candidate.use == use; };
-    return std::ranges::any_of(candidates_, uses) || std::ranges::any_of(decisions_, uses, &Decision::candidate);
-  }
+  bool may_use(Use use) const { return std::ranges::find(choices_.uses, use) != choices_.uses.end(); }
 
-  static bool is_measured(std::string_view op) {
-    constexpr std::array ops = {"linear",           "matmul",           "mm",     "bmm",    "addmm",
-                                "baddbmm",          "conv1d",           "conv2d", "conv3d", "conv_transpose1d",
-                                "conv_transpose2d", "conv_transpose3d", attention};
-    return std::find(ops.begin(), ops.end(), op) != ops.end();
-  }
-
-  // Attention has two kernels, unless the option `attention` names one. The first candidate is float32.
-  std::vector<Candidate> candidates_for(const Site& site) const {
-    const auto& kernel = attention_kernel();
-    std::vector<Candidate> all;
-    for (const auto& candidate : candidates_) {
-      const bool is_possible = site.op == attention ? kernel == "auto" || kernel == name_of(candidate.kernel)
-                                                    : candidate.kernel == Kernel::fused;
-      if (is_possible) all.push_back(candidate);
+  // Operators that autocast computes in its dtype, or that are made of those.
+  static bool is_product(std::string_view op) {
+    for (const char* kind : {"conv", "_conv", "lstm", "gru", "rnn", "scaled_dot_product"}) {
+      if (op.starts_with(kind)) return true;
     }
-    return all;
-  }
-
-  Site& site_of(const Operation& operation) {
-    const auto index = static_cast<std::size_t>(operation.id()) * (layers().names().size() + 1) +
-                       static_cast<std::size_t>(operation.layer_index() + 1);
-    if (sites_.at(index) == nullptr)
-      sites_[index] = &site(std::string(operation.layer()), std::string(operation.name()));
-    return *sites_[index];
-  }
-
-  // In float32 until something else is decided.
-  Site& site(const std::string& layer, const std::string& op) {
-    auto [found, is_new] = by_name_.try_emplace({op, layer});
-    Site& site = found->second;
-    if (is_new) {
-      site.layer = layer;
-      site.op = op;
-      site.measured.resize(candidates_for(site).size());
-      take(site, candidates_for(site).front());
-    }
-    return site;
-  }
-
-  static void take(Site& site, const Candidate& candidate) {
-    site.rule.use = candidate.use;
-    site.rule.kernel = site.op == attention ? candidate.kernel : Kernel::policy;
-  }
-  static Candidate taken(const Site& site) {
-    return {site.rule.use, site.op == attention ? site.rule.kernel : Kernel::fused};
-  }
-
-  // "fp32, fp32 by matmul, bf16, …, 0.02 0.05": what decisions depend on.
-  std::string text_of_candidates() const {
-    std::string text;
-    for (const auto& candidate : candidates_) text += text_of(candidate) + ", ";
-    const auto& kernel = attention_kernel();
-    return c10::str(text, error_budget_, ' ', min_gain_, kernel == "auto" ? "" : " " + kernel);
+    constexpr std::array ops = {"linear", "matmul",  "mm",     "bmm",      "addmm",
+                                "addbmm", "baddbmm", "einsum", "bilinear", "linear_cross_entropy"};
+    return std::ranges::find(ops, op) != ops.end();
   }
 
   void read_candidates(vernier::Options& options) {
-    candidates_ = {{Use::fp32, Kernel::fused}, {Use::fp32, Kernel::matmul}};
+    auto& uses = choices_.uses;
     for (const auto& name : options.get("candidates", std::vector<std::string>{"bf16"}, "dtypes besides float32")) {
-      if (name != "bf16" && name != "fp16")
-        options.refuse("candidates", "may name bf16 and fp16, and has \"" + name + "\"");
-      candidates_.push_back({use_named(name), Kernel::fused});
-      candidates_.push_back({use_named(name), Kernel::matmul});
+      const auto use = name == "bf16" ? Use::bf16 : name == "fp16" ? Use::fp16 : name == "fp8" ? Use::fp8 : Use::fp32;
+      if (use == Use::fp32) options.refuse("candidates", "may name bf16, fp16 and fp8, and has \"" + name + "\"");
+      if (!may_use(use)) uses.push_back(use);
     }
+    choices_.named = uses.size();
+    if (may_use(Use::fp8) && !may_use(Use::bf16)) uses.push_back(Use::bf16);  // for what fp8 cannot compute
   }
 
-  void read_decisions(vernier::Options& options) {
-    replays_ = options.given("decided");
-    options.tables(
-        "decided", "decisions of an earlier run, as it wrote them to adaptive.toml", [this](vernier::Options& one) {
-          Decision decision;
-          decision.step = one.get("step", 0, "steps finished when it took effect", vernier::at_least(0));
-          decision.layer = one.get("layer", "", "layer; empty: an operator without one");
-          decision.op = one.get("op", "", "operator, as linear");
-          decision.candidate.use =
-              use_named(one.choose("use", "fp32", {"fp32", "bf16", "fp16"}, "dtype to compute in"));
-          const bool by_matmul = one.choose("kernel", "fused", {"fused", "matmul"}, "of attention") == "matmul";
-          decision.candidate.kernel = by_matmul ? Kernel::matmul : Kernel::fused;
-          if (one.given("op") && !is_measured(decision.op))
-            one.refuse("op", "is none that is decided on: " + decision.op);
-          decisions_.push_back(std::move(decision));
-        });
-  }
-
-  void take_decided() {
-    for (const auto& decision : decisions_) {
-      if (decision.step <= step_) take(site(decision.layer, decision.op), decision.candidate);
+  // What the user gave, for the policy that follows. Reading a copy of the options declares nothing.
+  void keep_options(vernier::Options options) {
+    for (const char* key : {"weight_casts", "attention"}) {
+      if (options.given(key)) choices_.kept[key] = {options.get(key, "", ""), ""};
     }
-  }
-
-  void begin(Run& run) {
-    step_ = run.step;
-    if (replays_) return take_decided();
-    measuring_ = measurements_ < measure_steps_;
-    if (!measuring_) return;
-    for (auto& [name, site] : by_name_) {
-      site.seen = false;
-      site.measured.assign(site.measured.size(), {});
-    }
-  }
-
-  void end(Run& run) {
-    step_ = run.step;
-    if (replays_) return take_decided();  // for a validation after this step
-    if (!measuring_) return;
-    measuring_ = false;
-    measurements_ += 1;
-    if (measurements_ == measure_steps_) decide(run);
-  }
-
-  // Called in the backward pass, with the gradient of the operation's output.
-  void measure(Site& site, const Repeated& repeated, const torch::Tensor& gradient) {
-    using Clock = std::chrono::steady_clock;
-    const c10::impl::VirtualGuardImpl device(device_.type());
-    const auto candidates = candidates_for(site);
-    site.work = repeated.work();
-    auto& seconds = seconds_[site.work];
-    seconds.resize(candidates.size(), HUGE_VAL);
-    std::vector<std::vector<torch::Tensor>> got(candidates.size());
-    // All candidates in each round, so that a noisy machine disturbs all alike. The first round may prepare kernels.
-    for (int round = 0; round < rounds; ++round) {
-      for (std::size_t i = 0; i < candidates.size(); ++i) {
-        if (!device_.is_cpu()) device.synchronizeDevice(device_.index());
-        const auto start = Clock::now();
-        got[i] = repeated.run(candidates[i], gradient);
-        if (!device_.is_cpu()) device.synchronizeDevice(device_.index());
-        seconds[i] = std::min(seconds[i], std::chrono::duration<double>(Clock::now() - start).count());
+    if (options.given("cast_inputs")) choices_.kept["cast_inputs"] = {options.get("cast_inputs", false, ""), ""};
+    options.tables("rule", "", [this](vernier::Options& one) {
+      vernier::Table rule;
+      for (const char* key : {"match", "op", "use", "kernel"}) {
+        if (one.given(key)) rule[key] = {one.get(key, "", ""), ""};
       }
-    }
+      if (one.given("cast_outputs")) rule["cast_outputs"] = {one.get("cast_outputs", false, ""), ""};
+      choices_.rules.push_back({std::move(rule), ""});
+    });
+  }
+
+  Site& site_of(const Operation& operation) {
+    const auto is_it = [&](const Site& site) { return site.layer == operation.layer() && site.op == operation.name(); };
+    const auto found = std::ranges::find_if(sites_, is_it);
+    if (found != sites_.end()) return *found;
+    return sites_.emplace_back(Site{std::string(operation.layer()), std::string(operation.name())});
+  }
+
+  void synchronize() const {
+    if (!device_.is_cpu()) at::accelerator::synchronizeDevice(device_.index());
+  }
+
+  // Called in the backward pass, with the gradient of the operation's output. All dtypes are run in each round, so that
+  // a noisy machine disturbs all alike. The first round may prepare kernels.
+  void measure(Site& site, const Repeated& repeated, const torch::Tensor& gradient) const {
+    constexpr int rounds = 3;
+    const auto& uses = choices_.uses;
     // A gradient that is not finite left the range here or in a later layer. Then nothing can be compared.
     const bool is_finite = gradient.isfinite().all().item<bool>();
-    for (std::size_t i = 0; i < candidates.size(); ++i) {
-      site.measured[i].overflows = !is_finite && candidates[i].use != Use::fp32;
-      for (std::size_t k = 0; is_finite && k < got[i].size(); ++k) compare(got[i][k], got[0][k], site.measured[i]);
+    std::vector<torch::Tensor> exact;
+    for (std::size_t k = 0; k < rounds * uses.size(); ++k) {
+      auto& [seconds, error] = site.measured[k % uses.size()];
+      const auto use = uses[k % uses.size()];
+      if (!repeated.fits(use)) continue;
+      try {
+        synchronize();
+        const auto start = Clock::now();
+        const auto got = repeated.run(use, gradient);
+        synchronize();
+        seconds = std::min(seconds, std::chrono::duration<double>(Clock::now() - start).count());
+        if (exact.empty()) exact = got;
+        if (k >= uses.size() || !is_finite) continue;
+        error = 0;
+        for (std::size_t i = 0; i < got.size(); ++i) error = std::max(error, error_of(got[i], exact[i]));
+      } catch (const c10::Error&) {
+        if (use == Use::fp32) throw;  // else the device has no kernel for it
+      }
     }
   }
 
   void decide(Run& run) {
-    std::vector<std::pair<Site*, std::size_t>> changes;
-    for (auto& [name, site] : by_name_) {
-      if (!site.seen || seconds_.count(site.work) == 0) continue;
-      const auto chosen = choose(site);
-      if (candidates_for(site)[chosen] != taken(site)) changes.emplace_back(&site, chosen);
-    }
-    if (changes.empty()) return;
-    report(run, changes);
-    for (const auto& [site, chosen] : changes) {
-      const auto candidate = candidates_for(*site)[chosen];
-      take(*site, candidate);
-      decisions_.push_back({run.step, site->layer, site->op, candidate});
-    }
-    write(run);
+    std::erase_if(sites_, [](const Site& site) { return site.measured[0].seconds == HUGE_VAL; });  // had no gradient
+    auto plans = plans_for(sites_, choices_);
+    for (auto& plan : plans) plan.policy->prepare(run);
+    const auto repeats = choice_of_replayed(run, plans);
+    if (repeats == plans.size()) time(run, plans);
+    if (run.is_stopping()) return;  // a resumed run measures again
+    has_decided_ = true;
+    const auto best = repeats < plans.size() ? repeats : fastest(plans, choices_.min_gain);
+    const auto reason = repeats < plans.size() ? "the run that is replayed chose it" : reason_for(plans, best);
+    const auto line = c10::str("from step ", run.step + 2, " on ", text_of(plans[best]), ", because ", reason);
+    info(line);
+    write(run, plans[best], line);
+    run.control->swap({{"precision", {plans[best].table, id()}}});
   }
 
-  // The fastest candidate that is good enough. The current one stays unless another saves min_gain of its time.
-  std::size_t choose(const Site& site) const {
-    const auto candidates = candidates_for(site);
-    const auto now =
-        static_cast<std::size_t>(std::find(candidates.begin(), candidates.end(), taken(site)) - candidates.begin());
-    const auto is_good = [&](std::size_t i) {
-      const auto& measured = site.measured[i];
-      return candidates[i].use == Use::fp32 || (!measured.overflows && measured.error <= error_budget_);
-    };
-    const auto& seconds = seconds_.at(site.work);
-    std::size_t best = is_good(now) ? now : 0;
-    for (std::size_t i = 0; i < candidates.size(); ++i) {
-      if (is_good(i) && seconds[i] < seconds[best] * (1 - min_gain_)) best = i;
-    }
-    return best;
+  // A replay makes the choice of its run, if it is one that does not hang on times of single layers.
+  static std::size_t choice_of_replayed(const Run& run, const std::vector<Plan>& plans) {
+    if (run.replayed_from.empty()) return plans.size();
+    std::ifstream file(run.replayed_from + "/adaptive.toml");
+    const std::string text(std::istreambuf_iterator<char>(file), {});
+    const auto is_it = [&](const Plan& plan) { return text.find(plan.toml() + "\n#") != std::string::npos; };
+    return static_cast<std::size_t>(std::ranges::find_if(plans, is_it) - plans.begin());
   }
 
-  // One notice for all sites that change alike.
-  void report(Run& run, const std::vector<std::pair<Site*, std::size_t>>& changes) {
-    struct Change {
-      std::string names;
-      double before = 0, after = 0, error = 0;
-      bool overflows = false;
+  // Computes the gradients under all plans in turn, until it is told which is faster, or 15 times.
+  void time(Run& run, std::vector<Plan>& plans) {
+    constexpr std::size_t fewest = 5, most = 15;
+    const auto is_told = [&](const Plan& plan) {
+      return &plan == &plans[0] || ratio(plan, plans[0]).is_told(choices_.min_gain);
     };
-    std::map<std::array<std::string, 3>, Change> alike;
-    for (const auto& [site, chosen] : changes) {
-      const auto candidates = candidates_for(*site);
-      const auto now = std::find(candidates.begin(), candidates.end(), taken(*site)) - candidates.begin();
-      auto& change = alike[{site->op, text_of(taken(*site)), text_of(candidates[chosen])}];
-      const auto& old = site->measured[static_cast<std::size_t>(now)];
-      const auto& fresh = site->measured[chosen];
-      const auto& seconds = seconds_.at(site->work);
-      change.names += (change.names.empty() ? "" : ", ") + site->name();
-      change.before += seconds[static_cast<std::size_t>(now)];
-      change.after += seconds[chosen];
-      change.error = std::max({change.error, old.error, fresh.error});
-      change.overflows = change.overflows || old.overflows;
+    for (std::size_t round = 0; plans.size() > 1 && round <= most && !run.is_stopping(); ++round) {
+      for (auto& plan : plans) {
+        const double seconds = plan.failure.empty() ? time_of(run, plan) : HUGE_VAL;
+        if (round > 0) plan.seconds.push_back(seconds);  // the first one prepares kernels
+      }
+      if (round >= fewest && std::ranges::all_of(plans, is_told)) break;
     }
-    for (const auto& [kind, change] : alike) {
-      const double times_as_fast = change.before / change.after;
-      run.notice("policy_changed",
-                 {{"op", kind[0]},
-                  {"layers", change.names},
-                  {"from", kind[1]},
-                  {"to", kind[2]},
-                  {"times_as_fast", times_as_fast},
-                  {"error", change.error},
-                  {"overflow", std::string(change.overflows ? "yes" : "no")}},
-                 c10::str(std::setprecision(3), kind[0], " of ", change.names, " changes from ", kind[1], " to ",
-                          kind[2], ", which is ", times_as_fast, " times as fast; error ", change.error,
-                          change.overflows ? "; it overflowed" : ""));
+  }
+
+  double time_of(Run& run, Plan& plan) {
+    tried_ = plan.policy.get();
+    const auto back = c10::make_scope_exit([this] { tried_ = nullptr; });
+    Clock::time_point times[2];
+    const auto note = [&](int which) {
+      synchronize();
+      times[which] = Clock::now();
+    };
+    try {
+      run.control->rerun([&] { note(0); }, [&] { note(1); });
+    } catch (...) {
+      if (plan.base == Use::fp32) throw;
+      plan.failure = vernier::caught().message;
     }
+    plan.policy->commit(run);  // forgets copies of weights
+    return std::chrono::duration<double>(times[1] - times[0]).count();
+  }
+
+  // "11 of 12 products compute in bf16; in fp32: h.0.attn"
+  std::string text_of(const Plan& plan) const {
+    std::map<std::string, std::vector<std::string>> names;
+    for (std::size_t i = 0; i < sites_.size(); ++i) {
+      names[name_of(choices_.uses[plan.chosen[i]])].push_back(sites_[i].layer.empty() ? sites_[i].op : sites_[i].layer);
+    }
+    if (names.empty()) return "everything computes in fp32";
+    const auto most = std::ranges::max_element(names, {}, [](const auto& each) { return each.second.size(); });
+    const auto how_many = names.size() == 1 ? "all" : c10::str(most->second.size(), " of ", sites_.size());
+    auto text = how_many + " products compute in " + most->first;
+    for (const auto& [use, layers] : names) {
+      if (use != most->first) text += "; in " + use + ": " + vernier::shortened(c10::Join(", ", layers), 200);
+    }
+    return text;
+  }
+
+  // Completes a sentence about the best plan.
+  std::string reason_for(const std::vector<Plan>& plans, std::size_t best) const {
+    if (choices_.named == 1) return "`candidates` names nothing else";
+    if (sites_.empty()) return "the model has no products";
+    double largest = 0, least = HUGE_VAL;  // errors: of the plan, and of all
+    for (std::size_t i = 0; i < sites_.size(); ++i) {
+      for (std::size_t k = 1; k < choices_.uses.size(); ++k) {
+        const auto error = sites_[i].measured[k].error;
+        if (plans[best].chosen[i] == k) largest = std::max(largest, error);
+        least = std::min(least, error);
+      }
+    }
+    if (plans.size() == 1) {
+      return c10::str(std::setprecision(3), "nothing else keeps to error_budget = ", choices_.error_budget,
+                      ": the least error is ", least);
+    }
+    const auto& other =
+        best > 0 ? plans[best] : *std::ranges::min_element(plans.begin() + 1, plans.end(), {}, &Plan::median);
+    if (!other.failure.empty()) return other.name + " fails: " + vernier::shortened(other.failure, 200);
+    const auto found = ratio(other, plans[0]);
+    const auto text =
+        c10::str(std::setprecision(3), "forward and backward take ", 1e3 * plans[0].median(), " ms in fp32 and ",
+                 1e3 * other.median(), " ms in ", other.name, " (medians of ", other.seconds.size(), ")");
+    if (best > 0) return c10::str(text, std::setprecision(3), "; the largest error is ", largest);
+    if (found.low <= 1 && found.high >= 1) return text + ", too small a difference to tell";
+    return found.median < 1 ? c10::str(text, ", and min_gain is ", choices_.min_gain) : text;
   }
 
   // Without this file only measurements would be lost, so a failure is a warning and the run continues.
-  void write(const Run& run) const {
+  void write(const Run& run, const Plan& plan, const std::string& line) const {
     if (run.output.empty()) return;
     const auto path = run.output + "/adaptive.toml";
     errno = 0;
     std::ofstream out(path);
-    out << "# What precision/adaptive decided in the run " << run.name
-        << ". Given after the run's own files it makes the\n"
-        << "# same decisions at the same steps, without measuring.\n[precision]\nuse = \"adaptive\"\n";
-    for (const auto& decision : decisions_) {
-      out << "\n[[precision.decided]]\nstep = " << decision.step << "\nlayer = \"" << decision.layer << "\"\nop = \""
-          << decision.op << "\"\nuse = \"" << name_of(decision.candidate.use) << "\"\n";
-      if (decision.op == attention) out << "kernel = \"" << name_of(decision.candidate.kernel) << "\"\n";
-    }
-    out << "\n# The last measurements: seconds of forward and backward, and the distance from float32 (relative RMS "
-           "error, cosine,\n"
-           "# share of numbers lost to 0, overflow).\n";
-    for (const auto& [name, site] : by_name_) {
-      const auto candidates = candidates_for(site);
-      if (seconds_.count(site.work) == 0) continue;
+    out << "# precision/adaptive in the run " << run.name << ": " << line << ".\n"
+        << "# This is the policy as a plain table, for any run of this model: give the file after the run's own.\n"
+        << plan.toml()
+        << "\n# The measurements: seconds of forward and backward, and the relative RMS error against float32, "
+           "which is inf\n# where a number overflows.\n";
+    for (const auto& site : sites_) {
       out << "# " << site.op << (site.layer.empty() ? "" : " of ") << site.layer << '\n';
-      for (std::size_t i = 0; i < candidates.size(); ++i) {
-        const auto& measured = site.measured[i];
-        out << "#   " << text_of(candidates[i]) << ": " << seconds_.at(site.work)[i] << " s, error " << measured.error
-            << ", cosine " << measured.cosine << ", lost " << measured.underflow
-            << (measured.overflows ? ", overflow\n" : "\n");
+      for (std::size_t k = 0; k < choices_.uses.size(); ++k) {
+        const auto& [seconds, error] = site.measured[k];
+        if (seconds < HUGE_VAL)
+          out << "#   " << name_of(choices_.uses[k]) << ": " << seconds << " s, error " << error << '\n';
       }
     }
     if (!out.flush()) warn(path, ": cannot be written: ", std::generic_category().message(errno));
   }
 
-  double error_budget_, min_gain_;
-  std::int64_t measure_steps_;
-  std::vector<Candidate> candidates_;  // the first is float32
-  std::vector<Decision> decisions_;    // all so far, or those of the option `decided`
-  bool replays_ = false;               // the option `decided` is given
-  bool measuring_ = false;
-  std::int64_t step_ = 0;  // the last that began
-  std::int64_t measurements_ = 0;
+  Choices choices_;
+  std::int64_t measure_steps_ = 0, steps_ = 0;  // steps_: done under this policy
+  bool is_measuring_ = false, has_decided_ = false;
   c10::Device device_ = torch::kCPU;
-  std::map<std::pair<std::string, std::string>, Site> by_name_;  // by operator and layer
-  std::map<std::string, std::vector<double>> seconds_;           // by work and candidate: the least of all measurements
-  std::vector<Site*> sites_;                                     // by their ids
+  Sites sites_;                               // of the step that is measured
+  vernier::MixedPrecision* tried_ = nullptr;  // the policy that computes in this policy's place
 };
 
 }  // namespace
 
-VERNIER_PLUGIN(Adaptive, "adaptive", "1.0.0")
+VERNIER_PLUGIN(Adaptive, "adaptive", "2.0.0")

@@ -1,12 +1,9 @@
-// The candidates of an operation: their names, a run of one, and its error.
+// An operation in several dtypes: the names of these, a run, and its error.
 #include "candidates.h"
 
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <torch/csrc/autograd/autograd.h>
-#include <vernier/attention.h>
-
-#include <algorithm>
-#include <cmath>
+#include <vernier/float8_linear.h>
 
 namespace adaptive {
 
@@ -15,83 +12,71 @@ using vernier::Values;
 
 namespace {
 
-torch::ScalarType dtype_of(Use use) {
-  return use == Use::bf16 ? torch::kBFloat16 : use == Use::fp16 ? torch::kFloat16 : torch::kFloat32;
-}
-
-bool is_float(const c10::IValue& value) {
-  return value.isTensor() && value.toTensor().defined() && value.toTensor().is_floating_point();
+// Changes all floating-point tensors, those in lists too.
+template <class Change>
+void change_floats(Values& values, const Change& change) {
+  const auto is_float = [](const torch::Tensor& tensor) { return tensor.defined() && tensor.is_floating_point(); };
+  for (auto& value : values) {
+    if (value.isTensor() && is_float(value.toTensor())) {
+      value = change(value.toTensor());
+    } else if (value.isTensorList()) {
+      c10::List<torch::Tensor> changed;
+      for (const torch::Tensor& each : value.toTensorList()) changed.push_back(is_float(each) ? change(each) : each);
+      value = std::move(changed);
+    }
+  }
 }
 
 }  // namespace
 
+torch::ScalarType dtype_of(Use use) {
+  return use == Use::fp32 ? torch::kFloat32 : use == Use::fp16 ? torch::kFloat16 : torch::kBFloat16;
+}
 const char* name_of(Use use) {
-  return use == Use::bf16 ? "bf16" : use == Use::fp16 ? "fp16" : "fp32";
-}
-const char* name_of(Kernel kernel) {
-  return kernel == Kernel::matmul ? "matmul" : "fused";
-}
-Use use_named(const std::string& name) {
-  return name == "bf16" ? Use::bf16 : name == "fp16" ? Use::fp16 : Use::fp32;
-}
-std::string text_of(const Candidate& candidate) {
-  return std::string(name_of(candidate.use)) + (candidate.kernel == Kernel::matmul ? " by matmul" : "");
+  return use == Use::fp32 ? "fp32" : use == Use::fp16 ? "fp16" : use == Use::fp8 ? "fp8" : "bf16";
 }
 
-void compare(const torch::Tensor& got, const torch::Tensor& exact, Measured& into) {
-  const auto a = got.detach().to(torch::kFloat64).flatten(), b = exact.detach().to(torch::kFloat64).flatten();
-  const auto finite = a.isfinite();
-  into.overflows = into.overflows || (~finite & b.isfinite()).any().item<bool>();
+double error_of(const torch::Tensor& got, const torch::Tensor& exact) {
+  if (!got.defined() || !exact.defined()) return 0;
+  const auto a = got.detach().to(torch::kFloat64), b = exact.detach().to(torch::kFloat64);
   const double norm = b.norm().item<double>(), distance = (a - b).norm().item<double>();
-  if (norm == 0 || !std::isfinite(norm)) return;  // nothing to compare with
-  into.error = std::max(into.error, std::isfinite(distance) ? distance / norm : HUGE_VAL);
-  into.cosine = std::min(into.cosine, a.dot(b).item<double>() / (a.norm().item<double>() * norm));
-  const auto lost = (a == 0) & (b != 0);
-  into.underflow = std::max(into.underflow, lost.to(torch::kFloat64).mean().item<double>());
+  if (norm == 0 || !std::isfinite(norm)) return 0;
+  return std::isfinite(distance) ? distance / norm : HUGE_VAL;
 }
 
 Repeated::Repeated(const Operation& operation, const Values& arguments)
-    : handle_(operation.handle()), is_attention_(operation.name() == attention), arguments_(arguments) {
-  for (auto& argument : arguments_) {
-    if (!is_float(argument)) continue;
-    const auto& tensor = argument.toTensor();
-    argument = tensor.detach().to(torch::kFloat32).requires_grad_(tensor.requires_grad());
+    : handle_(operation.handle()), arguments_(arguments) {
+  change_floats(arguments_, [this](const torch::Tensor& tensor) {
+    const auto leaf = tensor.detach().to(torch::kFloat32).requires_grad_(tensor.requires_grad());
+    if (leaf.requires_grad()) inputs_.push_back(leaf);
+    return leaf;
+  });
+  for (std::size_t i = 0; i < arguments_.size(); ++i) {  // no dropout, so that results can be compared
+    if (handle_.schema().arguments()[i].name().starts_with("dropout")) arguments_[i] = 0.0;
   }
-  if (is_attention_) arguments_[4] = 0.0;  // without dropout, so that results can be compared
+  linear_ = vernier::linear_call(operation, arguments_);
 }
 
-std::string Repeated::work() const {
-  std::string text = handle_.schema().name();
-  for (const auto& argument : arguments_) {
-    if (is_float(argument)) text += c10::str(' ', argument.toTensor().sizes());
-  }
-  return text;
+bool Repeated::fits(Use use) const {
+  return use != Use::fp8 || (linear_ && linear_->weight.size(0) % 16 == 0 && linear_->weight.size(1) % 16 == 0);
 }
 
-std::vector<torch::Tensor> Repeated::run(const Candidate& candidate, const torch::Tensor& gradient) const {
+// A scale of fp8 is that of the tensor itself, because there is no history of it yet.
+std::vector<torch::Tensor> Repeated::run(Use use, const torch::Tensor& gradient) const {
   const torch::AutoGradMode differentiated(true);
-  std::vector<torch::Tensor> inputs;
   auto arguments = arguments_;
-  for (auto& argument : arguments) {
-    if (!is_float(argument)) continue;
-    if (argument.toTensor().requires_grad()) inputs.push_back(argument.toTensor());
-    argument = argument.toTensor().to(dtype_of(candidate.use));
+  if (use == Use::fp8) {
+    vernier::Float8Linear layer(vernier::float8_recipe("current"));
+    arguments = {layer.forward(linear_->input, linear_->weight, linear_->bias)};
+  } else {
+    change_floats(arguments, [&](const torch::Tensor& tensor) { return tensor.to(dtype_of(use)); });
+    handle_.callBoxed(&arguments);
   }
-  const auto output = call(candidate, std::move(arguments));
-  std::vector<torch::Tensor> all = {output};
-  for (auto& each : torch::autograd::grad({output}, inputs, {gradient.to(output.scalar_type())})) all.push_back(each);
+  std::vector<torch::Tensor> all = {arguments[0].toTensor()};
+  const auto gradients = torch::autograd::grad(all, inputs_, {gradient.to(all[0].scalar_type())}, std::nullopt,
+                                               /*create_graph=*/false, /*allow_unused=*/true);
+  all.insert(all.end(), gradients.begin(), gradients.end());
   return all;
-}
-
-torch::Tensor Repeated::call(const Candidate& candidate, Values arguments) const {
-  const bool shares_heads = is_attention_ && arguments[7].toBool();  // these take the fused kernel here
-  if (is_attention_ && candidate.kernel == Kernel::matmul && !shares_heads) {
-    return vernier::attention_by_matmul(arguments[0].toTensor(), arguments[1].toTensor(), arguments[2].toTensor(),
-                                        arguments[3].toOptional<torch::Tensor>().value_or(torch::Tensor()), 0.0,
-                                        arguments[5].toBool(), arguments[6].toOptional<double>());
-  }
-  handle_.callBoxed(&arguments);
-  return arguments[0].toTensor();
 }
 
 }  // namespace adaptive

@@ -225,6 +225,7 @@ TEST_CASE("precision: mixed is what computes some operations below float32") {
   for (const std::string use : {"bf16", "fp16", "fp8"})
     CHECK(is_mixed("fp32", "rule = [{op = 'linear', use = '" + use + "'}]\n"));
   CHECK_FALSE(is_mixed("fp32", "rule = [{op = 'linear', use = 'fp32'}]\n"));
+  CHECK(is_mixed("adaptive", "rule = [{op = 'linear', use = 'bf16'}]\n"));
 }
 
 TEST_CASE("precision: float16 weights want an eps that does not vanish beside their squares") {
