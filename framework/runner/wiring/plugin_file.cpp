@@ -15,6 +15,7 @@
 #include <vernier/error.h>
 
 #include <algorithm>
+#include <boost/dll/shared_library.hpp>
 #include <cerrno>
 #include <cstring>
 #include <deque>
@@ -313,21 +314,26 @@ std::string PluginFile::sha256() const {
 const Descriptor& PluginFile::open(const std::string& id) {
   const int folder = kept(std::exchange(folder_, -1));
   const std::string path = "/proc/self/fd/" + std::to_string(folder) + "/" + real_.filename().string();
-  void* library = nullptr;
+  static auto* opened = new std::deque<boost::dll::shared_library>();  // never closed: objects of plugins may live on
+  auto& library = opened->emplace_back();
+  boost::dll::fs::error_code trouble;
   {
     const PluginCall call(id, "as its library was opened");
-    library = ::dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);  // and never closed: objects that it made may live on
+    library.load(path, trouble, boost::dll::load_mode::rtld_now | boost::dll::load_mode::rtld_local);
   }
-  if (library == nullptr) {
-    std::string reason = ::dlerror();
+  if (trouble) {
+    opened->pop_back();
+    std::string reason = ::dlerror();  // `trouble` has no text of the loader
     c10::ReplaceAll(reason, path, real_.string());
     refuse_library(file_.string() + ": cannot be opened: " + reason);
   }
-  name_by_path(library, real_.string());
-  const auto* exported = static_cast<const Descriptor*>(::dlsym(library, "vernier_plugin"));
-  if (exported == nullptr) refuse_library(file_.string() + ": does not export `vernier_plugin`; rebuild the plugin");
-  note_opened(exported, id);
-  return *exported;
+  name_by_path(library.native(), real_.string());
+  if (!library.has("vernier_plugin")) {
+    refuse_library(file_.string() + ": does not export `vernier_plugin`; rebuild the plugin");
+  }
+  const auto& exported = library.get<const Descriptor>("vernier_plugin");
+  note_opened(&exported, id);
+  return exported;
 }
 
 }  // namespace vernier

@@ -5,7 +5,10 @@
 #include <unistd.h>
 
 #include <algorithm>
+#define BOOST_DLL_USE_STD_FS  // the plugin links nothing of Boost
+#include <boost/dll/shared_library.hpp>
 #include <csignal>
+#include <deque>
 #include <filesystem>
 #include <fstream>
 #include <sstream>
@@ -120,16 +123,18 @@ struct Nvml::Functions {
 };
 
 std::unique_ptr<Nvml> Nvml::open(const std::string& library, int device, std::string& why) {
-  void* handle = ::dlopen(library.c_str(), RTLD_NOW | RTLD_LOCAL);
-  if (handle == nullptr) {
+  using boost::dll::load_mode::rtld_now, boost::dll::load_mode::search_system_folders;
+  static auto* opened = new std::deque<boost::dll::shared_library>();  // never closed
+  auto& nvml_library = opened->emplace_back();
+  if (std::error_code trouble; nvml_library.load(library, trouble, rtld_now | search_system_folders), trouble) {
     why = ::dlerror();
     return nullptr;
   }
   auto functions = std::make_unique<Functions>();
   bool has_all = true;
   const auto find = [&](auto& function, const char* name) {
-    function = reinterpret_cast<std::remove_reference_t<decltype(function)>>(::dlsym(handle, name));
-    has_all = has_all && function != nullptr;
+    has_all = has_all && nvml_library.has(name);
+    if (has_all) function = &nvml_library.get<std::remove_pointer_t<std::remove_reference_t<decltype(function)>>>(name);
   };
   find(functions->init, "nvmlInit_v2");
   find(functions->shutdown, "nvmlShutdown");

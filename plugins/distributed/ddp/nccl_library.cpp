@@ -1,6 +1,7 @@
 #include "nccl_library.h"
 
 #include <c10/util/StringUtil.h>
+#include <dlfcn.h>
 #include <vernier/abi.h>
 #include <vernier/error.h>
 
@@ -24,7 +25,7 @@ const NcclLibrary& open_nccl_library(const std::filesystem::path& file) {
   auto* library = new boost::dll::shared_library();  // never unloaded
   boost::dll::fs::error_code trouble;
   library->load(boost::dll::fs::path(file.string()), trouble, boost::dll::load_mode::rtld_now);
-  if (trouble) throw Error(file.string() + " cannot be opened: " + trouble.message());
+  if (trouble) throw Error(file.string() + " cannot be opened: " + ::dlerror());
   const auto& opened = library->get<const NcclLibrary>("vernier_nccl");
   if (opened.abi != VERNIER_ABI) throw Error(file.string() + " is of another build of Vernier; build it anew");
   if (const auto libtorchs = opened.libtorchs(); opened.compiled / 100 != libtorchs / 100) {

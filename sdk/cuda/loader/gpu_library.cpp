@@ -9,6 +9,9 @@
 #include <vernier/plugin.h>
 
 #include <atomic>
+#define BOOST_DLL_USE_STD_FS  // core links nothing of Boost
+#include <boost/dll/shared_library.hpp>
+#include <deque>
 #include <filesystem>
 
 #include "gpu_norms.h"
@@ -59,13 +62,16 @@ const gpu::Library& open_gpu_library(const std::string& file) {
   if (!std::filesystem::exists(file)) {
     throw Error("Vernier was built without them, because nvcc was not found: set CUDACXX to it and build again");
   }
-  void* const handle = dlopen(file.c_str(), RTLD_NOW | RTLD_LOCAL);
-  if (handle == nullptr) throw Error(file + " cannot be opened: " + dlerror());
-  const auto* library = static_cast<const gpu::Library*>(dlsym(handle, "vernier_cuda"));
-  if (library == nullptr || library->layout != VERNIER_CUDA_LAYOUT) {
+  static auto* opened = new std::deque<boost::dll::shared_library>();  // never closed
+  auto& library = opened->emplace_back();
+  std::error_code trouble;
+  library.load(file, trouble, boost::dll::load_mode::rtld_now);
+  if (trouble) throw Error(file + " cannot be opened: " + dlerror());
+  const auto* exported = library.has("vernier_cuda") ? &library.get<const gpu::Library>("vernier_cuda") : nullptr;
+  if (exported == nullptr || exported->layout != VERNIER_CUDA_LAYOUT) {
     throw Error(file + " is of another build of Vernier: build it again");
   }
-  return *library;
+  return *exported;
 }
 
 std::string gpu_library_file() {

@@ -4,6 +4,7 @@
 #include <ATen/DeviceAccelerator.h>
 #include <ATen/ops/empty.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
+#include <dlfcn.h>
 #include <sys/resource.h>
 #include <torch/types.h>
 #include <vernier/error.h>
@@ -34,7 +35,7 @@ std::string open_cuda_library() {
   static auto* library = new boost::dll::shared_library();
   boost::dll::fs::error_code trouble;
   library->load(beside, trouble, boost::dll::load_mode::rtld_now | boost::dll::load_mode::rtld_global);
-  return trouble ? trouble.message() : "";
+  return trouble ? ::dlerror() : "";  // `trouble` has no text of the loader
 }
 
 }  // namespace
