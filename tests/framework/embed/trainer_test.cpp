@@ -112,14 +112,14 @@ class Seen final : public Points {
   using Points::Points;
   void build(Run& run) override {
     Points::build(run);
-    const torch::nn::Sequential layers(torch::nn::Linear(2, 8), torch::nn::Tanh(), torch::nn::Linear(8, 2));
-    set_model(layers.ptr(), [this, all = layers.ptr()](const vernier::Batch& batch) {
-      auto x = batch.tensors[0];
-      for (auto& layer : *all) {
-        x = layer.forward(x);
+    const torch::nn::Linear first(2, 8), second(8, 2);
+    set_model(torch::nn::Sequential(first, second).ptr(), [this, first, second](const vernier::Batch& batch) {
+      const auto seen = [this](const torch::Tensor& x) {
         has_16_bits = has_16_bits || (torch::GradMode::is_enabled() && x.element_size() == 2);
-      }
-      return x;
+        return x;
+      };
+      const auto x = seen(at::linear(batch.tensors[0], first->weight, first->bias));
+      return seen(at::linear(x.tanh(), second->weight, second->bias));
     });
   }
   bool has_16_bits = false;  // in this step
@@ -628,7 +628,6 @@ TEST_CASE("validate_step() has loss and accuracy of a batch, in the run's precis
     Options options("task/points", {}, "test");
     trainer.use(std::make_unique<Points>(options), options);
     while (trainer.train_step()) {
-      CHECK_FALSE(trainer.metrics().contains("accuracy"));
       if (!looks) continue;
       const auto steps = trainer.amp().amp_steps();
       const auto& batch = trainer.run().batch;
