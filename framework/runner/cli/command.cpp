@@ -6,12 +6,16 @@
 #include <vernier/hardware.h>
 #include <vernier/memory.h>
 
+#include <algorithm>
 #include <cmath>
 #include <csignal>
+#include <fstream>
 #include <iostream>
 
+#include "common/statistics.h"
 #include "common/text/numbers.h"
 #include "common/text/terminal.h"
+#include "files/json.h"
 #include "output/log.h"
 #include "output/output.h"
 #include "run/process/crash.h"
@@ -103,7 +107,47 @@ void print_table(const Wiring& wiring) {
   print_text(wiring.table(), options_begin);
 }
 
-void print_wiring(const Prepared& prepared) {
+namespace {
+
+// Returns the speed of this configuration beside float32, if a comparison in a folder beside the run's has measured
+// both with these options on this device; else "".
+std::string measured_speed(const Prepared& prepared) {
+  const auto without = [](OrderedJson configuration, std::initializer_list<const char*> roles) {
+    for (const char* role : roles) configuration.erase(role);
+    return configuration;
+  };
+  const auto is_same = [&, own = OrderedJson::parse(resolved_configuration(prepared.run_table, *prepared.wiring))](
+                           const OrderedJson& there, std::initializer_list<const char*> but) {
+    return without(own, but) == without(there, but);
+  };
+  std::error_code none;
+  for (const auto& beside : fs::directory_iterator(fs::absolute(prepared.run.output).parent_path(), none)) {
+    std::vector<double> float32, configured;
+    if (!fs::exists(beside.path() / "compare.json", none)) continue;
+    for (const auto& entry : fs::recursive_directory_iterator(beside.path(), none)) {
+      if (entry.path().filename() != "summary.json") continue;
+      std::ifstream file(entry.path());
+      const auto summary = OrderedJson::parse(file, nullptr, /*allow_exceptions=*/false);
+      if (!summary.is_object()) continue;
+      const auto found = [&](const char* at) { return summary.value(OrderedJson::json_pointer(at), OrderedJson()); };
+      const auto there = found("/configuration"), speed = found("/this_process/samples_per_second");
+      const bool is_here = found("/device") == prepared.run.device.str() && found("/threads") == at::get_num_threads();
+      if (!is_here || !there.is_object() || !speed.is_number()) continue;
+      if (is_same(there, {"run", "checkpoint", "monitor"})) configured.push_back(speed);
+      const bool is_alike = is_same(there, {"run", "checkpoint", "monitor", "precision", "scaler"});
+      if (is_alike && found("/amp/amp_steps") == 0) float32.push_back(speed);
+    }
+    if (float32.empty() || configured.empty()) continue;
+    const auto times = median_range_of(configured).median / median_range_of(float32).median;
+    return print_number("%.3gx", times) + " the speed of float32, as measured in " +
+           beside.path().lexically_proximate(fs::current_path()).string();
+  }
+  return "";
+}
+
+}  // namespace
+
+void print_wiring(const Prepared& prepared, const std::string& compare) {
   const Run& run = prepared.run;
   std::int64_t elements = 0;
   for (const auto& parameter : run.parameters) elements += parameter.model.numel();
@@ -123,11 +167,18 @@ void print_wiring(const Prepared& prepared) {
              hardware_of(run.device.type()).can() + '\n');
   const auto saved = run.amp.avg_memory_savings();
   if (!saved && !precision.is_mixed()) return;
-  print_text(saved ? c10::str("[AMP] expected: a step takes ", memory_text(std::llround(std::abs(*saved) * 1e9)),
-                              *saved < 0 ? " more" : " less",
-                              " than in float32 with the same other options, as measured; speed unknown, see vernier "
-                              "compare\n")
-                   : "[AMP] expected: speed and memory unknown; vernier compare and vernier check measure them\n");
+  auto speed = measured_speed(prepared);
+  if (speed.empty()) {
+    speed = "speed unknown, " + (compare.empty()
+                                     ? "vernier compare measures it"
+                                     : "this measures it: " + compare + " --sweep precision=" + Precision::standard +
+                                           "," + use_of(prepared.wiring->table_of(precision)));
+  }
+  print_text("[AMP] expected: " +
+             (saved ? c10::str("a step takes ", memory_text(std::llround(std::abs(*saved) * 1e9)),
+                               *saved < 0 ? " more" : " less", " than in float32 with the same other options, as measured")
+                    : "memory unknown, [run] measure_savings = true measures it") +
+             "; " + speed + '\n');
 }
 
 }  // namespace vernier::cli

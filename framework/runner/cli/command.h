@@ -30,7 +30,8 @@ std::unique_ptr<Prepared> prepare(const po::variables_map& given, const std::fun
 std::string steps_text(std::int64_t steps);                        // "1 step", "20 steps"
 void print_text(const std::string& text, std::size_t indent = 2);  // breaks lines that are longer than the terminal's
 void print_table(const Wiring& wiring);
-void print_wiring(const Prepared& prepared);
+// compare: a call of `vernier compare` with this configuration, which measures what is not known; "": there is none.
+void print_wiring(const Prepared& prepared, const std::string& compare);
 
 // Runs `vernier train`. Returns the exit status.
 int train(const po::variables_map& given);

@@ -183,8 +183,9 @@ int train(const po::variables_map& given) {
   }
   if (stop_signal() != 0) return stop_before_the_first_step(*prepared);
   TrainerRun& run = prepared->run;
-  run.replay_command = called_as() + " replay";
-  for (const auto& folder : plugin_paths(given)) run.replay_command += " --plugin-path " + shell_quoted(folder);
+  std::string folders;
+  for (const auto& folder : plugin_paths(given)) folders += " --plugin-path " + shell_quoted(folder);
+  run.replay_command = called_as() + " replay" + folders;
   run.quiet = quiet || prepared->wiring->distributed->rank() > 0;
   const auto folder = open_run(*prepared, from, inexact, [](const std::string& path) {
     open_log_file(path);
@@ -202,7 +203,8 @@ int train(const po::variables_map& given) {
   }
   write_config(*prepared);
   if (prepared->options.measure_savings && !prepared->resumes) measure_savings(*prepared, run, given);
-  print_wiring(*prepared);
+  print_wiring(*prepared, called_as() + " compare" + folders + " " + shell_quoted(run.output + "/config.toml") +
+                              " --output " + shell_quoted(run.output + "-compare"));
   if (prepared->resumes) std::cout << "resumed after step " << run.step << '\n';
   std::cout.flush();  // before the monitors write to stderr
   Outcome outcome;

@@ -85,7 +85,7 @@ std::string memory_of_ranks(TrainerRun& run, const MemoryUse& here) {
 void check_run(const po::variables_map& given) {
   if (wants_to_resume(given)) refuse("check looks at a new run only; leave --resume out");
   auto prepared = prepare(given);
-  print_wiring(*prepared);
+  print_wiring(*prepared, "");
   std::cout.flush();
   const auto precision = prepared->wiring->precision->id();
   const bool is_alone = prepared->run.control->ranks() == 1;

@@ -306,10 +306,13 @@ std::string MixedPrecision::describe() const {
   const std::string rules = rules_.empty() ? "" : "; layers by rules of their own";
   if (dtype_ == torch::kFloat32) return "mixed precision is off, every operation in the model's dtype" + fp8 + rules;
   const bool is_emulated = uses_float8() && device_ == torch::kCPU;
+  const bool has_masters = weights_ && !weights_->state_dict().part("master").tensors.empty();
   const auto slow = speed_of(dtype_, hardware_of(device_), device_, is_emulated);
   return std::string(dtype_ == torch::kBFloat16 ? "bfloat16" : "float16") + " autocast" +
-         (weights_ ? " over weights in 16 bits" : " (O1) over the model's weights") + fp8 + rules +
-         (slow.empty() ? "" : "; " + slow);
+         (!weights_     ? " (O1) over the model's weights"
+          : has_masters ? " (O2)"
+                        : " (O3)") +
+         (weights_ ? " over weights in 16 bits" : "") + fp8 + rules + (slow.empty() ? "" : "; " + slow);
 }
 
 Values MixedPrecision::call(const Operation& operation, Values arguments) {

@@ -566,6 +566,25 @@ TEST_CASE("cli: a run says which precision it uses, and takes the words of other
   CHECK(recomputing.summary()["configuration"]["task"]["recompute"] == "full");
 }
 
+TEST_CASE("cli: the expected speed comes from a comparison beside the run, which the line before it asks for") {
+  Place place;
+  const Arguments words = {"train", "run.toml", "--mixed-precision", "bf16", "--amp-opt-level", "O2"};
+  REQUIRE(place.call(words) == 0);
+  const std::string begin = "speed unknown, this measures it: vernier ";
+  const auto command = place.out.substr(place.out.find(begin) + begin.size());
+  std::istringstream in(command.substr(0, command.find('\n')) + " --seeds 1");
+  Arguments compare;
+  for (std::string word; in >> word;) compare.push_back(word);
+  CAPTURE(command);
+  REQUIRE(place.call(compare) == 0);
+  REQUIRE(place.call(words) == 0);
+  CHECK(says(place.out, "x the speed of float32, as measured in out-compare\n"));
+  REQUIRE(place.call({"check", "run.toml", "--mixed-precision", "bf16", "--amp-opt-level", "O2"}) == 0);
+  CHECK(says(place.out, "x the speed of float32, as measured in out-compare\n"));
+  REQUIRE(place.call({"check", "run.toml", "--mixed-precision", "bf16"}) == 0);  // at another level
+  CHECK(says(place.out, "speed unknown, vernier compare measures it\n"));
+}
+
 TEST_CASE("cli: the words of other trainers may be written with underscores too") {
   Place place;
   const auto check = [&](const Arguments& words) {
