@@ -100,6 +100,19 @@ void read_config(RunFiles& run) {
   run.precision = config["precision"]["use"].value_or(std::string("fp32"));
 }
 
+// status.json has the precision in force since the last step in which it changed. Before the first step it is that of
+// config.toml.
+void read_status(RunFiles& run) {
+  std::ifstream file(run.folder / "status.json");
+  const auto status = Json::parse(file, nullptr, /*allow_exceptions=*/false);
+  if (!status.is_object()) return;
+  const auto id = status.value("precision", "");
+  const auto dtype = status.value("dtype", Json());
+  const std::map<Json, std::string> names = {{"bfloat16", "bf16"}, {"float16", "fp16"}, {"float32", "fp32"}};
+  const auto name = id.substr(id.find('/') + 1), in_force = names.contains(dtype) ? names.at(dtype) : name;
+  run.precision = in_force == name ? name : in_force + " (" + name + ")";
+}
+
 void flatten(const Json& value, const std::string& path, std::map<std::string, std::string>& out) {
   const bool has_parts =
       (value.is_object() || value.is_array()) && !value.empty() && (value.is_object() || value[0].is_object());
@@ -168,6 +181,7 @@ RunFiles read_run(const fs::path& folder) {
   } catch (const toml::parse_error& error) {
     throw Refused((folder / "config.toml").string() + ": " + std::string(error.description()));
   }
+  read_status(run);
   read_history(run);
   read_summary(run);
   const bool is_running = is_locked(folder);

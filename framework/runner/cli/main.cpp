@@ -14,7 +14,9 @@
 #include "command.h"
 #include "common/version_line.h"
 #include "files/json.h"
+#include "output/status.h"
 #include "program.h"
+#include "run/process/device.h"
 #include "shorthands.h"
 #include "wiring/plugin_folders.h"
 
@@ -95,11 +97,12 @@ bool has_cuda() {
 }
 
 int print_version(bool as_json) {
-  const OrderedJson version = {{"name", "vernier"},         {"version", VERNIER_VERSION},
-                               {"plugin_abi", VERNIER_ABI}, {"build", VERNIER_BUILD},
-                               {"libtorch", TORCH_VERSION}, {"cuda", has_cuda()},
-                               {"compiler", compiler()},    {"cxx11_abi", _GLIBCXX_USE_CXX11_ABI == 1}};
+  OrderedJson version = {{"name", "vernier"},         {"version", VERNIER_VERSION},
+                         {"plugin_abi", VERNIER_ABI}, {"build", VERNIER_BUILD},
+                         {"libtorch", TORCH_VERSION}, {"cuda", has_cuda()},
+                         {"compiler", compiler()},    {"cxx11_abi", _GLIBCXX_USE_CXX11_ABI == 1}};
   if (as_json) {
+    version["hardware"] = hardware_status(open_device("auto").type());  // opens LibTorch's CUDA library for a GPU
     std::cout << json_text(version, 2) << '\n';
     return 0;
   }

@@ -16,6 +16,7 @@
 #include "output/log.h"
 #include "output/output.h"
 #include "output/recorded_run.h"
+#include "output/status.h"
 #include "run/process/crash.h"
 #include "run/training_loop.h"
 #include "shorthands.h"
@@ -87,7 +88,7 @@ std::string replanned(const Wiring& wiring) {
   return text;
 }
 
-void print_end(const Prepared& prepared, const Outcome& outcome, const po::variables_map& given) {
+void print_end(Prepared& prepared, const Outcome& outcome, const po::variables_map& given) {
   const Run& run = prepared.run;
   if (!prepared.wiring->swaps.empty()) {
     std::cout << "at its end\n";
@@ -97,6 +98,7 @@ void print_end(const Prepared& prepared, const Outcome& outcome, const po::varia
   const char* end = is_stopped ? "stopped" : outcome.diverged.empty() ? "done" : "diverged";
   if (outcome.is_out_of_time) std::cout << "the time of [run] time_limit is over\n";
   if (!outcome.finished.empty()) print_text("finished early by " + outcome.finished + '\n');
+  print_text("[AMP] at the end: " + status_line(run, prepared.trainer.roles()) + '\n');
   std::cout << end << " after " << steps_text(run.step) << ", " << run.step - outcome.updates
             << " skipped; everything is in " << printable(run.output) << '\n';
   if (is_stopped) {
@@ -187,6 +189,7 @@ int train(const po::variables_map& given) {
   for (const auto& folder : plugin_paths(given)) folders += " --plugin-path " + shell_quoted(folder);
   run.replay_command = called_as() + " replay" + folders;
   run.quiet = quiet || prepared->wiring->distributed->rank() > 0;
+  prepared->logs_steps = given.count("debug") != 0;
   const auto folder = open_run(*prepared, from, inexact, [](const std::string& path) {
     open_log_file(path);
     name_crashes_in(path);

@@ -1,6 +1,7 @@
 #include "recorded_run.h"
 
 #include "common/config/config.h"
+#include "status.h"
 #include "summary.h"
 
 namespace vernier {
@@ -68,6 +69,9 @@ OutputFolder open_run(Prepared& prepared, const std::string& from, bool allow_in
       is_first(prepared) ? prepared.wiring->distributed->gather(opened)[0] : folder.path().parent_path().string();
   if (prepared.resumes && from.empty()) resume(prepared, from, allow_inexact);
   run.output = opened;
+  if (!is_first(prepared)) return folder;
+  prepared.status = status_file(opened + "/status.json", prepared.trainer.roles(), prepared.logs_steps);
+  HostApi::attach(prepared.wiring->bus, *prepared.status, /*monitor=*/true);
   return folder;
 }
 

@@ -71,6 +71,7 @@ class Role {
 
  protected:
   void note() const { calls_.note(plugin_.get()); }  // it is called again
+  const T* get() const { return plugin_.get(); }
 
  private:
   const std::unique_ptr<T>& plugin_;  // the wiring's own pointer, which a swap changes

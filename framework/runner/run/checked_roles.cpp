@@ -1,5 +1,7 @@
 #include "checked_roles.h"
 
+#include <ATen/autocast_mode.h>
+
 #include <algorithm>
 #include <cmath>
 
@@ -21,6 +23,13 @@ void refuse_wrong_weight(const Batch& micro_batch) {
   const auto& weight = micro_batch.weight;
   if (!weight || (std::isfinite(*weight) && *weight >= 0)) return;
   throw Error(c10::str("the weight of a micro-batch is ", *weight, ", and must be at least 0"), Error::Kind::plugin);
+}
+
+// The dtype in which a product of weights would be computed now: autocast's, whoever has switched it on, or a weight's.
+c10::ScalarType dtype_in_force(const Run& run) {
+  const auto device = run.device.type();
+  if (at::autocast::is_autocast_enabled(device)) return at::autocast::get_autocast_dtype(device);
+  return run.parameters.empty() ? c10::kFloat : run.parameters.front().model.scalar_type();
 }
 
 std::int64_t at_least_one(const char* name, std::int64_t answer) {
@@ -72,7 +81,11 @@ torch::Tensor CheckedPrecision::forward(const std::function<torch::Tensor()>& bo
 torch::Tensor CheckedPrecision::forward(const TrainerRun& run, const std::function<torch::Tensor()>& body) const {
   const StepNumbers before(run);
   torch::Tensor given;
-  auto loss = forward([&] { return given = body(); });
+  auto loss = forward([&] {
+    seen_ = get();
+    dtype_ = dtype_in_force(run);
+    return given = body();
+  });
   if (!loss.is_same(given)) refuse_wrong_loss(loss, run.device, LossFrom::precision);
   before.refuse_wrong(Event::BatchReady, run);
   return loss;

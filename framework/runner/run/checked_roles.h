@@ -30,6 +30,12 @@ class CheckedPrecision : public Role<Precision> {
   torch::Tensor forward(const std::function<torch::Tensor()>& body) const;
   // The same in a step, where the loss must have a graph.
   torch::Tensor forward(const TrainerRun& run, const std::function<torch::Tensor()>& body) const;
+  // The dtype in which the last step multiplied, by autocast or by its weights; nothing before the plugin's first step.
+  std::optional<c10::ScalarType> dtype() const { return seen_ == get() ? dtype_ : std::nullopt; }
+
+ private:
+  mutable const Precision* seen_ = nullptr;
+  mutable std::optional<c10::ScalarType> dtype_;
 };
 
 class CheckedScaler : public Role<Scaler> {

@@ -16,6 +16,8 @@ struct Prepared {
   std::unique_ptr<Wiring> wiring;
   TrainerRun run;
   TrainingLoop trainer;
+  bool logs_steps = false;                    // --debug: the status of each step is logged
+  std::unique_ptr<Monitor> status = nullptr;  // writes status.json, from open_run() on
 };
 
 // Returns true if the run in a folder is resumed, so that its first weights come from a checkpoint and init_from is not

@@ -16,7 +16,7 @@ Json page_parameters(std::int64_t limit) {
 HttpRoute run_route(const ApiContext& api) {
   return {.path = "/v1/run",
           .id = "get_run",
-          .summary = "Name, state and step of the run",
+          .summary = "Name, state and step of the run, and the status of its precision, as status.json has it",
           .result = object_of({{"name", text},
                                {"state", {{"enum", {"running", "paused", "ended", "failed"}}}},
                                {"step", integer},
@@ -24,7 +24,8 @@ HttpRoute run_route(const ApiContext& api) {
                                {"device", text},
                                {"version", text},
                                {"learning_rate_factor", {{"type", "number"}}},
-                               {"time", real}}),
+                               {"time", real},
+                               {"status", {{"type", {"object", "null"}}}}}),
           .answer = [&view = api.view](const HttpCall&) { return json_response(view.run()); }};
 }
 

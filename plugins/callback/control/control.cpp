@@ -113,7 +113,9 @@ class Control final : public vernier::Callback {
     bus.on(Event::StepEnd, [this](Run& run) {
       trained_ += 1;
       steered_ = 0;
-      if (service_) service_->push(run, Record::Kind::step);
+      if (!service_) return;
+      service_->push(run, Record::Kind::step);
+      service_->view.set_state("running", run, factor_);
     });
     bus.on(Event::Validated, [this](Run& run) {
       if (service_) service_->push(run, Record::Kind::validation);
@@ -173,7 +175,7 @@ class Control final : public vernier::Callback {
     std::ofstream(url_file_) << url << '\n';
     info("this run is at ", url, ", with a token of ", settings.tokens.string());
     if (!recorded_.empty()) info("commands of commands.jsonl that this run repeats at their steps: ", recorded_.size());
-    service_->view.set_state("running", run.step, factor_);
+    service_->view.set_state("running", run, factor_);
   }
 
   // Between two steps. True: to be called again.
@@ -188,7 +190,7 @@ class Control final : public vernier::Callback {
     if (!service_) return false;
     while (const auto asked = run.control->finishes() ? std::nullopt : service_->board.take())
       obey(run, between, *asked);
-    service_->view.set_state(is_paused_ ? "paused" : "running", run.step, factor_);
+    service_->view.set_state(is_paused_ ? "paused" : "running", run, factor_);
     if (!is_paused_ || run.control->finishes()) return false;
     service_->wake();
     service_->board.wait(std::chrono::milliseconds(100));
@@ -305,7 +307,7 @@ class Control final : public vernier::Callback {
     service_->push(run, Record::Kind::end);
     service_->drain();
     service_->board.close("the run has ended", run.step);
-    service_->view.set_state(how, run.step, factor_);
+    service_->view.set_state(how, run, factor_);
     service_->wake();
     std::error_code none;
     fs::remove(url_file_, none);

@@ -1,9 +1,12 @@
 #include "view.h"
 
+#include <ATen/DeviceAccelerator.h>
 #include <vernier/memory.h>
 
 #include <cmath>
 #include <fstream>
+
+#include "shared/records/hyper_parameters.h"
 
 namespace control {
 
@@ -29,6 +32,8 @@ Json process_memory(const std::string& name) {
 
 View::View(const vernier::Run& run)
     : about_({{"name", run.name}, {"steps", run.steps}, {"device", run.device.str()}, {"version", VERNIER_VERSION}}),
+      status_file_(run.output + "/status.json"),
+      device_(run.device),
       step_(run.step) {}
 
 void View::take(const vernier::Record& record) {
@@ -55,9 +60,11 @@ void View::take(const vernier::Record& record) {
   events_.add(is_step ? "step" : "validation", data);
 }
 
-void View::set_state(const std::string& state, std::int64_t step, double factor) {
+void View::set_state(const std::string& state, const vernier::Run& run, double factor) {
   const std::lock_guard lock(mutex_);
-  step_ = step;
+  step_ = run.step;
+  scale_ = run.amp.current_scale();
+  tracker_ = run.amp.growth_tracker();
   if (state == state_ && factor == factor_) return;
   state_ = state;
   factor_ = factor;
@@ -70,7 +77,23 @@ Json View::run_locked() const {
   run["step"] = step_;
   run["learning_rate_factor"] = factor_;
   run["time"] = time_;
+  run["status"] = status_locked();
   return run;
+}
+
+// The runner's status.json, with the numbers of this moment; null before the first step.
+Json View::status_locked() const {
+  auto status = Json::parse(vernier::text_in(status_file_), nullptr, /*allow_exceptions=*/false);
+  if (!status.is_object()) return nullptr;
+  status["step"] = step_;
+  if (!status["scaler"].is_null()) {
+    status["scale"] = scale_ ? number(*scale_) : Json(nullptr);
+    status["growth_tracker"] = tracker_ ? Json(*tracker_) : Json(nullptr);
+  }
+  if (const auto now = vernier::allocated_memory(device_).now; now > 0) status["memory_allocated"] = now;
+  if (device_.is_cuda())
+    status["memory_reserved"] = at::accelerator::getDeviceStats(device_.index()).reserved_bytes[0].current;
+  return status;
 }
 
 Json View::run() const {

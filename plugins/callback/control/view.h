@@ -6,6 +6,7 @@
 #include <deque>
 #include <map>
 #include <mutex>
+#include <optional>
 #include <string>
 
 #include "service/http/event_ring.h"
@@ -25,7 +26,7 @@ class View {
   // Writer's thread.
   void take(const vernier::Record& record);
   // Training thread, after each step. state: "running", "paused", "ended", "failed".
-  void set_state(const std::string& state, std::int64_t step, double factor);
+  void set_state(const std::string& state, const vernier::Run& run, double factor);
   void add_event(const char* type, const vernier::Json& data) { events_.add(type, data); }
 
   vernier::Json run() const;
@@ -42,10 +43,14 @@ class View {
     std::string name, text;
   };
   vernier::Json run_locked() const;
+  vernier::Json status_locked() const;
 
   mutable std::mutex mutex_;
   vernier::Json about_;  // facts that do not change
-  std::string state_ = "running";
+  std::string status_file_, state_ = "running";
+  torch::Device device_;
+  std::optional<double> scale_;
+  std::optional<std::int64_t> tracker_;
   std::int64_t step_ = 0;
   double factor_ = 1, time_ = 0;
   double step_event_at_ = 0;  // when the last one was made

@@ -3,6 +3,7 @@
 #include <sys/mount.h>
 #include <sys/stat.h>
 #include <vernier/checkpoint_folder.h>
+#include <vernier/hardware.h>
 
 #include <algorithm>
 #include <cstdlib>
@@ -539,6 +540,13 @@ TEST_CASE("cli: what was swapped is reported at the end, in summary.json, and wh
     {"after_step": 5, "role": "scaler", "from": "scaler/none", "to": "scaler/dynamic"}])"));
   CHECK(summary["configuration"]["precision"]["use"] == "fp16");
   CHECK(summary["configuration"]["scaler"]["init_scale"] == 8);
+  CHECK(says(place.out, "\n[AMP] at the end: precision/fp16 in float16; scaler/dynamic, scale 8, growth tracker "));
+  const auto status = nlohmann::json::parse(read_text(place.at("out/status.json")));
+  CHECK(status["precision"] == "precision/fp16");
+  CHECK(status["scaler"] == "scaler/dynamic");
+  CHECK(status["step"] == 20);
+  CHECK(place.call({"runs", "."}) == 0);
+  CHECK(says(place.out, "  fp16  "));
   CHECK(place.train({"--resume", set("run.steps=25"), set("precision.use=bf16")}) == 0);
   CHECK(says(place.err, "[precision] is not read: its plugin was swapped while the run ran"));
   CHECK(says(place.out, "  precision     fp16 "));
@@ -564,6 +572,41 @@ TEST_CASE("cli: a run says which precision it uses, and takes the words of other
   Place recomputing;
   CHECK(recomputing.train({"--grad-ckpt"}) == 0);
   CHECK(recomputing.summary()["configuration"]["task"]["recompute"] == "full");
+}
+
+TEST_CASE("cli: the dtype of a run is the one that it computed in, whatever the plugin is called") {
+  struct Row {
+    Arguments sets;
+    const char* dtype;
+    const char* listed;  // by vernier runs
+  };
+  const bool is_fast = vernier::hardware_of(c10::kCPU).bf16;
+  const Row rows[] = {{{}, "float32", " fp32 "},
+                      {{set("precision.use=bf16")}, "bfloat16", " bf16 "},
+                      {{set("precision.use=bf16"), set("precision.level=O3")}, "bfloat16", " bf16 "},
+                      {{set("precision.use=bf16"), set("precision.level=O0")}, "float32", " fp32 (bf16) "},
+                      {{set("precision.use=fp8")}, "bfloat16", " bf16 (fp8) "},
+                      {{set("precision.use=auto")}, is_fast ? "bfloat16" : "float32", " (auto) "}};
+  for (const auto& [sets, dtype, listed] : rows) {
+    CAPTURE(dtype);
+    Place place;
+    REQUIRE(place.train(sets) == 0);
+    CHECK(says(place.out, std::string(" in ") + dtype + "; peak "));
+    const auto status = nlohmann::json::parse(read_text(place.at("out/status.json")));
+    CHECK(status["dtype"] == dtype);
+    for (const char* key : {"scaler", "scale", "growth_tracker", "memory_reserved"}) CHECK(status[key].is_null());
+    CHECK(status["hardware"]["bf16"] == is_fast);
+    CHECK(place.call({"runs", "."}) == 0);
+    CHECK(says(place.out, listed));
+  }
+  Place debugged;
+  CHECK(debugged.train({"--debug", "--mixed-precision", "fp16", "--grad-scaler-init", "8"}) == 0);
+  CHECK(says(debugged.err, "step 20: precision/fp16 in float16; scaler/dynamic, scale 8"));
+  CHECK(says(debugged.out, "\n[AMP] precision/fp16: float16 autocast (O1) over the model's weights"));
+  CHECK(debugged.call({"check", "run.toml", set("precision.use=bf16"), set("precision.level=O2")}) == 0);
+  CHECK(says(debugged.out, "\n[AMP] precision/bf16: bfloat16 autocast (O2) over weights in 16 bits"));
+  CHECK(debugged.call({"check", "run.toml", set("precision={use='bf16',level='O3',rounding='kahan'}")}) == 0);
+  CHECK(says(debugged.out, "\n[AMP] precision/bf16: bfloat16 autocast (O3) over weights in 16 bits"));
 }
 
 TEST_CASE("cli: the expected speed comes from a comparison beside the run, which the line before it asks for") {

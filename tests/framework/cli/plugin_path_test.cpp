@@ -113,6 +113,7 @@ TEST_CASE("version: one line, all of it, and JSON") {
   CHECK(version["cuda"].is_boolean());
   CHECK(version["cxx11_abi"].is_boolean());
   CHECK(version["compiler"].is_string());
+  for (const char* key : {"cuda", "bf16", "fp16", "fp8"}) CHECK(version["hardware"][key].is_boolean());
   CHECK(place.call({"plugins", "--json"}) == 2);
   CHECK(says(place.err, "unrecognised option '--json'"));
 }

@@ -14,10 +14,17 @@ using namespace steered;
 TEST_CASE("control: a run that nobody steers has the same bits as without it") {
   const Quiet quiet;
   const TemporaryFolder folder;
+  folder.write("status.json", R"({"precision": "precision/fp32", "scaler": "scaler/dynamic", "scale": 1, "step": 1})");
   Steered steered(folder);
   std::string seen;
   steered.run.on(Event::StepEnd, [&](vernier::Run& now) {
-    if (now.step == 10) seen = Client(now.output).get("/v1/run");
+    if (now.step != 10) return;
+    seen = Client(now.output).get("/v1/run");
+    const auto status = json::parse(body_of(seen)).at("status");
+    CHECK(status.at("precision") == "precision/fp32");
+    CHECK(status.at("step") == 10);
+    CHECK(status.at("scale") == now.amp.current_scale().value());
+    CHECK(status.at("growth_tracker") == now.amp.growth_tracker().value());
   });
   steered.train();
   CHECK(status_of(seen) == 200);
