@@ -43,6 +43,10 @@ class VernierLoop {
     run_.notices.clear();
     run_.step += 1;
   }
+  // With what comes after each step, such as a swap.
+  void train(int steps) {
+    for (int i = 0; i < steps; ++i) trainer_.train_step(run_);
+  }
   vernier::TrainerRun& run() { return run_; }
   vernier::Bus& bus() { return wiring_->bus; }
   std::int64_t optimizer_bytes() const {
