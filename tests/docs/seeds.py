@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Runs what the first documents ask for, as seeds.tsv says it for each demand, and looks for what must come out.
+"""Runs what the first documents ask for and looks for what must come out, as seeds.tsv says it for each demand.
 
     tests/docs/seeds.py VERNIER ROOT [PLACE...]
 
@@ -88,6 +88,11 @@ class Seeds:
                 return self.here / (run + suffix)
         return None
 
+    def called(self, run):
+        """A run as a message names it."""
+        script = self.script(run)
+        return str(script.relative_to(self.root)) if script else run
+
     def make(self, run):
         """Makes a run: a script of seeds/, or a command line."""
         folder = self.folder(run)
@@ -168,7 +173,7 @@ class Seeds:
 
     def look_at_test(self, name, file, wanted):
         if name not in self.tests:
-            raise Wrong(f"ctest has no test of this name")
+            raise Wrong("ctest has no test of this name")
         if not (self.root / file).is_file():
             raise Wrong(f"there is no file {file}")
         text = (self.root / file).read_text(encoding="utf-8")
@@ -209,27 +214,26 @@ def main():
         runs.sort(key=lambda run: seeds.script(run) is None)
         with ThreadPoolExecutor(2) as threads:
             list(threads.map(seeds.make, runs))
-        wrong = 0
+        wrong = []
         for place, demand, run, where, wanted in lines:
             try:
                 if run.split()[0] not in ("elsewhere", "page", "test") and run not in seeds.printed:
                     raise Wrong("there is no such script in tests/docs/seeds")
                 seeds.look(run, where, wanted)
             except Wrong as error:
-                print(f"{place} {demand}: {run}: {error}")
-                wrong += 1
-        for run, why in seeds.failed.items():
-            print(f"{run}: {why}")
-            wrong += 1
+                wrong.append(f"{place} {demand}: {seeds.called(run)}: {error}")
+        wrong += [f"{seeds.called(run)}: {why}" for run, why in seeds.failed.items()]
         if not places:
-            unused = {file.name for file in seeds.here.iterdir() if seeds.script(file.stem) == file}
-            unused -= {seeds.script(run).name for run in runs if seeds.script(run)}
-            wrong += len(unused)
-            print(*(f"tests/docs/seeds/{name} is in no row\n" for name in sorted(unused)), sep="", end="")
+            unused = {file for file in seeds.here.iterdir() if seeds.script(file.stem) == file}
+            unused -= {seeds.script(run) for run in runs}
+            wrong += [f"{file.relative_to(root)} is in no row" for file in sorted(unused)]
+    wrong = list(dict.fromkeys(wrong))
+    print(*wrong, sep="\n", end="\n" if wrong else "")
     for reason, why in REASONS.items():
         count = len({line[0] for line in lines if line[2] == f"elsewhere {reason}"})
-        print(f"{count} rows are not run, or not all of it, because {why}")
-    print(f"{len(rows)} rows, {len(lines)} lines, {len(runs)} runs, {wrong} wrong")
+        if count > 0:
+            print(f"{count} rows are not run, or not all of it, because {why}")
+    print(f"{len(rows)} rows, {len(lines)} lines, {len(runs)} runs, {len(wrong)} wrong")
     return 1 if wrong else 0
 
 

@@ -1,5 +1,6 @@
 # A precision that measures this model on this machine, and decides; what it says agrees with what it did.
-vernier train "$SEEDS/model.toml" --set precision.use=adaptive --set run.steps=40 --set run.output=adaptive >adaptive.txt 2>&1
+vernier train "$SEEDS/model.toml" --set precision.use=adaptive --set run.steps=40 --set run.output=adaptive \
+  >adaptive.txt 2>&1
 vernier train "$SEEDS/model.toml" adaptive/adaptive.toml --set run.steps=40 --set run.output=again >again.txt 2>&1
 python3 - >agrees.txt <<'END'
 import json

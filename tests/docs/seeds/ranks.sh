@@ -5,5 +5,5 @@ vernier launch -n 2 "$SEEDS/model.toml" --mixed_precision fp16 --grad_scaler_ini
 mkdir bin
 printf '#!/bin/sh\nwhile [ "${1#-}" != "$1" ]; do shift; done\nexec "$@"\n' >bin/srun
 chmod +x bin/srun
-PRECISION=bf16 BATCH_SIZE=512 PATH="$PWD/bin:$PATH" sh "$VERNIER_SOURCE/examples/slurm/train.sbatch" "$SEEDS/model.toml" \
-  --set run.output=slurm >slurm.txt 2>&1
+PRECISION=bf16 BATCH_SIZE=512 PATH="$PWD/bin:$PATH" sh "$VERNIER_SOURCE/examples/slurm/train.sbatch" \
+  "$SEEDS/model.toml" --set run.output=slurm >slurm.txt 2>&1

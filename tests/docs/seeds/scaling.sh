@@ -1,6 +1,6 @@
 # Configurations of the loss scale and of autocast, key by key: 000:68, 001:94, 002:38, 003:43.
 train() { vernier train "$SEEDS/model.toml" "$@"; }
-# The advanced configuration of 000:68: its interval has two names with two values, which is refused; without one it runs.
+# The advanced configuration of 000:68. Two values for the two names of its interval are refused; with one it runs.
 refused both.txt vernier train "$SEEDS/model.toml" "$SEEDS/advanced.toml" --set scaler.window=1000
 train "$SEEDS/advanced.toml" --set run.output=advanced >advanced.txt 2>&1
 # 003:151 and 003:164, and 000:519 with a higher scale.
@@ -24,3 +24,6 @@ train --set 'precision.rule=[{op="linear", use="bf16"}]' --set run.output=rules 
 train --mixed-precision bf16 --set precision.level=O3 --set run.output=half \
   --set 'precision.rule=[{match="layers.1", use="fp32"}]'
 vernier checkpoint show half '*.weight' >half.txt
+# 002:165: the whole update is clipped, after its micro-batches.
+train --mixed-precision fp16 --set accumulation.micro_batches=4 --set callback.clip_norm.max_norm=0.5 \
+  --set callback.clip_value.max_value=0.1 --set monitor.jsonl.every=1 --set run.output=clipped >clipped.txt 2>&1

@@ -66,15 +66,17 @@ def train(name, target, body):
 
 finetuning, stats = "/finetuning/mixed-precision", "/finetuning/mixed-precision-stats"
 with open("server.log", "w") as log:
-    server = subprocess.Popen(["vernier", "serve", "jobs", "--models", str(models), "--listen", "127.0.0.1:0", "--cores",
-                               "2", "--requests-per-second", "100000"], stdout=log, stderr=log)
+    server = subprocess.Popen(
+        ["vernier", "serve", "jobs", "--models", str(models), "--listen", "127.0.0.1:0", "--cores", "2",
+         "--requests-per-second", "100000"], stdout=log, stderr=log)
 try:
     while not (Path("jobs/server.url").exists() and Path("jobs/server.url").read_text().endswith("\n")):
         if server.poll() is not None:
             raise SystemExit(Path("server.log").read_text())
         time.sleep(0.05)
     url = Path("jobs/server.url").read_text().strip().rstrip("/")
-    tokens = dict(line.split()[:2] for line in Path("jobs/tokens").read_text().splitlines() if line[:1] not in ("#", ""))
+    lines = [line for line in Path("jobs/tokens").read_text().splitlines() if line[:1] not in ("#", "")]
+    tokens = dict(line.split()[:2] for line in lines)
     request("nobody", stats, token=None)
     request("before-stats", stats)
     # 000:257 and 000:268

@@ -1,4 +1,4 @@
-# A run in float16 that is watched, resumed from its middle, and shown by other verbs. Its variables are those of 000:44.
+# A run in float16 that is watched, resumed from its middle, and shown by other verbs. The variables are of 000:44.
 export TORCH_CUDNN_V8_API_ENABLED=1 CUDA_LAUNCH_BLOCKING=0 PYTORCH_CUDA_ALLOC_CONF=max_split_size_mb:128
 vernier train "$SEEDS/watched.toml" --set run.output=run >train.txt 2>&1
 cat train.txt
@@ -7,7 +7,7 @@ vernier checkpoint verify run
 vernier checkpoint show run '*scaler*' >state.txt
 vernier runs . >runs.txt
 vernier report run --output report.html >report.txt
-vernier replay run --step 7 >replay.txt 2>&1 || true
+vernier replay run --step 4 >replay.txt 2>&1 || true
 vernier train "$SEEDS/watched.toml" --set run.output=run --resume=run/checkpoints/step-00000020 >resumed.txt 2>&1
 python3 - >same.txt <<'END'
 import json
@@ -16,7 +16,7 @@ whole, resumed = (json.load(open(path)) for path in ("whole.json", "run/summary.
 names = ("current_scale", "growth_tracker", "overflow_count", "total_steps")
 print("the digest is the same" if whole["digest"] == resumed["digest"] else "ANOTHER DIGEST")
 print("the scale is the same" if all(whole["amp"][name] == resumed["amp"][name] for name in names) else "ANOTHER SCALE")
-# What PyTorch's rule says of the scale after the last update, from the overflows that the lines of the steps have.
+# The scale and the tracker by PyTorch's rule, from the overflows that the lines of the steps have.
 scale, tracker, before = 65536.0, 0, 0
 for line in open("run/losses.jsonl"):
     step = json.loads(line)
@@ -27,9 +27,10 @@ for line in open("run/losses.jsonl"):
     elif (tracker := tracker + 1) == 5:
         scale, tracker = scale * 2, 0
 amp = resumed["amp"]
-print("PyTorch's rule:", amp["current_scale"] == scale, amp["growth_tracker"] == tracker, amp["overflow_count"] == before)
+counted = (amp["current_scale"], amp["growth_tracker"], amp["overflow_count"])
+ruled = (scale, tracker, before)
+print("PyTorch's rule:", "the same" if counted == ruled else f"{counted}, NOT {ruled}")
 END
 grep -o 'growth tracker [0-9]*' train.txt | awk '{count += 1; if ($3 >= 5) late += 1}
-  END {print count " lines", late ? "REACH THE INTERVAL" : "and the growth tracker never reaches the interval"}' >tracker.txt
-python3 -c 'import os
-print(*(oct(os.stat("run/checkpoints/step-00000040" + file).st_mode & 0o777) for file in ("/model.safetensors", "")))' >modes.txt
+  END {print late ? "IT REACHES IT" : count " times, and the growth tracker never reaches the interval"}' >tracker.txt
+stat -c %a run/checkpoints/step-00000040/model.safetensors run/checkpoints/step-00000040 | xargs >modes.txt
