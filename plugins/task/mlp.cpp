@@ -122,6 +122,10 @@ class Mlp final : public vernier::Task, public vernier::Exportable, public verni
   std::vector<vernier::MetricInfo> metrics() const override {
     return {{"accuracy", vernier::Better::higher, "ratio", "share of the samples whose class is right", 0, 1}};
   }
+  std::optional<std::vector<vernier::MetricInfo>> measures() const override {
+    if (held_out_ == 0) return std::vector<vernier::MetricInfo>();
+    return std::vector<vernier::MetricInfo>{{"validation_loss", vernier::Better::lower}, metrics().front()};
+  }
   torch::Tensor validate(Run& run) override {
     if (held_out_ == 0) return {};
     const auto labels = labels_.narrow(0, training(), held_out_).to(run.device);

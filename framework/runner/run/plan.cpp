@@ -53,10 +53,11 @@ std::int64_t Plan::epochs_of(TrainerRun& run) {
 }
 
 void Plan::count_validations(TrainerRun& run) {
-  const bool holds_nothing_out = run.measures && run.measures->empty();
   auto& every = validate_every_;
-  if (every == each_epoch_if_held_out) every = run.measures && !holds_nothing_out ? each_epoch : 0;
-  if (holds_nothing_out) return;
+  if (run.measures && run.measures->empty()) {  // the task holds nothing out
+    if (every == each_epoch) every = 0;
+    return;
+  }
   if (every > run.steps && run.steps > 0 && run.measures) {
     log(Level::warning, "run",
         c10::str("validate_every = ", every, ", and the run has ", run.steps, " steps, so it is ",

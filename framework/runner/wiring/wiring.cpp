@@ -147,7 +147,7 @@ std::int64_t validate_every_in(Options& options) {
     return options.get(key, 0, meaning, at_least(0));
   }
   options.choose(key, word, {word}, meaning);
-  return options.given(key) ? each_epoch : each_epoch_if_held_out;
+  return each_epoch;
 }
 
 // Takes `sha256` out of a plugin's table: the digest that its file must have, or "".

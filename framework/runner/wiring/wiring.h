@@ -15,8 +15,8 @@
 
 namespace vernier {
 
-// The words of [run] validate_every. The default, each_epoch_if_held_out, is 0 for a task that holds nothing out.
-constexpr std::int64_t each_epoch = -1, each_epoch_if_held_out = -2;
+// The word of [run] validate_every, its default. It is 0 for a task that says that it holds nothing out.
+constexpr std::int64_t each_epoch = -1;
 
 // The [run] table.
 struct RunOptions {

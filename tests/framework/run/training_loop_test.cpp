@@ -367,20 +367,18 @@ TEST_CASE("trainer: validations are planned and made by steps, by epochs, or aft
     Sizes after;
     std::int64_t planned;
   };
-  using vernier::each_epoch, vernier::each_epoch_if_held_out;
+  using vernier::each_epoch;
   for (const auto& [measures, every, steps, gathers, after, planned] :
        std::vector<Case>{{known, 0, 7, false, {7}, 1},
                          {known, 3, 7, false, {3, 6, 7}, 3},
                          {known, 9, 7, false, {7}, 1},
-                         {known, each_epoch_if_held_out, 7, false, {3, 6, 7}, 3},
-                         {known, each_epoch_if_held_out, 6, false, {3, 6}, 2},
-                         {known, each_epoch_if_held_out, 2, false, {2}, 1},
-                         {known, each_epoch_if_held_out, 5, true, {2, 4, 5}, 3},
-                         {known, each_epoch_if_held_out, 4, true, {2, 4}, 2},
-                         {std::nullopt, each_epoch_if_held_out, 7, false, {7}, 1},  // it may hold nothing out
-                         {std::nullopt, each_epoch, 7, false, {3, 6, 7}, 3},
-                         {nothing, each_epoch_if_held_out, 7, false, {7}, 0},
-                         {nothing, each_epoch, 7, false, {3, 6, 7}, 0},
+                         {known, each_epoch, 7, false, {3, 6, 7}, 3},
+                         {known, each_epoch, 6, false, {3, 6}, 2},
+                         {known, each_epoch, 2, false, {2}, 1},
+                         {known, each_epoch, 5, true, {2, 4, 5}, 3},
+                         {known, each_epoch, 4, true, {2, 4}, 2},
+                         {std::nullopt, each_epoch, 7, false, {3, 6, 7}, 3},  // it does not say what it measures
+                         {nothing, each_epoch, 7, false, {7}, 0},
                          {nothing, 2, 4, false, {2, 4}, 0}}) {
     CAPTURE(every);
     CAPTURE(steps);

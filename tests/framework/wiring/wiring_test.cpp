@@ -95,7 +95,7 @@ TEST_CASE("wiring: validations come by the epoch or by steps") {
     vernier::Options options("run", std::get<vernier::Table>(table.at("run").data), "test.toml:1");
     return vernier::RunOptions(options, "test").validate_every;
   };
-  CHECK(every("") == vernier::each_epoch_if_held_out);
+  CHECK(every("") == vernier::each_epoch);
   CHECK(every("validate_every = \"epoch\"") == vernier::each_epoch);
   CHECK(every("validate_every = 0") == 0);
   CHECK(every("validate_every = 20") == 20);

@@ -52,7 +52,42 @@ double loss_of_repeating(const torch::Tensor& rows) {
   return sum.item<double>() / static_cast<double>(held_out - 5);
 }
 
+// A table of 60 rows: a number, a text, and whether the number is above 29.
+std::string rows() {
+  std::string text = "a,words,high\n";
+  for (int i = 0; i < 60; ++i) text += c10::str(i, i > 29 ? ",a long word,yes\n" : ",some other words,no\n");
+  return text;
+}
+
 }  // namespace
+
+TEST_CASE("every task is validated after each epoch by default, and as if the default were written out") {
+  const TemporaryFolder folder;
+  const auto file = folder.write("rows.csv", rows()), data = "data = '" + file + "'\n";
+  const auto text = "use = 'gpt'\nlayers = 1\nheads = 2\nwidth = 8\ncontext = 4\nsample_bytes = 0\n" + data;
+  const auto table = "use = 'tabular'\ntarget = 'high'\nhidden = [4]\n" + data;
+  for (const auto& [task, holds_out] : std::vector<std::pair<std::string, bool>>{
+           {"use = 'mlp'\nsamples = 40\n", true},
+           {"use = 'mlp'\nsamples = 40\nvalidation = 0\n", false},
+           {text, true},
+           {text + "validation = 0\n", false},
+           {table, true},
+           {table + "validation_share = 0\n", false},
+           {"use = 'sequence'\nkind = 'forecast'\ncontext = 4\nhorizon = 2\nwidth = 4\ndata = '" + file + ":a'\n",
+            true},
+           {"use = 'text'\ntext = ['words']\ntarget = 'high'\n" + data, true}}) {
+    CAPTURE(task);
+    for (const std::string every : {"", "validate_every = 'epoch'\n"}) {
+      SmallRun run(
+          from_toml({"[run]\nepochs = 3\n" + every + "[optimizer]\nuse = 'sgd'\n[task]\nbatch_size = 8\n" + task}));
+      const auto batches = run.wiring->task->batches_per_epoch();
+      std::vector<std::int64_t> after;
+      run.on(vernier::Event::Validated, [&after](vernier::Run& now) { after.push_back(now.step); });
+      run.train();
+      CHECK(after == (holds_out ? std::vector{batches, 2 * batches, 3 * batches} : std::vector<std::int64_t>()));
+    }
+  }
+}
 
 TEST_CASE("configs/images.toml tells three shapes apart") {
   const TemporaryFolder folder;
