@@ -51,6 +51,16 @@ std::optional<DryRun> dry_run_in_float32(const po::variables_map& given) {
   return seen;
 }
 
+// Says how large a batch fits into the memory that float32 needs: what is saved, by what a sample takes. "": no larger.
+std::string batch_text(const std::string& policy, const DryRun& low, const DryRun& full) {
+  const auto of_batch = low.memory.bytes("activations") + low.memory.bytes("batch");
+  const auto saved = full.memory.peak - low.memory.peak;
+  if (low.micro_batch_samples != low.samples || of_batch <= 0 || saved <= 0) return "";
+  const double factor = 1 + static_cast<double>(saved) / static_cast<double>(of_batch);
+  return c10::str("in the memory of float32, ", policy, " computes about ", print_number("%.3g", factor),
+                  " times the batch\n");
+}
+
 void print_dry_run(const std::string& policy, const DryRun& dry_run, const std::optional<DryRun>& in_float32) {
   std::cout << "on the first batch: loss " << print_number("%.5g", dry_run.loss);
   std::vector<std::pair<std::string, MemoryUse>> columns;
@@ -63,6 +73,7 @@ void print_dry_run(const std::string& policy, const DryRun& dry_run, const std::
   const bool has_state = dry_run.memory.bytes("optimizer") > 0;
   print_text(memory_table(columns) +
              (has_state ? "" : "  an optimizer's state may come with its first step: see callback/memory\n"));
+  if (in_float32) print_text(batch_text(policy, dry_run, *in_float32));
   for (const auto& line : advise(dry_run, in_float32)) print_text("advice: " + line + '\n');
 }
 

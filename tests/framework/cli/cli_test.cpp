@@ -410,6 +410,9 @@ TEST_CASE("cli: check compares a policy with float32, and fails where the first 
   CHECK(says(place.out, "memory                                    fp32        bf16\n"));
   CHECK(says(place.out, "  weight copies                              -"));
   CHECK_FALSE(fs::exists(place.at("out")));
+  const bool fits_more = says(place.out, "in the memory of float32, bf16 computes about ");  // on some processors alone
+  CHECK(place.call({"check", "run.toml", set("precision.use=bf16"), "--savings"}) == 0);
+  CHECK(fits_more == (std::stoll(place.out) > 0));
   Place unmatched("[[precision.rule]]\nop = 'softmax'\nuse = 'fp32'\n");
   CHECK(unmatched.call({"check", "run.toml"}) == 2);
   CHECK(says(unmatched.err, "the model does not call softmax"));
