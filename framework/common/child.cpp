@@ -10,6 +10,7 @@
 #include <cerrno>
 #include <csignal>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <filesystem>
 #include <memory>
@@ -154,6 +155,11 @@ std::string last_line(const std::string& text) {
 
 std::string program_beside_this() {
   return (std::filesystem::read_symlink("/proc/self/exe").parent_path() / "vernier").string();
+}
+
+std::string called_as() {
+  const char* name = std::getenv("VERNIER_CALLED_AS");
+  return name != nullptr ? name : "vernier";
 }
 
 }  // namespace vernier

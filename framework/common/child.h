@@ -73,4 +73,7 @@ std::string last_line(const std::string& text);  // the last that is not empty; 
 // vernier, beside this program.
 std::string program_beside_this();
 
+// How this program was called, for lines to copy: the wrapper at the root of the source tree says its own name.
+std::string called_as();
+
 }  // namespace vernier

@@ -192,6 +192,7 @@ Json result_of(const Trial& trial, const fs::path& root) {
   if (run.summary.contains("error")) result["error"] = run.summary["error"];
   if (!at("/this_process/emulated").is_null()) result["emulated"] = at("/this_process/emulated");
   for (const auto& measure : measures_of(metrics_of({{"", {trial}}}).better)) result[measure.key] = at(measure.path);
+  if (trial.peak_memory) result["peak_memory_bytes"] = *trial.peak_memory;
   result["digest"] = at("/digest");
   return result;
 }

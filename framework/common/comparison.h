@@ -3,6 +3,7 @@
 
 #include <filesystem>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -12,8 +13,9 @@ namespace vernier {
 struct Trial {
   std::int64_t seed = 0;
   std::filesystem::path folder;
-  std::string refusal;  // the message of vernier, if it refused the configuration
-  std::string error;    // the message of vernier, if it failed otherwise
+  std::string refusal;                           // the message of vernier, if it refused the configuration
+  std::string error;                             // the message of vernier, if it failed otherwise
+  std::optional<std::int64_t> peak_memory = {};  // bytes, if several runs share a process; else summary.json has them
 };
 
 struct Row {

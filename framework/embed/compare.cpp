@@ -1,11 +1,11 @@
 #include <vernier/compare.h>
 #include <vernier/error.h>
 #include <vernier/json_text.h>
+#include <vernier/memory.h>
 #include <vernier/whole_file.h>
 
 #include <algorithm>
 #include <filesystem>
-#include <fstream>
 #include <set>
 
 #include "common/comparison.h"
@@ -40,11 +40,6 @@ void check(const CompareOptions& options) {
   }
 }
 
-// The peak of this process' memory begins again, where the kernel allows that (proc(5), clear_refs).
-void reset_peak() {
-  std::ofstream("/proc/self/clear_refs") << "5";
-}
-
 void train(const CompareOptions& options, const CompareOptions::Candidate& candidate, Trial& trial) {
   auto of_run = candidate.options;
   of_run.quiet = true;
@@ -52,11 +47,19 @@ void train(const CompareOptions& options, const CompareOptions::Candidate& candi
   of_run.sets.push_back("run.measure_savings=false");  // the memory of all candidates is compared
   of_run.sets.push_back("run.seed=" + std::to_string(trial.seed));
   of_run.sets.push_back("run.output=" + json_text(Json(fs::absolute(trial.folder).string())));
-  reset_peak();
+  count_memory(torch::kCPU);
+  const auto of_others = allocated_memory(torch::kCPU).now;  // bytes of the program's own tensors
   try {
     Trainer trainer(of_run);
     if (options.prepare) options.prepare(trainer);
-    trainer.train();
+    const auto device = trainer.run().device;
+    reset_peak_memory(device);
+    std::int64_t peak = 0;  // over the steps, since accumulation/fit and memory_limit measure their own
+    for (bool goes_on = true; goes_on;) {
+      goes_on = trainer.train_step();
+      peak = std::max(peak, allocated_memory(device).peak);
+    }
+    trial.peak_memory = peak - (device.is_cpu() ? of_others : 0);
   } catch (const Error& error) {
     (error.kind() == Error::Kind::configuration ? trial.refusal : trial.error) = error.what();
   }
@@ -82,12 +85,26 @@ Comparison::Candidate candidate_in(const Json& json) {
   return candidate;
 }
 
+std::optional<double> ratio_to_baseline(const Comparison::Candidate& candidate, const char* measure) {
+  const auto found = candidate.against_baseline.find(measure);
+  return found == candidate.against_baseline.end() ? std::nullopt : std::optional(found->second.value.median);
+}
+
 }  // namespace
 
 const Comparison::Candidate& Comparison::of(const std::string& name) const {
   const auto found = std::ranges::find(candidates, name, &Candidate::name);
   if (found == candidates.end()) refuse_comparison("there is no candidate \"" + name + '"');
   return *found;
+}
+
+std::optional<double> Comparison::Candidate::speedup() const {
+  return ratio_to_baseline(*this, "samples_per_second");
+}
+
+std::optional<double> Comparison::Candidate::memory_savings() const {
+  const auto ratio = ratio_to_baseline(*this, "peak_memory_bytes");
+  return ratio ? std::optional(100 * (1 - *ratio)) : std::nullopt;
 }
 
 Comparison compare(const CompareOptions& options) try {

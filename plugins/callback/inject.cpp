@@ -1,6 +1,7 @@
 // inject: puts a fault into a run, to see how the run reacts. The fault is an inf, a NaN, a spike, an underflow, a
-// flipped bit or a slow step, in a layer and at a step of your choice. Each one emits the notice `injected`.
-//   what = "inf"         inf | nan | spike | underflow | bit_flip | slow
+// flipped bit, a slow step or an exception, in a layer and at a step of your choice. Each one emits the notice
+// `injected`, but the exception, which ends the run.
+//   what = "inf"         inf | nan | spike | underflow | bit_flip | slow | exception
 //   where = "gradient"   loss | input | activation | gradient | activation_gradient | weight
 //   layer = ""           layers by name, with * and ?, as "h.*.mlp.c_fc"; for gradient and weight parameters too
 //   at_step = 0          the step it comes in, from 1, as monitors number them; it comes again where the run goes back
@@ -52,7 +53,8 @@ std::uint64_t split_mix(std::uint64_t& state) {
 class Inject final : public vernier::Callback, public vernier::Interceptor {
  public:
   explicit Inject(vernier::Options& options)
-      : what_(options.choose("what", "inf", {"inf", "nan", "spike", "underflow", "bit_flip", "slow"}, "kind of fault")),
+      : what_(options.choose("what", "inf", {"inf", "nan", "spike", "underflow", "bit_flip", "slow", "exception"},
+                             "kind of fault")),
         where_(options.choose("where", "gradient",
                               {"loss", "input", "activation", "gradient", "activation_gradient", "weight"},
                               "what it is put into")),
@@ -81,7 +83,7 @@ class Inject final : public vernier::Callback, public vernier::Interceptor {
     bus.on(Event::StepBegin, [this](Run&) { is_again_ = false; });
     bus.on(Event::BatchReady, [this](Run& run) {
       remove_hooks();
-      if (where_ == "input" && what_ != "slow") refuse_without_numbers(run);
+      if (where_ == "input" && !is_of_step()) refuse_without_numbers(run);
       if (!run.loss.defined()) begin(run);  // the first micro-batch
     });
     bus.on(Event::LossReady, [this](Run& run) {
@@ -101,7 +103,7 @@ class Inject final : public vernier::Callback, public vernier::Interceptor {
   void prepare(Run& run) override {
     const auto missing = [this](const char* key, const char* why) { options_->refuse(key, why); };
     if (at_step_ == 0 && at_batch_ == 0) missing("at_step", "or `at_batch` must say when it comes");
-    if (what_ == "slow" || where_ == "loss" || where_ == "input") return;
+    if (is_of_step() || where_ == "loss" || where_ == "input") return;
     if (layer_.empty()) missing("layer", "is needed: the layer, or a pattern of several");
     layers_ = vernier::Layers(*run.model);
     if (!is_of_parameter()) {
@@ -144,20 +146,21 @@ class Inject final : public vernier::Callback, public vernier::Interceptor {
     const auto given = [&](const char* key, bool fits, const char* why) {
       if (options.given(key) && !fits) options.refuse(key, why);
     };
-    const bool is_slow = what_ == "slow";
+    const bool is_slow = what_ == "slow", has_place = !is_of_step();
     given("at_batch", at_step_ == 0, "and `at_step` both say when; give one");
-    given("where", !is_slow, "does not fit a slow step, which is slow as a whole");
-    given("layer", !is_slow && where_ != "loss" && where_ != "input", "is for activations, gradients and weights");
+    given("where", has_place, "does not fit a slow step or an exception, which are of the step as a whole");
+    given("layer", has_place && where_ != "loss" && where_ != "input", "is for activations, gradients and weights");
     given("times", every_ > 0, "needs `every`");
-    given("elements", !is_slow && where_ != "loss", "is for tensors with several");
-    given("seed", !is_slow && where_ != "loss", "is for tensors with several elements");
+    given("elements", has_place && where_ != "loss", "is for tensors with several");
+    given("seed", has_place && where_ != "loss", "is for tensors with several elements");
     given("factor", what_ == "spike", "is for what = \"spike\"");
     given("exponent", what_ == "underflow", "is for what = \"underflow\"");
     given("bit", what_ == "bit_flip", "is for what = \"bit_flip\"");
     given("milliseconds", is_slow, "is for what = \"slow\"");
-    given("transient", is_slow || where_ != "weight", "does not fit a weight, which stays as it is made");
+    given("transient", !has_place || where_ != "weight", "does not fit a weight, which stays as it is made");
   }
 
+  bool is_of_step() const { return what_ == "slow" || what_ == "exception"; }  // not of a tensor
   bool is_of_parameter() const { return where_ == "gradient" || where_ == "weight"; }
 
   // Returns the weight of each layer, or its first parameter if it has no weight.
@@ -206,6 +209,7 @@ class Inject final : public vernier::Callback, public vernier::Interceptor {
     has_come_ = true;
     run_ = &run;
     if (what_ == "slow") return sleep(run);
+    if (what_ == "exception") throw Error("an exception is injected");
     if (where_ == "loss") is_for_loss_ = true;
     if (where_ == "input") change_input(run);
     if (where_ == "weight") change_weights(run);

@@ -7,8 +7,9 @@
 // After loss, learning rate and scale it shows skipped updates and overflows if there are any, with their share of
 // the steps, and metrics of other plugins: as many as fit beside the bar, three in a plain line. Then come the parts of
 // the step that took a tenth of its time or more, where it took a millisecond. Validation results and notices have
-// lines of their own. Steps are counted from 1. The rate and the time left are those of this process, without its
-// validations. The host waits for the device only to draw. With --quiet it prints nothing.
+// lines of their own, and so has the end of an epoch: "epoch 2  loss 1.4401  scale 65536  memory 204MB". Steps and
+// epochs are counted from 1. The rate and the time left are those of this process, without its validations. The host
+// waits for the device only to draw. With --quiet it prints nothing.
 #include <ATen/DeviceAccelerator.h>
 #include <sys/ioctl.h>
 #include <unistd.h>
@@ -236,6 +237,7 @@ class Progress final : public vernier::Monitor {
     on(Event::RunBegin, &Progress::begin);
     on(Event::StepEnd, &Progress::end_step);
     on(Event::Validated, &Progress::show_validation);
+    on(Event::EpochEnd, &Progress::end_epoch);
     on(Event::RunEnd, &Progress::end);
     on(Event::RunFailed, &Progress::fail);
   }
@@ -394,26 +396,42 @@ class Progress final : public vernier::Monitor {
     return std::nullopt;
   }
 
-  // Many notices of one kind would hide all others. After the first ten of a kind there is one per second. Notices of
-  // one name may be of several kinds: a rewind is not a skip.
+  // After the last batch of the data: the loss of the last step, the scale, and the memory in use.
+  void end_epoch(const Run& run) {
+    if (!run.loss.defined()) return;  // all batches of the epoch were dropped by a rewind
+    show_thinned("epoch", [&] {
+      const auto scale = run.amp.current_scale();
+      return c10::str("epoch ", run.epoch + 1, "  loss ", loss_text(run.loss.item<double>()),
+                      scale ? "  scale " + number("%.6g", *scale) : "", "  memory ",
+                      short_number(memory_in_use(run.device)), "B");
+    });
+  }
+
+  // Notices of one name may be of several kinds: a rewind is not a skip.
   void show_notices(const Run& run, std::int64_t step) {
     for (const auto& notice : run.notices) {
       if (notice.name == "checkpoint_progress") {  // a number in the line, not a line
         saving_ = std::get<double>(notice.details.front().second);
         continue;
       }
-      auto& kind = kinds_[notice.name + detail<std::string>(notice, "action").value_or("")];
-      const auto now = Clock::now();
-      if (kind.count >= 10 && seconds_between(kind.last, now) < 1) {
-        kind.left_out += 1;
-        continue;
-      }
-      auto text = c10::str("step ", detail<std::int64_t>(notice, "step").value_or(step), ": ");
-      text += notice.sentence.empty() ? notice.text() : notice.sentence;
-      if (kind.left_out > 0) text += c10::str("  (and ", kind.left_out, " more before)");
-      screen_.line(text);
-      kind = {kind.count + 1, 0, now};
+      show_thinned(notice.name + detail<std::string>(notice, "action").value_or(""), [&] {
+        return c10::str("step ", detail<std::int64_t>(notice, "step").value_or(step), ": ",
+                        notice.sentence.empty() ? notice.text() : notice.sentence);
+      });
     }
+  }
+
+  // Many lines of one kind would hide all others. After the first ten of a kind there is one per second.
+  template <class Text>
+  void show_thinned(const std::string& name, const Text& text) {
+    auto& kind = kinds_[name];
+    const auto now = Clock::now();
+    if (kind.count >= 10 && seconds_between(kind.last, now) < 1) {
+      kind.left_out += 1;
+      return;
+    }
+    screen_.line(text() + (kind.left_out > 0 ? c10::str("  (and ", kind.left_out, " more before)") : ""));
+    kind = {kind.count + 1, 0, now};
   }
 
   void end(const Run& run) {
@@ -435,7 +453,7 @@ class Progress final : public vernier::Monitor {
     screen_.end();
   }
 
-  struct NoticeCount {
+  struct LineCount {
     std::int64_t count = 0, left_out = 0;
     Clock::time_point last;
   };
@@ -449,15 +467,15 @@ class Progress final : public vernier::Monitor {
   Screen screen_;
   Clock::time_point begun_, drawn_;
   Rate rate_;
-  std::array<double, 3> counted_ = {};  // steps, samples, tokens at the last measurement
-  std::vector<Field> fields_;           // fields of the step that was drawn last
-  std::int64_t shown_ = -1;             // the number of that step
-  std::string left_;                    // the time left after it
-  bool validates_ = false;              // and a validation follows it
-  bool validated_ = false;              // since the last step
-  std::optional<double> underflow_;     // the last measurement
-  double saving_ = -1;                  // share of the current checkpoint that is written, or -1
-  std::map<std::string, NoticeCount> kinds_;
+  std::array<double, 3> counted_ = {};      // steps, samples, tokens at the last measurement
+  std::vector<Field> fields_;               // fields of the step that was drawn last
+  std::int64_t shown_ = -1;                 // the number of that step
+  std::string left_;                        // the time left after it
+  bool validates_ = false;                  // and a validation follows it
+  bool validated_ = false;                  // since the last step
+  std::optional<double> underflow_;         // the last measurement
+  double saving_ = -1;                      // share of the current checkpoint that is written, or -1
+  std::map<std::string, LineCount> kinds_;  // by the names of notices; "epoch"
 };
 
 }  // namespace

@@ -1,5 +1,6 @@
 // `vernier train`.
 #include <vernier/error.h>
+#include <vernier/hardware.h>
 #include <vernier/host.h>
 
 #include <algorithm>
@@ -29,12 +30,6 @@ namespace fs = std::filesystem;
 namespace {
 
 constexpr int diverged = 5, out_of_time = 124;  // exit statuses; for those of an error see Error::Kind
-
-// How this program was called, for lines to copy: the wrapper at the root of the source tree says its own name.
-std::string called_as() {
-  const char* name = std::getenv("VERNIER_CALLED_AS");
-  return name != nullptr ? name : "vernier";
-}
 
 // How a training is started again: `vernier launch` says how it was called.
 std::string trained_as() {
@@ -106,7 +101,10 @@ void print_end(Prepared& prepared, const Outcome& outcome, const po::variables_m
     return;
   }
   if (!outcome.diverged.empty()) return;
-  const std::string other = run.amp.amp_steps() > 0 ? Precision::standard : "auto";
+  const bool is_mixed = run.amp.amp_steps() > 0;
+  std::string other = is_mixed ? Precision::standard : "auto";
+  const bool auto_is_fp16 = hardware_of(run.device.type()).fastest() == torch::kHalf;
+  if (!is_mixed && auto_is_fp16 && !prepared.wiring->scaler->scales()) other += " --set scaler.use=dynamic";
   const bool by_epochs = prepared.options.epochs > 0;
   std::cout << "try next:\n"
             << "  another precision  " << command_of(given, {"mixed-precision", "amp-opt-level"}, "precision.")

@@ -13,6 +13,7 @@
 #include <iterator>
 #include <regex>
 
+#include "common/child.h"
 #include "common/scratch_folder.h"
 #include "common/verb.h"
 #include "forked_call.h"
@@ -101,8 +102,7 @@ std::vector<Law> laws_wanted(const po::variables_map& given) {
 
 // The command again, for one law.
 std::string again(const std::vector<std::string>& words, const Law& law) {
-  const char* called_as = std::getenv("VERNIER_CALLED_AS");
-  std::string command = (called_as != nullptr ? std::string(called_as) : "vernier") + " check";
+  std::string command = called_as() + " check";
   for (std::size_t i = 0; i < words.size(); ++i) {
     if (words[i] == "--law") {
       ++i;

@@ -136,12 +136,6 @@ std::string free_port() {
   return std::to_string(ntohs(address.sin_port));
 }
 
-// For the line with which the runner says how to go on.
-std::string launched_as(int ranks) {
-  const char* name = std::getenv("VERNIER_CALLED_AS");
-  return std::string(name != nullptr ? name : "vernier") + " launch -n " + std::to_string(ranks);
-}
-
 // The environment is that of torchrun (https://docs.pytorch.org/docs/2.11/elastic/run.html), where rank 0 serves the
 // store.
 std::vector<vernier::ChildSettings> commands_of(const Words& words, int ranks, int attempt, std::int64_t threads) {
@@ -158,7 +152,7 @@ std::vector<vernier::ChildSettings> commands_of(const Words& words, int ranks, i
                          "MASTER_ADDR=127.0.0.1",
                          "MASTER_PORT=" + port,
                          "TORCHELASTIC_RESTART_COUNT=" + std::to_string(attempt),
-                         "VERNIER_LAUNCHED_AS=" + launched_as(ranks)};
+                         "VERNIER_LAUNCHED_AS=" + vernier::called_as() + " launch -n " + std::to_string(ranks)};
     if (threads > 0) environment.push_back("OMP_NUM_THREADS=" + std::to_string(threads));
     commands.push_back({all, environment});
   }

@@ -3,9 +3,8 @@
 #include <chrono>
 #include <cstdio>
 #include <filesystem>
-#include <fstream>
 #include <iostream>
-#include <nlohmann/json.hpp>
+#include <regex>
 #include <system_error>
 
 #include "common/child.h"
@@ -21,14 +20,16 @@ using namespace vernier;
 
 constexpr const char* usage = R"(usage: vernier quickstart [FILE] [--mode MODE] [--epochs NUMBER] [--batch-size NUMBER]
 
-Shows what Vernier does on FILE, configs/quickstart.toml if none is given: calls other verbs, and prints each call.
+Shows what Vernier does on FILE, configs/quickstart_small.toml if none is given: calls other verbs, and prints each
+call. At the end it writes report.html, a page with curves of all that it trained.
 
   --mode MODE          basic       trains in the precision that suits this machine, and prints device, memory, loss and
                                    loss scale
                        benchmark   compares speed, memory and loss of six ways to train, in short runs
                        advanced    fp16 with loss scaling, four micro-batches, and an average of the weights
-                       memory      what the memory of a step holds, and a run that saves memory
+                       memory      what the memory of a step holds, and a run in bf16 that saves memory
                        checkpoint  trains, verifies the checkpoints, resumes from the first, and compares the weights
+                       errors      puts a NaN, an overflow and an exception into runs, which recover from them
                        all         one after the other; basic, if --mode is not given
   --epochs NUMBER      instead of FILE's steps or epochs, also of the benchmark, which has 100 steps
   --batch-size NUMBER  instead of FILE's
@@ -36,13 +37,22 @@ Shows what Vernier does on FILE, configs/quickstart.toml if none is given: calls
 )";
 
 using Words = std::vector<std::string>;
-const Words modes = {"basic", "benchmark", "advanced", "memory", "checkpoint"};
+const Words modes = {"basic", "benchmark", "advanced", "memory", "checkpoint", "errors"};
 
 // Calls verbs, and shows what they print.
 class Quickstart {
  public:
   Quickstart(std::string file, std::string output, Words more)
       : file_(std::move(file)), output_(std::move(output)), more_(std::move(more)), children_(program_beside_this()) {}
+
+  // A page of all that is in the output. It comes last.
+  int report() {
+    Words words = {"report"};
+    for (const auto& entry : fs::directory_iterator(output_)) words.push_back(entry.path().string());
+    std::sort(words.begin() + 1, words.end());
+    words.insert(words.end(), {"--output", output_ + "/report.html"});
+    return show(words);
+  }
 
   // Returns the exit status of the first call that fails.
   int run(const std::string& mode) {
@@ -56,62 +66,90 @@ class Quickstart {
 
  private:
   int call_all(const std::string& mode) {
-    if (mode == "basic") return train("basic", {"--set", "precision.use=auto"});
+    // A machine whose fast dtype is float16 needs the scaler.
+    if (mode == "basic") return train("basic", {"precision.use=auto", "scaler.use=dynamic"});
     if (mode == "benchmark") return benchmark();
     if (mode == "advanced") {
-      return train("advanced", {"--mixed-precision", "fp16", "--set", "scaler.use=dynamic", "--grad-accum-steps", "4",
-                                "--set", "callback.ema.decay=0.99"});
+      return train("advanced", {"precision.use=fp16", "scaler.use=dynamic", "accumulation.use=fixed",
+                                "accumulation.micro_batches=4", "callback.ema.decay=0.99"});
     }
     if (mode == "memory") {
-      const int status = call("check", {});
-      return status != 0 ? status : train("memory", {"--low-memory", "--set", "run.measure_savings=true"});
+      const int status = call("check", {"precision.use=bf16"}, {"--low-memory"});
+      return status != 0 ? status
+                         : train("memory", {"precision.use=bf16", "run.measure_savings=true"}, {"--low-memory"});
     }
-    return checkpoint();
+    return mode == "checkpoint" ? checkpoint() : errors();
   }
 
   int benchmark() {
     const bool has_length = std::ranges::count(more_, "--epochs") > 0;
     Words words = {"--precision", "--output", output_ + "/benchmark"};
     if (!has_length) words.insert(words.end(), {"--steps", "100"});
-    return call("compare", words);
+    return call("compare", {}, words);
   }
 
+  // FILE may save rarely or never, so this mode says when. It asks `vernier check` for the number of updates, which a
+  // run in epochs gets from its data.
   int checkpoint() {
+    const auto checked = children_.run(of_file("check"));
+    if (const int status = status_after(checked.status); status != 0) {
+      std::cerr << checked.err;
+      return status;
+    }
+    std::smatch steps;
+    std::regex_search(checked.out, steps, std::regex(": ([0-9]+) steps? on "));
+    const auto every = std::max(std::int64_t{1}, std::stol(steps.str(1)) / 2);
     const auto run = output_ + "/checkpoint";
-    if (const int status = train("checkpoint", {}); status != 0) return status;
+    const Words saves = {"checkpoint.use=rolling", "checkpoint.every=" + std::to_string(every),
+                         "checkpoint.keep_last=3"};
+    if (const int status = train("checkpoint", saves); status != 0) return status;
     if (const int status = show({"checkpoint", "verify", run}); status != 0) return status;
     Words saved;
     for (const auto& entry : fs::directory_iterator(run + "/checkpoints")) {
       if (entry.path().filename().string().starts_with("step-")) saved.push_back(entry.path().string());
     }
     if (saved.size() < 2) {
-      throw Refused(run + " has no checkpoint before its end, so nothing can be resumed; let [checkpoint] of " + file_ +
-                    " save two by a smaller `every`, as in --mode checkpoint of configs/quickstart.toml");
+      throw Refused(file_ + " trains a single step, so nothing can be resumed before its end; add --epochs 2");
     }
-    const auto weights = digest_of(run);
-    if (const int status = train("checkpoint", {"--resume=" + *std::ranges::min_element(saved)}); status != 0)
-      return status;
-    const bool is_same = digest_of(run) == weights;
+    const auto weights = read_run(run).summary.at("digest");
+    const auto from = "--resume=" + *std::ranges::min_element(saved);
+    if (const int status = train("checkpoint", saves, {from}); status != 0) return status;
+    const bool is_same = read_run(run).summary.at("digest") == weights;
     std::cout << (is_same ? "the weights are those of the run that was not stopped, to the bit\n"
                           : "the weights differ from those of the run that was not stopped\n");
     return is_same ? 0 : 1;
   }
 
-  // Returns the checksum of a run's weights at its end.
-  static std::string digest_of(const std::string& run) {
-    std::ifstream file(run + "/summary.json");
-    return nlohmann::json::parse(file).at("digest").dump();
+  int errors() {
+    int status = train("errors-nan", {"callback.inject.what=\"nan\"", "callback.inject.where=loss",
+                                      "callback.inject.at_batch=3", "callback.recovery.non_finite=[\"rewind\"]",
+                                      "callback.recovery.rewind_back=1", "callback.recovery.snapshot_every=1"});
+    if (status != 0) return status;
+    status = train("errors-overflow",
+                   {"precision.use=fp16", "scaler.use=dynamic", "callback.inject.what=spike",
+                    "callback.inject.where=loss", "callback.inject.factor=1e30", "callback.inject.at_step=3"});
+    if (status != 0) return status;
+    const Words fails = {"callback.inject.what=exception", "callback.inject.at_step=3",
+                         "callback.inject.transient=true", "checkpoint.use=rolling"};
+    if (status = train("errors-exception", fails); status != 4) return status;
+    std::cout << "the exception ended that run with status 4 and a checkpoint, from which the next call goes on\n";
+    return train("errors-exception", fails, {"--resume"});
   }
 
-  int train(const std::string& name, const Words& words) {
-    Words all = words;
-    all.insert(all.end(), {"--set", "run.output=" + output_ + "/" + name, "--set", "run.name=" + name});
-    return call("train", all);
+  // Trains into a folder of its own. values: "KEY=VALUE".
+  int train(const std::string& name, Words values, const Words& words = {}) {
+    values.insert(values.end(), {"run.output=" + output_ + "/" + name, "run.name=" + name});
+    return call("train", values, words);
   }
 
-  // A verb of the file, with the options for all modes.
-  int call(const std::string& verb, const Words& words) {
+  int call(const std::string& verb, const Words& values, const Words& words) {
+    return show(of_file(verb, values, words));
+  }
+
+  // Returns the call of a verb for the file, with the options for all modes.
+  Words of_file(const std::string& verb, const Words& values = {}, const Words& words = {}) const {
     Words all = {verb, file_};
+    for (const auto& value : values) all.insert(all.end(), {"--set", value});
     all.insert(all.end(), words.begin(), words.end());
     for (std::size_t i = 0; i < more_.size(); i += 2) {
       if (verb != "compare") {
@@ -122,14 +160,17 @@ class Quickstart {
         all.insert(all.end(), {"--set", "task.batch_size=" + more_[i + 1]});
       }
     }
-    return show(all);
+    return all;
   }
 
   int show(const Words& words) {
-    std::cout << "$ vernier";
+    std::cout << "$ " << called_as();
     for (const auto& word : words) std::cout << ' ' << shell_quoted(word);
     std::cout << '\n' << std::flush;
-    const auto status = children_.show(words);
+    return status_after(children_.show(words));
+  }
+
+  int status_after(int status) {
     return children_.stopped_by() != 0 && status == 0 ? 128 + children_.stopped_by() : status;
   }
 
@@ -141,11 +182,11 @@ class Quickstart {
 int quickstart(const po::variables_map& given) {
   const auto words = words_of(given);
   if (words.size() > 1) throw Refused("quickstart takes one file, and " + words[1] + " is a second");
-  const auto file = words.size() == 1 ? words[0] : std::string("configs/quickstart.toml");
+  const auto file = words.size() == 1 ? words[0] : std::string("configs/quickstart_small.toml");
   const auto output = word_or(given, "output", "runs/quickstart-modes"), mode = word_or(given, "mode", "basic");
   if (mode != "all" && std::ranges::count(modes, mode) == 0) {
     throw Refused("--mode is " + shell_quoted(mode) +
-                  ", and must be basic, benchmark, advanced, memory, checkpoint or all");
+                  ", and must be basic, benchmark, advanced, memory, checkpoint, errors or all");
   }
   std::error_code none;
   if (!fs::exists(file, none)) {
@@ -166,7 +207,7 @@ int quickstart(const po::variables_map& given) {
   for (const auto& each : mode == "all" ? modes : Words{mode}) {
     if (const int status = all.run(each); status != 0) return status;
   }
-  return 0;
+  return all.report();
 }
 
 }  // namespace

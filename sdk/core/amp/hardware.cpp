@@ -4,6 +4,9 @@
 #include <dlfcn.h>
 #include <torch/types.h>
 #include <vernier/hardware.h>
+#include <vernier/memory.h>
+
+#include <array>
 
 #include "base/processor.h"
 
@@ -29,6 +32,23 @@ int cuda_attribute(int attribute) {
   return is_read ? value : -1;
 }
 
+// The current GPU's name and memory, "NVIDIA H100 80GB HBM3 with 85.0 GB, "; "" if its driver cannot be asked.
+std::string name_of_gpu() {
+  void* driver = dlopen("libcuda.so.1", RTLD_LAZY | RTLD_NOLOAD);  // LibTorch has opened it
+  if (driver == nullptr) return "";
+  const auto device_at = reinterpret_cast<int (*)(int* device, int index)>(dlsym(driver, "cuDeviceGet"));
+  const auto name_of = reinterpret_cast<int (*)(char* name, int size, int device)>(dlsym(driver, "cuDeviceGetName"));
+  dlclose(driver);
+  const auto index = at::accelerator::getDeviceIndex();
+  int device = 0;
+  std::array<char, 128> name{};
+  if (device_at == nullptr || name_of == nullptr || device_at(&device, index) != 0 ||
+      name_of(name.data(), static_cast<int>(name.size()), device) != 0) {
+    return "";
+  }
+  return c10::str(name.data(), " with ", memory_text(device_memory({c10::kCUDA, index})), ", ");
+}
+
 }  // namespace
 
 torch::ScalarType Hardware::fastest() const {
@@ -52,7 +72,9 @@ Hardware hardware_of(c10::DeviceType device) {
   constexpr int capability_major = 75, capability_minor = 76;  // values of enum cudaDeviceAttr
   if (device == c10::kCUDA && at::globalContext().hasCUDA()) {
     const int major = cuda_attribute(capability_major), minor = cuda_attribute(capability_minor);
-    if (major > 0) return hardware_of_gpu(major, minor);
+    auto gpu = hardware_of_gpu(major, minor);
+    gpu.name.insert(0, name_of_gpu());
+    if (major > 0) return gpu;
   }
   return hardware_of_cpu();
 }

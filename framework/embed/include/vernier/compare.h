@@ -4,7 +4,9 @@
 //       .candidates = {{"fp32", {.files = {"run.toml"}}},
 //                      {"bf16", {.files = {"run.toml"}, .sets = {"precision.use=bf16"}}}},
 //       .prepare = [](vernier::Trainer& trainer) { trainer.use(std::make_unique<MyTask>()); }});
-//   const auto faster = comparison.of("bf16").against_baseline.at("samples_per_second");  // a ratio, and a verdict
+//   const auto& bf16 = comparison.of("bf16");
+//   std::cout << *bf16.speedup() << " times as fast, " << *bf16.memory_savings() << " % of the memory saved\n";
+//   const auto faster = bf16.against_baseline.at("samples_per_second");  // a ratio, and a verdict
 //
 // This header is not part of the plugin ABI.
 #pragma once
@@ -40,14 +42,17 @@ struct VERNIER_API Comparison {
     MedianRange value;    // a ratio for speed and memory, else a difference
     std::string verdict;  // "equal", "higher", "lower", "no difference shown", "not enough seeds"; "": is not judged
   };
-  struct Candidate {
+  struct VERNIER_API Candidate {
     std::string name;
     std::string state;  // "done"; "2 of 3 done"; "refused", "error" and so on, as in summary.json
     std::string error;  // the error of the first run that was refused or failed
     // By name: samples_per_second, peak_memory_bytes, loss, validation_loss, overflows, updates_skipped, and the
-    // metrics of validations. Those that no run has are left out.
+    // metrics of validations. Those that no run has are left out. peak_memory_bytes counts the tensors of the run
+    // alone, on its device, because all runs share this process; summary.json has the peak of the process.
     std::map<std::string, MedianRange> measures;
     std::map<std::string, Difference> against_baseline;  // empty for the first candidate
+    // Medians against the baseline: how many times as fast, and how many percent of its peak memory are saved.
+    std::optional<double> speedup() const, memory_savings() const;
   };
   std::vector<Candidate> candidates;
   std::string json;  // compare.json: docs/guides/compare.md
@@ -56,9 +61,9 @@ struct VERNIER_API Comparison {
 };
 
 // Trains every candidate with every seed, one run after another, in the order of `vernier compare`. A configuration
-// that is refused, or a run that fails, is a result. All runs share this process. So the peak of memory is that of the
-// process since the run began, with what earlier runs left behind; measure memory by the verb where that matters.
-// Throws Error if there is nothing to compare, a name cannot be a folder's, the output is not empty, or tasks differ.
+// that is refused, or a run that fails, is a result. All runs share this process, whose tensors are counted from here
+// on. Throws Error if there is nothing to compare, a name cannot be a folder's, the output is not empty, or tasks
+// differ.
 VERNIER_API Comparison compare(const CompareOptions& options);
 
 }  // namespace vernier
