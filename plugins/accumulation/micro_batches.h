@@ -132,8 +132,9 @@ class Gathering : public vernier::Accumulation {
                              ", or change the task's batch_size"));
   }
 
+  std::int64_t batch_ = 1;  // samples of the task's
+
  private:
   std::int64_t micro_batch_size_;
   Weight weight_;
-  std::int64_t batch_ = 1;  // samples of the task's
 };

@@ -6,9 +6,9 @@
 //   init_scale = 65536    megatron: 2^32
 //   growth_factor = 2, backoff_factor = 0.5
 //   growth_interval = 2000   deepspeed, megatron: 1000
-//   window = 0            the other name of growth_interval; only one of them may be given
+//   window = 0            the other name of growth_interval; if both are given, they must be equal
 //   min_scale = 6.103515625e-05   0: none; pytorch, apex: none; deepspeed, megatron: 1
-//   max_scale = 0         0: none; apex: 2^24
+//   max_scale = 0         0: none; apex: 2^24; init_scale: the scale starts at its ceiling
 //   hysteresis = 1        the overflow at which the scale is lowered; those before it only skip their updates;
 //                         deepspeed, megatron: 2
 //   refill = "growth"     when overflows are counted anew: when the scale grows, or at each good_step
@@ -43,8 +43,9 @@ vernier::LossScaleOptions read_law(vernier::Options& options) {
                                     "steps without an overflow until the scale grows", between(1, 1'000'000'000));
   const auto window =
       options.get("window", 0, "another name of growth_interval; 0: that one holds", between(0, 1'000'000'000));
-  if (window > 0 && options.given("growth_interval")) {
-    options.refuse("window", "and `growth_interval` are two names of one interval; give one");
+  if (window > 0 && options.given("growth_interval") && window != law.growth_interval) {
+    options.refuse("window", c10::str("= ", window, " and `growth_interval` = ", law.growth_interval,
+                                      " are two names of one interval; give one of them, or both one value"));
   }
   if (window > 0) law.growth_interval = window;
   law.min_scale = options.get("min_scale", law.min_scale, "the scale goes no lower; 0: none", at_least(0));

@@ -41,7 +41,6 @@ class StatisticalScaler final : public vernier::Scaler {
         watch_(options) {
     if (least_ > init_) options.refuse("min_scale", c10::str("is above init_scale = ", std::exp2(init_)));
     if (most_ < init_) options.refuse("max_scale", c10::str("is below init_scale = ", std::exp2(init_)));
-    if (most_ <= least_) options.refuse("max_scale", "is not above min_scale: use the static scaler");
   }
 
   std::vector<vernier::MetricInfo> metrics() const override { return ScaleWatch::metrics(); }

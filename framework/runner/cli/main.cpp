@@ -41,13 +41,14 @@ options
   --debug                debug lines of the log too
   --help, --version
 
-for people who come from other trainers; each is exactly a --set
+for people who come from other trainers; each is short for --set
   --mixed-precision no|fp16|bf16|fp8   precision.use; fp16 brings scaler.use=dynamic where the files have no [scaler]
   --amp-opt-level O0|O1|O2|O3          precision.level
-  --grad-scaler-init SCALE             scaler.init_scale
+  --grad-scaler-init SCALE             scaler.init_scale; needs a scaler, as --mixed-precision fp16 brings it
   --grad-scaler-growth-interval STEPS  scaler.growth_interval
   --grad-scaler-backoff FACTOR         scaler.backoff_factor
-  --grad-accum-steps NUMBER            accumulation.micro_batches: each batch in so many, its size stays
+  --grad-accum-steps NUMBER            accumulation.use=target and accumulation.gradient_accumulation_steps: an update
+                                       takes so many batches, batch_size x NUMBER samples
   --batch-size SAMPLES                 task.batch_size
   --epochs EPOCHS                      run.epochs, instead of run.steps
   --grad-ckpt                          task.recompute=full: activations are computed again; see docs/guides/memory.md

@@ -1,5 +1,6 @@
 #include "shorthands.h"
 
+#include <c10/util/StringUtil.h>
 #include <vernier/error.h>
 #include <vernier/options.h>
 
@@ -27,7 +28,7 @@ const std::vector<Shorthand>& shorthands() {
       {"grad-scaler-init", "scaler.init_scale", {}},
       {"grad-scaler-growth-interval", "scaler.growth_interval", {}},
       {"grad-scaler-backoff", "scaler.backoff_factor", {}},
-      {"grad-accum-steps", "accumulation.micro_batches", {}},
+      {"grad-accum-steps", "accumulation.gradient_accumulation_steps", {}},
       {"batch-size", "task.batch_size", {}},
       {"grad-ckpt", "task.recompute", {}, "full"},
       {"epochs", "run.epochs", {}}};
@@ -82,15 +83,26 @@ std::vector<std::string> sets_of_shorthands(const po::variables_map& given, cons
     add(shorthand, shorthand.key, value);
     const bool needs_scaler = std::string_view(shorthand.name) == "mixed-precision" && value == "fp16";
     if (needs_scaler && !has_scaler && !sets_key(sets, "scaler.use")) added.emplace_back("scaler.use=dynamic");
+    has_scaler = has_scaler || needs_scaler || sets_key(sets, "scaler.use") || sets_key(sets, "scaler");
+    if (!has_scaler && is_in({"scaler"}, shorthand.key)) {
+      refuse("--" + std::string(shorthand.name) + " is for a loss scaler, and this run has none; add " +
+             "--mixed-precision fp16, or for another precision --set scaler.use=dynamic");
+    }
     if (std::string_view(shorthand.name) == "epochs") add(shorthand, "run.steps", "0");
+    if (std::string_view(shorthand.name) == "grad-accum-steps") add(shorthand, "accumulation.use", "target");
   }
   return added;
+}
+
+bool is_in(const std::vector<std::string>& keys_or_tables, const std::string& key) {
+  const auto is_there = [&](const auto& each) { return (key_of(key) + '.').starts_with(each + '.'); };
+  return std::ranges::any_of(keys_or_tables, is_there);
 }
 
 std::vector<std::string> shorthands_given(const po::variables_map& given, const std::vector<std::string>& without) {
   std::vector<std::string> words;
   for (const auto& shorthand : shorthands()) {
-    if (given.count(shorthand.name) == 0 || std::ranges::find(without, shorthand.name) != without.end()) continue;
+    if (given.count(shorthand.name) == 0 || is_in(without, shorthand.key)) continue;
     words.push_back("--" + std::string(shorthand.name));
     if (shorthand.always == nullptr) words.push_back(given[shorthand.name].as<std::string>());
   }
@@ -110,12 +122,16 @@ std::string hint_for_flag(const std::string& flag, const po::options_description
   std::vector<std::string> names;
   for (const auto& option : known.options()) names.push_back(option->long_name());
   std::erase_if(names, [](const auto& name) { return name == "resume-newest" || name == "schema"; });
-  if (const auto same = synonym(word, names); !same.empty()) return "; did you mean --" + same + "?";
+  if (const auto same = synonym(word, names); !same.empty()) {
+    const auto words = words_of_shorthands()["--" + same];
+    return "; did you mean --" + same + (words.empty() ? "" : " " + c10::Join("|", words)) + "?";
+  }
   if (const auto value = synonym(word, {"fp16", "bf16", "fp8"}); !value.empty()) {
     return "; did you mean --mixed-precision " + value + "?";
   }
-  if (const auto other = done_by(word); !other.empty()) return "; " + other;
-  if (const auto key = common_key(word); !key.empty()) return "; write --set " + key + "=VALUE";
+  const auto key = common_key(word), other = done_by(word);
+  if (!other.empty() && !key.starts_with("callback.")) return "; " + other;
+  if (!key.empty()) return "; write --set " + key + "=VALUE";
   const auto near = nearest(word, names);
   return near.empty() ? "" : "; did you mean --" + near + "?";
 }

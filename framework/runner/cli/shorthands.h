@@ -12,11 +12,15 @@ namespace vernier {
 void add_shorthands(boost::program_options::options_description& known);
 
 // Returns the values that the given flags set, in the form of --set. Throws Error::Kind::configuration for a wrong
-// word, or if `sets` sets the same key. has_scaler: the files have a [scaler]; otherwise fp16 adds the dynamic one.
+// word, if `sets` sets the same key, or for an option of a scaler if there is none. has_scaler: the files have a
+// [scaler]; otherwise fp16 adds the dynamic one.
 std::vector<std::string> sets_of_shorthands(const boost::program_options::variables_map& given,
                                             const std::vector<std::string>& sets, bool has_scaler);
 
-// Returns the given flags as written, "--batch-size 32", except those in `without`.
+// Returns true if the key, "run.steps" or "run.steps=9", is one of these or in one of these tables.
+bool is_in(const std::vector<std::string>& keys_or_tables, const std::string& key);
+
+// Returns the given flags as written, "--batch-size 32", except those that set something in `without`, as is_in says.
 std::vector<std::string> shorthands_given(const boost::program_options::variables_map& given,
                                           const std::vector<std::string>& without = {});
 

@@ -37,11 +37,12 @@ std::string trained_as() {
   return launched != nullptr ? launched : called_as() + " train";
 }
 
-// Returns the options of one name again, " --plugin-path build/plugins", but those that begin with `without`.
-std::string said_again(const po::variables_map& given, const std::string& option, const std::string& without = "") {
+// Returns the options of one name again, " --plugin-path build/plugins", but those that set something in `without`.
+std::string said_again(const po::variables_map& given, const std::string& option,
+                       const std::vector<std::string>& without = {}) {
   std::string text;
   for (const auto& value : words_in(given, option.c_str())) {
-    if (without.empty() || !value.starts_with(without)) text += " --" + option + " " + shell_quoted(value);
+    if (!is_in(without, value)) text += " --" + option + " " + shell_quoted(value);
   }
   return text;
 }
@@ -55,15 +56,27 @@ std::vector<std::string> plugin_paths(const po::variables_map& given) {
   return folders;
 }
 
-// Returns this command again, but --resume, the shorthands in `without`, and keys that begin with `without_key`.
-std::string command_of(const po::variables_map& given, const std::vector<std::string>& without = {},
-                       const std::string& without_key = "") {
+// Returns this command again, but --resume and what sets something in `without`: keys or tables.
+std::string command_of(const po::variables_map& given, const std::vector<std::string>& without = {}) {
   std::string command = trained_as();
   for (const auto& file : words_of(given)) command += " " + shell_quoted(file);
-  command += said_again(given, "set", without_key) + said_again(given, "plugin-path");
+  command += said_again(given, "set", without) + said_again(given, "plugin-path");
   for (const auto& word : shorthands_given(given, without)) command += " " + shell_quoted(word);
   if (given.count("low-memory") != 0) command += " --low-memory";
   return command;
+}
+
+// Returns this command with another precision. A scaler that only the command line gives goes with the old one.
+std::string with_other_precision(const Prepared& prepared, const po::variables_map& given) {
+  const bool is_standard = prepared.wiring->precision->id() == std::string(Precision::role) + "/" + Precision::standard;
+  const std::string other = is_standard ? "auto" : Precision::standard;
+  const auto scaler = prepared.config.find(Scaler::role);
+  const bool is_of_command = scaler != prepared.config.end() && scaler->second.where.starts_with("--set ");
+  auto command = command_of(given, {Precision::role, is_of_command ? Scaler::role : Precision::role});
+  const bool needs_scaler = is_standard && hardware_of(prepared.run.device.type()).fastest() == torch::kHalf;
+  command += " --set precision.use=" + other + (needs_scaler ? " --set scaler.use=dynamic" : "");
+  if (prepared.options.resume != "auto") return command;
+  return command + " --set run.output=" + shell_quoted(prepared.run.output + "-" + other);  // else it is resumed
 }
 
 // The settings with which the schedules of callbacks follow more steps than were planned: those that have an option
@@ -101,16 +114,11 @@ void print_end(Prepared& prepared, const Outcome& outcome, const po::variables_m
     return;
   }
   if (!outcome.diverged.empty()) return;
-  const bool is_mixed = run.amp.amp_steps() > 0;
-  std::string other = is_mixed ? Precision::standard : "auto";
-  const bool auto_is_fp16 = hardware_of(run.device.type()).fastest() == torch::kHalf;
-  if (!is_mixed && auto_is_fp16 && !prepared.wiring->scaler->scales()) other += " --set scaler.use=dynamic";
   const bool by_epochs = prepared.options.epochs > 0;
   std::cout << "try next:\n"
-            << "  another precision  " << command_of(given, {"mixed-precision", "amp-opt-level"}, "precision.")
-            << " --set precision.use=" << other << '\n'
-            << "  train on           " << command_of(given, {"epochs"}) << " --resume=" << shell_quoted(run.output)
-            << " --set run." << (by_epochs ? "epochs=" : "steps=")
+            << "  another precision  " << with_other_precision(prepared, given) << '\n'
+            << "  train on           " << command_of(given, {"run.steps", by_epochs ? "run.epochs" : "run.steps"})
+            << " --resume=" << shell_quoted(run.output) << (by_epochs ? " --epochs " : " --set run.steps=")
             << 2 * (by_epochs ? prepared.options.epochs : run.steps) << replanned(*prepared.wiring) << '\n'
             << "  other strategies   " << called_as() << " plugins\n";
 }

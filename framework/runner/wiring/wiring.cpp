@@ -33,7 +33,7 @@ void refuse_unknown_tables(const Table& config) {
     if (std::find(known.begin(), known.end(), key) != known.end()) continue;
     const bool is_table = std::holds_alternative<Table>(value.data);
     const auto option = is_table ? "" : common_key(key);  // `lr = 0.1` above all tables, or --set lr=0.1
-    const auto near = nearest(key, known), other = is_table ? "" : done_by(key);
+    const auto near = nearest(key, known), other = is_table ? "" : done_by(key, value_text(value));
     refuse(value.where + ": `" + shortened(key) + "` is not a table of a run" +
            (!other.empty()    ? "; " + other
             : !option.empty() ? "; did you mean `" + option + "`?"

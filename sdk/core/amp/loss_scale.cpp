@@ -76,12 +76,12 @@ Contradiction contradiction(const LossScaleOptions& o) {
   if (!(o.min_scale == 0 || o.min_scale >= smallest_normal)) return {"min_scale", "must be a normal float32 number"};
   if (!(o.max_scale >= 0 && o.max_scale <= largest)) return {"max_scale", "must be a float32 number, or 0 for none"};
   if (o.min_scale > o.init_scale) {
-    return {"min_scale", c10::str("is above init_scale = ", o.init_scale, ": the first step would break it")};
+    return {"min_scale", c10::str("is above init_scale = ", o.init_scale,
+                                  ": the first step would break it; lower it, or raise init_scale")};
   }
-  if (o.max_scale > 0 && o.max_scale <= o.init_scale) {
-    return {"max_scale",
-            c10::str("is not above init_scale = ", o.init_scale,
-                     ": the scale could never grow; raise it, lower init_scale, or use the static scaler")};
+  if (o.max_scale > 0 && o.max_scale < o.init_scale) {
+    return {"max_scale", c10::str("is below init_scale = ", o.init_scale,
+                                  ": the first step would break it; raise it, or lower init_scale")};
   }
   return {};
 }

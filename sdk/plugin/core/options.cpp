@@ -154,6 +154,25 @@ std::string quotes_for(const Value& value) {
                                        : "\"" + word + "\"");
 }
 
+// Returns what to write in place of a key that the plugin, "scaler/none", does not read. keys: those that it reads.
+std::string hint_for(const std::string& key, const Table& table, const std::vector<std::string>& keys,
+                     const std::string& plugin) {
+  const auto role = plugin.substr(0, plugin.find('/')), same = synonym(key, keys), value = show(table.at(key));
+  for (const auto& word : {role + "_" + key, key}) {  // in [scaler], `enabled` is scaler_enabled
+    const auto other = done_by(word, value), here = "`[" + role + "] ";
+    const auto names = [&](const std::string& known) { return other.find(here + known + " ") != std::string::npos; };
+    const bool is_unknown = other.find(here) != std::string::npos && !names("use") && std::ranges::none_of(keys, names);
+    if (same.empty() && !other.empty() && !is_unknown) return other;
+  }
+  const auto elsewhere = role == "callback" || role == "monitor" ? "" : common_key(key);
+  const bool is_here = elsewhere.empty() || elsewhere.starts_with(role + ".");
+  if (same.empty() && !is_here) return "did you mean `" + elsewhere + "`?";
+  const auto near = nearest(key, keys);
+  if (near.empty()) return "`vernier plugins " + plugin + "` lists them";
+  return table.contains(near) ? "`" + near + "` is given, which may say the same; leave this one out"
+                              : "did you mean `" + near + "`?";
+}
+
 }  // namespace
 
 std::string value_text(const Value& value) {
@@ -314,13 +333,9 @@ void Options::refuse_unread() const {
   std::vector<std::string> keys;
   for (const auto& known : declared_) keys.push_back(known.key);
   for (const auto& [key, value] : table_) {
-    if (std::ranges::find(keys, key) != keys.end()) continue;
-    const auto elsewhere = synonym(key, keys).empty() ? done_by(key) : "";
-    const std::string near = nearest(key, keys);
-    const std::string plugin = owner_.substr(0, owner_.find(": "));
-    refuse(key.c_str(), "is not an option here; " + (!elsewhere.empty() ? elsewhere
-                                                     : near.empty()     ? "`vernier plugins " + plugin + "` lists them"
-                                                                        : "did you mean `" + near + "`?"));
+    if (std::ranges::find(keys, key) == keys.end()) {
+      refuse(key.c_str(), "is not an option here; " + hint_for(key, table_, keys, owner_.substr(0, owner_.find(": "))));
+    }
   }
 }
 

@@ -66,8 +66,8 @@ const std::vector<Words>& meanings() {
       {"resume", "resume_from", "resume_from_checkpoint", "continue"},
       {"data", "dataset", "data_dir", "data_path", "files"},
       {"batch_size", "bs", "batch", "train_batch_size", "per_device_train_batch_size"},
-      {"micro_batches", "grad_accum_steps", "gradient_accumulation_steps", "accumulate_grad_batches",
-       "accumulation_steps", "grad_accum"},
+      {"gradient_accumulation_steps", "grad_accum_steps", "accumulate_grad_batches", "accumulation_steps",
+       "grad_accum"},
       {"micro_batch_size", "microbatch_size", "mbs"},
       {"recompute", "grad_ckpt", "gradient_checkpointing", "activation_checkpointing", "grad_checkpointing"},
       {"learning_rate", "lr", "base_lr", "max_lr", "step_size"},
@@ -108,80 +108,125 @@ bool has(const Words& words, const std::string& word) {
   return std::ranges::find(words, word) != words.end();
 }
 
+// Returns the plain word, then what is left of it without the prefixes that other trainers put before a key.
+Words readings(const std::string& word) {
+  constexpr int most_prefixes = 3;
+  Words all = {plain(word)};
+  for (int i = 0; i < most_prefixes; ++i) {
+    for (const std::string prefix : {"amp_", "mixed_precision_", "enable_", "use_", "grad_scaler_"}) {
+      if (all.back().starts_with(prefix)) all.push_back(all.back().substr(prefix.size()));
+    }
+  }
+  return all;
+}
+
+// Returns what turns mixed precision on or off. For a dtype in another trainer's words, "torch.float16": its lines.
+std::string precision_for(const std::string& value) {
+  auto word = value.substr(0, value.find_last_not_of('"') + 1);
+  word.erase(0, word.find_first_not_of('"'));
+  const auto use = synonym(word.starts_with("torch.") ? word.substr(6) : word, {"fp16", "bf16", "fp8", "fp32", "auto"});
+  const auto line = "`[precision] use = \"" + (use.empty() ? "fp32" : use) + "\"`";
+  if (use.empty()) return line + " turns mixed precision off, and \"bf16\" or \"auto\" on";
+  return use == "fp16" ? line + " and `[scaler] use = \"dynamic\"` do it" : line + " does it";
+}
+
 }  // namespace
 
 std::string synonym(const std::string& word, const std::vector<std::string>& words) {
-  const auto wanted = plain(word);
-  for (const auto& other : words) {
-    if (plain(other) == wanted) return other;
-  }
-  for (const auto& meaning : meanings()) {
-    if (!has(meaning, wanted)) continue;
+  for (const auto& wanted : readings(word)) {
     for (const auto& other : words) {
-      if (has(meaning, plain(other))) return other;
+      if (plain(other) == wanted) return other;
+    }
+    for (const auto& meaning : meanings()) {
+      if (!has(meaning, wanted)) continue;
+      for (const auto& other : words) {
+        if (has(meaning, plain(other))) return other;
+      }
     }
   }
   return "";
 }
 
-std::string done_by(const std::string& word) {
+std::string done_by(const std::string& word, const std::string& value) {
+  static const Words mixed_precision = {
+      "enabled", "amp",         "autocast",       "mixed_precision",    "autocast_enabled",
+      "dtype",   "torch_dtype", "autocast_dtype", "autocast_fast_dtype"};
   static const std::vector<std::pair<Words, std::string>> all = {
       {{"log_frequency", "log_every", "log_every_n_steps", "logging_steps", "log_interval", "print_freq"},
-       "`every` of a [[monitor]] says how often it logs"},
-      {{"log_memory_usage", "log_memory", "track_memory", "memory_tracking"},
+       "`[[monitor]] use = \"progress\", every = 50` says how often it logs"},
+      {{"log_memory_usage", "log_memory", "track_memory", "track_memory_usage", "memory_tracking"},
        "`[[callback]] use = \"memory\"` measures it"},
       {{"log_precision", "log_amp"}, "the [AMP] lines and `[[callback]] use = \"layers\"` show it"},
-      {{"log_amp_stats", "log_scaling"}, "`[[monitor]] use = \"progress\"` logs it, as `amp` says"},
-      {{"validate_amp", "check_compatibility", "amp_check"}, "`vernier check` does it"},
+      {{"log_amp_stats", "log_stats", "log_scaling", "monitoring"},
+       "`[[monitor]] use = \"progress\", amp_every = 500` logs it"},
+      {{"validate_amp", "amp_validate", "check_compatibility", "amp_check"}, "`vernier check FILE` does it"},
+      {{"debug", "verbose"}, "`vernier train FILE --debug` logs more"},
       {{"save_scaler_state", "save_optimizer_state", "save_scheduler_state"},
        "each checkpoint has it: `[checkpoint] use = \"rolling\"`"},
       {{"memory_efficient", "low_memory", "save_memory"}, "`--low-memory` or configs/presets/memory.toml does it"},
       {{"clear_cache", "empty_cache", "clear_cache_every"}, "`[[callback]] use = \"empty_cache\"` does it"},
       {{"cache_enabled", "autocast_cache", "autocast_cache_enabled"},
        "`[precision] weight_casts = \"none\"` turns the cache of autocast off"},
-      {{"cast_model", "half_weights", "keep_batchnorm_fp32"},
-       "`[precision] level = \"O2\"` keeps the weights in 16 bits"},
-      {{"cast_inputs"}, "`[precision] cast_inputs = true` does it"},
-      {{"cast_outputs", "cast_model_outputs"}, "`[precision] cast_outputs = true` does it"},
-      {{"fallback_dtype"}, "`[precision] fallback = \"float32\"` does it"},
-      {{"enabled", "use_amp", "use_mixed_precision", "autocast_enabled", "mixed_precision_enabled"},
-       "`[precision] use = \"fp32\"` turns mixed precision off, and \"bf16\", \"fp16\" or \"auto\" on"},
-      {{"scaler_enabled", "use_grad_scaler", "use_scaler"},
+      {{"scaler", "scaler_enabled", "grad_scaler", "grad_scaler_enabled", "loss_scaler"},
        "`[scaler] use = \"none\"` turns the scaler off, and \"dynamic\" on"},
-      {{"loss_scale_window", "scale_window", "growth_interval"}, "`[scaler] growth_interval = 2000` does it"},
-      {{"min_loss_scale"}, "`[scaler] min_scale = 1` does it"},
-      {{"max_loss_scale"}, "`[scaler] max_scale = 16777216` does it"},
       {{"handle_overflow", "skip_overflow"},
        "a scaler skips such updates; `[[callback]] use = \"recovery\"` does more"},
-      {{"use_gradient_accumulation"}, "`[accumulation] micro_batches = 2` does it"},
-      {{"effective_batch_size", "target_effective_batch_size"},
-       "`[accumulation] use = \"target\"` with target_effective_batch_size does it"},
+      {{"micro_batches"},
+       "`[accumulation] use = \"fixed\", micro_batches = 2` splits each batch; leave it out to take several"},
+      {{"ema_decay"}, "`[[callback]] use = \"ema\", decay = 0.999` does it"},
+      {{"scale_factor"}, "multiply `[optimizer] learning_rate = 0.001` by it"},
       {{"auto_scale_batch_size", "auto_find_batch_size", "dynamic_batch_size"},
        "`[accumulation] use = \"fit\"` does it"},
-      {{"gpu_memory_gb", "memory_limit_gb"}, "`vernier advise --memory` says what fits"},
-      {{"pin_memory"}, "batches are pinned without it, where the device is a GPU"},
+      {{"gpu_memory_gb", "memory_limit_gb"}, "`vernier advise FILE --memory 8GB` says what fits"},
+      {{"pin_memory"}, "leave it out: batches are pinned without it, where the device is a GPU"},
       {{"data_parallel", "dataparallel", "multi_gpu", "num_gpus", "gpus", "devices"},
-       "`vernier launch` starts a process for each GPU, which `[distributed] use = \"ddp\"` joins"}};
-  const auto wanted = plain(word);
-  const auto found = std::ranges::find_if(all, [&](const auto& each) { return has(each.first, wanted); });
-  return found == all.end() ? "" : found->second;
+       "`vernier launch -n 2 FILE` starts a process for each GPU, which `[distributed] use = \"ddp\"` joins"}};
+  // The lines that do what a key asks for. Each has all that it needs, so it does not lead to another refusal.
+  static const std::vector<std::pair<Words, std::string>> lines = {
+      {{"init_scale"}, "[scaler] use = \"dynamic\", init_scale = 65536"},
+      {{"growth_factor"}, "[scaler] use = \"dynamic\", growth_factor = 2"},
+      {{"backoff_factor"}, "[scaler] use = \"dynamic\", backoff_factor = 0.5"},
+      {{"growth_interval"}, "[scaler] use = \"dynamic\", growth_interval = 2000"},
+      {{"min_scale"}, "[scaler] use = \"dynamic\", min_scale = 1"},
+      {{"max_scale"}, "[scaler] use = \"dynamic\", max_scale = 16777216"},
+      {{"hysteresis"}, "[scaler] use = \"dynamic\", hysteresis = 2"},
+      {{"level", "cast_model", "half_weights", "keep_batchnorm_fp32"}, "[precision] use = \"bf16\", level = \"O2\""},
+      {{"cast_inputs"}, "[precision] use = \"bf16\", cast_inputs = true"},
+      {{"cast_outputs", "cast_model_outputs"}, "[precision] use = \"bf16\", cast_outputs = true"},
+      {{"autocast_mode"}, "[precision] use = \"bf16\", autocast_mode = \"training\""},
+      {{"fallback", "autocast_fallback_dtype"}, "[precision] use = \"bf16\", fallback = \"float32\""},
+      {{"gradient_accumulation_steps", "gradient_accumulation"},
+       "[accumulation] use = \"target\", gradient_accumulation_steps = 2"},
+      {{"target_effective_batch_size", "effective_batch_size"},
+       "[accumulation] use = \"target\", target_effective_batch_size = 64"},
+      {{"recompute"}, "[task] recompute = \"full\""},
+      {{"epochs"}, "[run] epochs = 3, steps = 0"},
+      {{"max_norm"}, "[[callback]] use = \"clip_norm\", max_norm = 1"},
+      {{"warmup_steps"}, "[[callback]] use = \"schedule\", warmup_steps = 100"}};
+  for (const auto& wanted : readings(word)) {
+    if (has(mixed_precision, wanted)) return precision_for(value);
+    const auto found = std::ranges::find_if(all, [&](const auto& each) { return has(each.first, wanted); });
+    if (found != all.end()) return found->second;
+    const auto line =
+        std::ranges::find_if(lines, [&](const auto& each) { return !synonym(wanted, each.first).empty(); });
+    if (line != lines.end()) return "`" + line->second + "` does it";
+  }
+  return "";
 }
 
 std::string common_key(const std::string& word) {
-  static const std::vector<std::string> keys = {"run.steps",          "run.epochs",
-                                                "run.seed",           "run.device",
-                                                "run.output",         "run.name",
-                                                "run.threads",        "run.validate_every",
-                                                "run.init_from",      "task.data",
-                                                "task.batch_size",    "task.recompute",
-                                                "optimizer.momentum", "optimizer.learning_rate",
-                                                "optimizer.eps",      "optimizer.weight_decay",
-                                                "checkpoint.every",   "accumulation.micro_batches",
-                                                "scaler.init_scale",  "callback.schedule.warmup_steps",
-                                                "callback.ema.decay", "callback.clip_norm.max_norm",
-                                                "precision.level",    "checkpoint.keep_last"};
-  for (const auto& key : keys) {
-    if (!synonym(word, {key.substr(key.rfind('.') + 1)}).empty()) return key;
+  static const std::vector<std::pair<std::string, Words>> tables = {
+      {"run", {"steps", "epochs", "seed", "device", "output", "name", "threads", "validate_every", "init_from"}},
+      {"run", {"deterministic"}},
+      {"task", {"data", "batch_size"}},
+      {"optimizer", {"momentum", "learning_rate", "eps", "weight_decay"}},
+      {"checkpoint", {"every", "keep_last"}},
+      {"accumulation", {"micro_batches"}},
+      {"callback.schedule", {"warmup_steps"}},
+      {"callback.ema", {"decay"}},
+      {"callback.clip_norm", {"max_norm"}}};
+  for (const auto& [table, keys] : tables) {
+    if (const auto key = synonym(word, keys); !key.empty()) return table + "." + key;
   }
   return "";
 }

@@ -568,8 +568,12 @@ TEST_CASE("cli: a run says which precision it uses, and takes the words of other
   CHECK(says(place.out, "init_scale=8"));
   CHECK(place.train({"--epochs", "2", "--batch-size", "16", "--grad-accum-steps", "2"}) == 0);
   CHECK(place.summary()["configuration"]["run"]["epochs"] == 2);
-  CHECK(place.summary()["configuration"]["accumulation"]["micro_batches"] == 2);
-  CHECK(says(place.out, "train on           vernier train run.toml --grad-accum-steps 2 --batch-size 16 --resume="));
+  CHECK(place.summary()["configuration"]["accumulation"]["gradient_accumulation_steps"] == 2);
+  CHECK(place.summary()["per_update"]["micro_batches"] == 2);
+  CHECK(place.summary()["per_update"]["samples"] > 16);
+  CHECK(
+      says(place.out,
+           "train on           vernier train run.toml --grad-accum-steps 2 --batch-size 16 --resume=out --epochs 4\n"));
   CHECK(place.train({"--epochs", "2", set("run.epochs=3")}) == 2);
   CHECK(place.err == "vernier: --epochs and --set run.epochs say the same; give one of them\n");
   Place recomputing;
@@ -653,6 +657,94 @@ TEST_CASE("cli: the command to go on with can be pasted") {
   Place place;
   CHECK(place.train({set("run.output=it's out")}) == 0);
   CHECK(says(place.out, "--set 'run.output=it'\\''s out' --resume='it'\\''s out' --set run.steps=40"));
+}
+
+namespace {
+
+// Types a command in the place, in a shell. Returns its status.
+int typed(const Place& place, const std::string& command) {
+  const auto line = "cd '" + place.folder.path().string() + "' && PATH='" VERNIER_BINARY_DIR "':\"$PATH\" " + command +
+                    " >typed.out 2>&1 </dev/null";
+  const int status = std::system(line.c_str());
+  return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+}
+
+// The commands that a program prints behind these words.
+Arguments commands_in(const std::string& text) {
+  Arguments commands;
+  std::istringstream lines(text);
+  for (std::string line; std::getline(lines, line);) {
+    for (const std::string begin : {"  another precision  ", "  train on           ", "  other strategies   "}) {
+      if (line.starts_with(begin)) commands.push_back(line.substr(begin.size()));
+    }
+  }
+  return commands;
+}
+
+}  // namespace
+
+TEST_CASE("cli: each command that a run prints at its end works when it is typed") {
+  const struct {
+    std::string file;     // more lines of run.toml
+    std::string command;  // what is typed
+    std::string other;    // the precision of the first printed command
+  } cases[] = {
+      {"", "vernier train run.toml --mixed_precision fp16 --grad_scaler_init 65536", "fp32"},
+      {"", "vernier train run.toml --mixed-precision fp16 --amp-opt-level O2 --set scaler.growth_interval=5", "fp32"},
+      {"", "vernier train run.toml --set 'precision={use=\"bf16\", level=\"O3\"}' --set \"run.output=it's out\"",
+       "fp32"},
+      {"[scaler]\nuse = 'dynamic'\n", "vernier train run.toml --mixed-precision fp16 --grad-scaler-backoff 0.25",
+       "fp32"},
+      {"[precision]\nuse = 'fp16'\nlevel = 'O2'\n", "vernier train run.toml --set scaler.use=static", "fp32"},
+      {"", "vernier train run.toml --epochs 2 --batch-size 16 --grad-accum-steps 2 --set run.resume=auto", "auto"},
+      {"", "vernier launch -n 2 run.toml --mixed-precision fp16 --grad-scaler-init 8", "fp32"}};
+  for (const auto& each : cases) {
+    CAPTURE(each.command);
+    Place place(each.file);
+    CHECK(typed(place, each.command) == 0);
+    const auto commands = commands_in(read_text(place.at("typed.out")));
+    REQUIRE(commands.size() == 3);
+    for (const auto& command : commands) {
+      CHECK(typed(place, command) == 0);
+      const auto out = read_text(place.at("typed.out"));
+      CHECK_MESSAGE(out != "", command << ": " << out);
+      if (command == commands[0]) CHECK_MESSAGE(says(out, "\n[AMP] precision/" + each.other), command << ": " << out);
+      if (command == commands[1]) CHECK_MESSAGE(says(out, "\nresumed after step "), command << ": " << out);
+    }
+  }
+}
+
+TEST_CASE("cli: a way out that a refusal prints is taken when it is typed") {
+  const struct {
+    std::string file, words;      // more lines of run.toml, and of the command line
+    Arguments says, typed_after;  // parts of the refusal, and what is typed in their place
+  } cases[] = {
+      {"",
+       "--grad_scaler_growth_interval 2000",
+       {"add --mixed-precision fp16, ", "--set scaler.use=dynamic"},
+       {"--grad_scaler_growth_interval 2000 --mixed-precision fp16",
+        "--grad_scaler_growth_interval 2000 --set scaler.use=dynamic"}},
+      {"", "--gradient_accumulation_steps 2", {"did you mean --grad-accum-steps?"}, {"--grad-accum-steps 2"}},
+      {"", "--fp16", {"did you mean --mixed-precision fp16?"}, {"--mixed-precision fp16"}},
+      {"", "--max-grad-norm 1", {"--set callback.clip_norm.max_norm=VALUE"}, {"--set callback.clip_norm.max_norm=1"}},
+      {"[precision]\nuse = 'fp16'\n", "", {"add [scaler] use = \"dynamic\""}, {"--set scaler.use=dynamic"}},
+      {"[scaler]\nuse = 'none'\n",
+       "--grad_scaler_init 2048",
+       {"`[scaler] use = \"dynamic\", init_scale = 65536` does it"},
+       {"--set scaler.use=dynamic --set scaler.init_scale=65536"}},
+      {"[accumulation]\nuse = 'target'\ntarget_effective_batch_size = 32\n",
+       "--grad_accum_steps 2",
+       {"both say how large an update is"},
+       {""}}};
+  for (const auto& each : cases) {
+    CAPTURE(each.words);
+    Place place(each.file);
+    CHECK(typed(place, "vernier check run.toml " + each.words) == 2);
+    const auto out = read_text(place.at("typed.out"));
+    for (const auto& part : each.says) CHECK_MESSAGE(says(out, part), out);
+    for (const auto& words : each.typed_after)
+      CHECK_MESSAGE(typed(place, "vernier check run.toml " + words) == 0, words);
+  }
 }
 
 TEST_CASE("cli: the command to replay a fault has the folder of plugins, and can be pasted") {

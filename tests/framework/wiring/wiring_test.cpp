@@ -4,7 +4,10 @@
 #include <doctest/doctest.h>
 
 #include <atomic>
+#include <filesystem>
+#include <fstream>
 #include <regex>
+#include <sstream>
 
 #include "common/config/config.h"
 #include "run/state/snapshot.h"
@@ -122,57 +125,114 @@ TEST_CASE("wiring: options that change no number are saved, and not compared whe
   CHECK(says(compared, "\"batch_size\":"));
 }
 
-// Each is typed where its users type it: in a table, or above all tables.
-TEST_CASE("wiring: keys of other trainers get a hint to what does it here, and that exists") {
-  const struct {
-    const char *table, *key, *hint;
-  } cases[] = {{"[run]", "log_frequency", "`every` of a [[monitor]] says how often it logs"},
-               {"[run]", "save_scaler_state", "`[checkpoint] use = \"rolling\"`"},
-               {"[run]", "memory_efficient", "`--low-memory` or configs/presets/memory.toml does it"},
-               {"[precision]", "cache_enabled", "`[precision] weight_casts = \"none\"`"},
-               {"[precision]", "log_memory_usage", "`[[callback]] use = \"memory\"`"},
-               {"[precision]", "log_precision", "`[[callback]] use = \"layers\"`"},
-               {"[run]", "clear_cache", "`[[callback]] use = \"empty_cache\"`"},
-               {"[precision]", "loss_scale_window", "`[scaler] growth_interval = 2000`"},
-               {"[precision]", "min_loss_scale", "`[scaler] min_scale = 1`"},
-               {"[precision]", "max_loss_scale", "`[scaler] max_scale = 16777216`"},
-               {"[precision]", "cast_model", "`[precision] level = \"O2\"`"},
-               {"[run]", "cast_inputs", "`[precision] cast_inputs = true`"},
-               {"[run]", "cast_outputs", "`[precision] cast_outputs = true`"},
-               {"[run]", "fallback_dtype", "`[precision] fallback = \"float32\"`"},
-               {"[task]", "pin_memory", "where the device is a GPU"},
-               {"[run]", "data_parallel", "`[distributed] use = \"ddp\"`"},
-               {"[precision]", "enabled", "`[precision] use = \"fp32\"`"},
-               {"[precision]", "scaler_enabled", "`[scaler] use = \"none\"`"},
-               {"[run]", "handle_overflow", "`[[callback]] use = \"recovery\"`"},
-               {"[run]", "use_gradient_accumulation", "`[accumulation] micro_batches = 2`"},
-               {"[run]", "effective_batch_size", "`[accumulation] use = \"target\"`"},
-               {"[run]", "auto_scale_batch_size", "`[accumulation] use = \"fit\"`"},
-               {"[run]", "check_compatibility", "`vernier check`"},
-               {"[run]", "gpu_memory_gb", "`vernier advise --memory`"},
-               {"[run]", "log_amp_stats", "`[[monitor]] use = \"progress\"`"}};
-  const std::regex snippet(R"(`(\[+)(\w+)(\]+) (\w+) = ([^`]+)`)");
-  for (const auto& each : cases) {
-    CAPTURE(each.key);
-    const bool is_run = std::string(each.table) == "[run]";
-    const auto line = each.key + std::string(" = 1\n");
-    const bool is_task = std::string(each.table) == "[task]";
-    const auto of_table = refusal(is_task ? "[task]\n" + line + (base + 7) : base + (each.table + ("\n" + line)));
-    if (!is_run) CHECK(says(of_table.text, "` is not an option here; "));
-    if (!is_run) CHECK(says(of_table.text, each.hint));
-    const auto above = refusal(line + base);
-    CHECK(says(above.text, each.hint));
-    std::smatch found;
-    for (auto text = above.text; std::regex_search(text, found, snippet); text = found.suffix()) {
-      const std::string role = found[2], key = found[4], value = found[5];
-      auto table = found[1].str() + role + found[3].str() + "\n";
-      if (role == "scaler" && key != "use") table += "use = 'dynamic'\n";
-      if (role == "precision" && key != "use") table += "use = 'bf16'\n";
-      const auto used = refusal(base + table + key + " = " + value + "\n");
-      CAPTURE(used);
-      CHECK((used == Thrown{} || says(used.text, "`target_effective_batch_size` is needed")));
+namespace {
+
+struct Word {
+  std::string document, word, value, hint;
+};
+
+std::vector<Word> words_of_documents() {
+  std::ifstream file(VERNIER_SOURCE_DIR "/tests/framework/wiring/words.tsv");
+  std::vector<Word> words;
+  for (std::string line; std::getline(file, line);) {
+    if (line.starts_with("#")) continue;
+    std::stringstream fields(line);
+    Word word;
+    for (auto* field : {&word.document, &word.word, &word.value, &word.hint}) std::getline(fields, *field, '\t');
+    words.push_back(word);
+  }
+  return words;
+}
+
+// Makes the plugins of the base with these lines and sets, and reads [run].
+Thrown taken(const std::string& lines, const std::vector<std::string>& sets = {}) {
+  return thrown_by([&] {
+    const TemporaryFolder folder;
+    const auto file = folder.write("run.toml", base + std::string("[run]\nsteps = 5\n"));
+    const auto config = vernier::load_config({file}, sets, lines);
+    vernier::wire(config, Host({plugins, fixtures}));
+    vernier::Options options("run", std::get<vernier::Table>(config.at("run").data), "");
+    vernier::RunOptions(options, "test");
+  });
+}
+
+// The parts that a hint names: lines of TOML that hold together or each alone, keys, and commands.
+struct Named {
+  std::vector<std::string> lines, sets, verbs;
+};
+
+Named named_in(const std::string& hint, const Word& word) {
+  Named named;
+  const std::regex snippet(R"(`(\[+\w+\]+) ([^`]+)`( and)?)"), key(R"(did you mean `([\w.]+)`\?)"),
+      command(R"(`vernier (\w+) [^`]*`)");
+  bool goes_on = false;
+  for (auto at = std::sregex_iterator(hint.begin(), hint.end(), snippet); at != std::sregex_iterator(); ++at) {
+    const auto lines = (*at)[1].str() + "\n" + std::regex_replace((*at)[2].str(), std::regex(", "), "\n") + "\n";
+    goes_on ? void(named.lines.back() += lines) : named.lines.push_back(lines);
+    goes_on = (*at)[3].matched;
+  }
+  std::smatch found;
+  if (std::regex_search(hint, found, key)) {
+    const std::string name = found[1];
+    named.sets.push_back((name.find('.') == std::string::npos ? "precision." + name : name) + "=" + word.value);
+  }
+  for (auto text = hint; std::regex_search(text, found, command); text = found.suffix())
+    named.verbs.push_back(found[1]);
+  return named;
+}
+
+}  // namespace
+
+// The words of the first documents, where their readers type them: in [precision], and above all tables.
+TEST_CASE("wiring: words of other trainers get a hint, and what it says is taken") {
+  const auto words = words_of_documents();
+  CHECK(words.size() > 73);
+  for (const auto& word : words) {
+    CAPTURE(word.document);
+    const auto line = word.word + " = " + word.value + "\n";
+    for (const bool is_above : {false, true}) {
+      const auto text = refusal(is_above ? line + base : base + ("[precision]\n" + line)).text;
+      CAPTURE(text);
+      CHECK(says(text, is_above ? "` is not a table of a run; " : "` is not an option here; "));
+      CHECK_MESSAGE(says(text, word.hint), word.hint);
+      const auto named = named_in(text, word);
+      for (const auto& lines : named.lines) CHECK_MESSAGE(taken(lines) == Thrown{}, lines);
+      for (const auto& set : named.sets) CHECK_MESSAGE(taken("", {set}) == Thrown{}, set);
+      for (const auto& verb : named.verbs) {
+        CHECK_MESSAGE(std::filesystem::exists(VERNIER_BINARY_DIR "/vernier-" + verb), verb);
+      }
+      const bool says_more = says(text, "--low-memory") || says(text, "leave it out");
+      CHECK((says_more || !named.lines.empty() || !named.sets.empty() || !named.verbs.empty()));
     }
   }
+}
+
+TEST_CASE("wiring: a hint fits the table in which the word stands") {
+  const std::pair<std::string, std::string> cases[] = {
+      {"[scaler]\ngrowth_interval = 500", "`[scaler] use = \"dynamic\", growth_interval = 2000` does it"},
+      {"[scaler]\nenabled = true", "`[scaler] use = \"none\"` turns the scaler off"},
+      {"[scaler]\nuse = 'static'\ninit_scale = 8", "`[scaler] use = \"dynamic\", init_scale = 65536` does it"},
+      {"[scaler]\nuse = 'dynamic'\nloss_scale_window = 9", "did you mean `growth_interval`?"},
+      {"[scaler]\nuse = 'dynamic'\ngrowth_interval = 9\nloss_scale_window = 9",
+       "`growth_interval` is given, which may say the same; leave this one out"},
+      {"[accumulation]\nsteps = 4", "`[accumulation] use = \"target\", gradient_accumulation_steps = 2` does it"},
+      {"[accumulation]\nuse = 'target'\ngradient_accumulation_steps = 2\nmicro_batches = 4",
+       "splits each batch; leave it out to take several"},
+      {"[accumulation]\nuse = 'target'\ngrad_accum_steps = 4", "or give gradient_accumulation_steps"},
+      {"[precision]\nuse = 'bf16'\nmixed_precision_cast_inputs = true", "did you mean `cast_inputs`?"},
+      {"[precision]\nuse = 'bf16'\nmixed_precision_autocast_mode = 'training'", "did you mean `autocast_mode`?"},
+      {"[[callback]]\nuse = 'ema'\nseed = 4", "`vernier plugins callback/ema` lists them"}};
+  for (const auto& [lines, hint] : cases) CHECK_MESSAGE(says(refusal(base + lines).text, hint), lines);
+}
+
+TEST_CASE("wiring: two names of one interval are refused with two values, and taken with one, at every door") {
+  const std::string dynamic = "[scaler]\nuse = 'dynamic'\n",
+                    both = "`window` = 1000 and `growth_interval` = 2000 are two";
+  CHECK(says(taken(dynamic + "window = 1000\ngrowth_interval = 2000").text, both));
+  CHECK(says(taken(dynamic + "window = 1000", {"scaler.growth_interval=2000"}).text, both));
+  CHECK(says(taken(dynamic, {"scaler.growth_interval=2000", "scaler.window=1000"}).text, both));
+  CHECK(taken(dynamic + "window = 2000\ngrowth_interval = 2000") == Thrown{});
+  CHECK(taken(dynamic + "window = 2000", {"scaler.growth_interval=2000"}) == Thrown{});
 }
 
 TEST_CASE("wiring: what does not fit is refused with its line and the remedy") {

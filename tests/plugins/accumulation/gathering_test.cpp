@@ -33,6 +33,10 @@ std::unique_ptr<Accumulation> target(std::int64_t samples, std::int64_t micro_ba
                                                            {"micro_batch_size", {micro_batch_size, ""}}});
 }
 
+std::unique_ptr<Accumulation> several(std::int64_t batches) {
+  return make_plugin<Accumulation>("accumulation/target", {{"gradient_accumulation_steps", {batches, ""}}});
+}
+
 std::unique_ptr<Accumulation> schedule(const Numbers& sizes, const Numbers& from, const char* by,
                                        std::int64_t micro_batch_size = 0) {
   return make_plugin<Accumulation>("accumulation/schedule", {{"effective_batch_size", list(sizes)},
@@ -119,6 +123,9 @@ TEST_CASE(
   CHECK(seen.epochs_ended == Numbers{3, 6});
   check_close(seen.weights, by_hand(5, {{0, 1}, {2, 3}, {4}, {0, 1}, {2, 3}, {4}}));
 
+  CHECK(train(several(2), 5, 2).samples == seen.samples);
+  check_close(train(several(2), 5, 2).weights, seen.weights);
+
   const auto whole = train(target(600), 4, 3);  // more than an epoch has
   CHECK(whole.samples == Numbers{20, 20, 20});
   CHECK(whole.micro_batches == Numbers{4, 4, 4});
@@ -176,7 +183,14 @@ TEST_CASE("target and schedule: what does not go together is refused before the 
         }).text == "accumulation/schedule: `from` must begin with 0 and grow");
   CHECK(thrown_by([] { make_plugin<Accumulation>("accumulation/target"); }).text ==
         "test.toml:1: accumulation/target: `target_effective_batch_size` is needed: samples of an update, a multiple "
-        "of the task's batch_size");
+        "of the task's batch_size; or give gradient_accumulation_steps");
+  CHECK(thrown_by([] {
+          make_plugin<Accumulation>("accumulation/target",
+                                    {{"target_effective_batch_size", {std::int64_t{12}, "test.toml:2"}},
+                                     {"gradient_accumulation_steps", {std::int64_t{2}, "test.toml:3"}}});
+        }).text ==
+        "test.toml:2: accumulation/target: `target_effective_batch_size` and `gradient_accumulation_steps` "
+        "both say how large an update is; give one");
 }
 
 TEST_CASE("target: looking at the first batch leaves the data and the random numbers as they were") {
@@ -192,6 +206,7 @@ TEST_CASE("target: looking at the first batch leaves the data and the random num
     return torch::cat(seen);
   };
   CHECK(torch::equal(run("[accumulation]\nuse = 'target'\ntarget_effective_batch_size = 32\n"), run("")));
+  CHECK(torch::equal(run("[accumulation]\nuse = 'target'\ngradient_accumulation_steps = 2\n"), run("")));
 }
 
 TEST_CASE("target: after going back, the batches of an update are passed over together") {

@@ -385,11 +385,13 @@ TEST_CASE("scaler: in an overflow storm the scale stays at its minimum until ove
 }
 
 TEST_CASE("scaler: dynamic refuses what contradicts itself, with the reason") {
-  CHECK(says(refusal_of({{"max_scale", number(65536)}}), "could never grow"));
-  CHECK(says(refusal_of({{"max_scale", number(65536)}}), "test.toml:2"));
-  CHECK(says(refusal_of({{"preset", text("apex")}, {"init_scale", number(0x1p24)}}), "could never grow"));
+  CHECK(says(refusal_of({{"max_scale", number(65535)}}), "is below init_scale = 65536"));
+  CHECK(says(refusal_of({{"max_scale", number(65535)}}), "test.toml:2"));
+  CHECK(says(refusal_of({{"preset", text("apex")}, {"init_scale", number(0x1p25)}}), "is below init_scale"));
   CHECK(says(refusal_of({{"min_scale", number(1e6)}}), "is above init_scale"));
-  CHECK(says(refusal_of({{"window", whole(5)}, {"growth_interval", whole(5)}}), "two names of one interval"));
+  CHECK(says(refusal_of({{"window", whole(5)}, {"growth_interval", whole(6)}}),
+             "`window` = 5 and `growth_interval` = 6 are two names of one interval"));
+  CHECK(refusal_of({{"window", whole(5)}, {"growth_interval", whole(5)}}).empty());
   CHECK(says(refusal_of({{"refill", text("growth")}}), "hysteresis = 1 has none"));
   CHECK(says(refusal_of({{"hysteresis", whole(5)}, {"overflows_in_a_row", whole(3)}}),
              "would end before the scale is lowered"));
@@ -437,6 +439,24 @@ TEST_CASE("scaler: dynamic goes on with the scale that was saved and the factors
   loaded.plugin->load(fixture.plugin->save());
   CHECK(loaded.step(1) == 32);
   CHECK(loaded.step(1) == 256);
+}
+
+TEST_CASE("scaler: a scale may start at its limits, falls from its ceiling and comes back to it") {
+  for (const std::string name : {"dynamic", "statistical"}) {
+    CAPTURE(name);
+    vernier::Table limits = {{"init_scale", number(65536)}, {"max_scale", number(65536)}};
+    limits[name == "dynamic" ? "growth_interval" : "forget_after"] = whole(2);
+    Fixture fixture(name, limits);
+    for (const double gradient : {1e-3, infinity}) CHECK(fixture.step(gradient) == 65536);
+    CHECK(fixture.step(1e-3) == 32768);
+    double highest = 0;
+    for (int i = 0; i < 40; ++i) highest = std::max(highest, fixture.step(1e-3));
+    CHECK(highest == 65536);
+    limits["min_scale"] = number(65536);
+    Fixture held(name, limits);
+    for (const double gradient : {1e-3, infinity, 1e-3}) CHECK(held.step(gradient) == 65536);
+  }
+  CHECK_NOTHROW(make_plugin<Scaler>("scaler/per_layer", {{"min_scale", number(65536)}}));
 }
 
 TEST_CASE("scaler: options out of range are refused") {

@@ -260,7 +260,8 @@ TEST_CASE("options: nearest knows the words of other trainers") {
   }
   CHECK(vernier::nearest("lr", {"learning_rate", "momentum"}) == "learning_rate");
   CHECK(vernier::nearest("learning-rate", {"learning_rate", "momentum"}) == "learning_rate");
-  CHECK(vernier::nearest("gradient_accumulation_steps", {"micro_batches", "weight"}) == "micro_batches");
+  CHECK(vernier::nearest("grad_accum", {"gradient_accumulation_steps", "weight"}) == "gradient_accumulation_steps");
+  CHECK(vernier::nearest("mixed_precision_grad_scaler_init_scale", {"scale", "init_scale"}) == "init_scale");
   CHECK(vernier::nearest("bfloat16", {"float32", "bf16", "8bit"}) == "bf16");
   CHECK(vernier::nearest("off", {"none", "static", "dynamic"}) == "none");
 }

@@ -127,7 +127,7 @@ LossScaleOptions random_options(std::mt19937& random) {
   o.backoff_factor = std::array{0.5, 0.7, 1e-3, 0.99}[static_cast<std::size_t>(draw(4))];
   o.growth_interval = 1 + draw(5);
   if (draw(2) == 0) o.min_scale = o.init_scale * std::exp2(-draw(6));
-  if (draw(2) == 0) o.max_scale = o.init_scale * std::exp2(1 + draw(6));
+  if (draw(2) == 0) o.max_scale = o.init_scale * std::exp2(draw(7));
   o.hysteresis = 1 + draw(4);
   o.refill = draw(2) == 0 ? Refill::growth : Refill::good_step;
   o.counts_first = draw(3) > 0;
@@ -338,7 +338,7 @@ TEST_CASE("loss_scale: contradictions are refused with the option and the reason
     CHECK_THROWS_AS(LossScale(torch::kCPU, options), vernier::Error);
     return vernier::contradiction(options).option;
   };
-  CHECK(refused([](auto& o) { o.max_scale = o.init_scale; }) == "max_scale");
+  CHECK(refused([](auto& o) { o.max_scale = o.init_scale - 1; }) == "max_scale");
   CHECK(refused([](auto& o) { o.max_scale = 1; }) == "max_scale");
   CHECK(refused([](auto& o) { o.min_scale = 1e6; }) == "min_scale");
   CHECK(refused([](auto& o) { o.min_scale = 1e-45; }) == "min_scale");
