@@ -174,11 +174,12 @@ void print_wiring(const Prepared& prepared, const std::string& compare) {
                                      : "this measures it: " + compare + " --sweep precision=" + Precision::standard +
                                            "," + use_of(prepared.wiring->table_of(precision)));
   }
-  print_text("[AMP] expected: " +
-             (saved ? c10::str("a step takes ", memory_text(std::llround(std::abs(*saved) * 1e9)),
-                               *saved < 0 ? " more" : " less", " than in float32 with the same other options, as measured")
-                    : "memory unknown, [run] measure_savings = true measures it") +
-             "; " + speed + '\n');
+  print_text(
+      "[AMP] expected: " +
+      (saved ? c10::str("a step takes ", memory_text(std::llround(std::abs(*saved) * 1e9)),
+                        *saved < 0 ? " more" : " less", " than in float32 with the same other options, as measured")
+             : "memory unknown, [run] measure_savings = true measures it") +
+      "; " + speed + '\n');
 }
 
 }  // namespace vernier::cli
