@@ -4,7 +4,6 @@
 #include <dlfcn.h>
 #include <torch/types.h>
 #include <vernier/hardware.h>
-#include <vernier/memory.h>
 
 #include <array>
 
@@ -32,21 +31,23 @@ int cuda_attribute(int attribute) {
   return is_read ? value : -1;
 }
 
-// The current GPU's name and memory, "NVIDIA H100 80GB HBM3 with 85.0 GB, "; "" if its driver cannot be asked.
+// The current GPU's name and memory, "NVIDIA H100 80GB HBM3 with 85 GB, "; "" if its driver cannot be asked.
 std::string name_of_gpu() {
   void* driver = dlopen("libcuda.so.1", RTLD_LAZY | RTLD_NOLOAD);  // LibTorch has opened it
   if (driver == nullptr) return "";
   const auto device_at = reinterpret_cast<int (*)(int* device, int index)>(dlsym(driver, "cuDeviceGet"));
   const auto name_of = reinterpret_cast<int (*)(char* name, int size, int device)>(dlsym(driver, "cuDeviceGetName"));
+  const auto memory_of =
+      reinterpret_cast<int (*)(std::size_t * bytes, int device)>(dlsym(driver, "cuDeviceTotalMem_v2"));
   dlclose(driver);
-  const auto index = at::accelerator::getDeviceIndex();
   int device = 0;
+  std::size_t bytes = 0;
   std::array<char, 128> name{};
-  if (device_at == nullptr || name_of == nullptr || device_at(&device, index) != 0 ||
-      name_of(name.data(), static_cast<int>(name.size()), device) != 0) {
-    return "";
-  }
-  return c10::str(name.data(), " with ", memory_text(device_memory({c10::kCUDA, index})), ", ");
+  const bool is_named = device_at != nullptr && name_of != nullptr && memory_of != nullptr &&
+                        device_at(&device, at::accelerator::getDeviceIndex()) == 0 &&
+                        name_of(name.data(), static_cast<int>(name.size()), device) == 0 &&
+                        memory_of(&bytes, device) == 0;
+  return is_named ? c10::str(name.data(), " with ", bytes / 1'000'000'000, " GB, ") : "";
 }
 
 }  // namespace

@@ -128,17 +128,18 @@ TEST_CASE("host: one that was built with another core is refused, and never runs
 // leaves plugins that need core alone as they were.
 TEST_CASE("host: a header of a pack does not change what a plugin of core needs") {
   const std::string adamw = (product / "optimizer/adamw.so").string();
-  const auto needs_that_hash =
-      "cd " VERNIER_SOURCE_DIR " && hash=$(sh sdk/cmake/code_hash.sh sdk/plugin/include/vernier/*.h "
-      "$(find sdk/core -path '*/include/vernier/*.h')) && readelf -d " +
-      adamw + " | grep -q \"libvernier_core.so.$hash\"";
+  const auto needs_that_hash = "cd " VERNIER_SOURCE_DIR
+                               " && hash=$(sh sdk/cmake/code_hash.sh sdk/plugin/include/vernier/*.h "
+                               "$(find sdk/core -path '*/include/vernier/*.h')) && readelf -d " +
+                               adamw + " | grep -q \"libvernier_core.so.$hash\"";
   CHECK_MESSAGE(std::system(needs_that_hash.c_str()) == 0, needs_that_hash);
 }
 
 // The loader initialises the libraries of a program from the last to the first.
 TEST_CASE("host: the malloc of programs that train is initialised before LibTorch") {
   for (const std::string program : {"vernier-train", "vernier-check", "vernier-replay"}) {
-    const auto follows = "! readelf -d " VERNIER_BINARY_DIR "/" + program + " | grep -B99 libtorch_cpu | grep -q tcmalloc";
+    const auto follows =
+        "! readelf -d " VERNIER_BINARY_DIR "/" + program + " | grep -B99 libtorch_cpu | grep -q tcmalloc";
     CHECK_MESSAGE(std::system(follows.c_str()) == 0, program);
   }
 }
