@@ -1,4 +1,4 @@
-"""A session with `vernier serve` as document 000 has it: its literal requests, those of requests/, in its order.
+"""A session with `vernier serve` as document 000 has it: its literal requests, in its order.
 
 Each answer is a file NAME.json with `status` and `answer`; NAME-stats.json are the statistics when its job has ended.
 """
@@ -13,7 +13,8 @@ import urllib.error
 import urllib.request
 from pathlib import Path
 
-seeds, models = Path(os.environ["SEEDS"]), Path(os.environ["VERNIER_SOURCE"], "tests/framework/serve/models")
+serve = Path(os.environ["VERNIER_SOURCE"], "tests/framework/serve")
+requests = [Path(os.environ["SEEDS"], "requests"), serve / "requests"]
 patience = 600  # seconds, on a busy machine with sanitizers
 
 
@@ -41,7 +42,7 @@ def request(name, target, body=None, token="control"):
 
 
 def literal(name):
-    return (seeds / "requests" / f"{name}.json").read_text()
+    return next(folder / f"{name}.json" for folder in requests if (folder / f"{name}.json").exists()).read_text()
 
 
 def changed(name, **changes):
@@ -67,7 +68,7 @@ def train(name, target, body):
 finetuning, stats = "/finetuning/mixed-precision", "/finetuning/mixed-precision-stats"
 with open("server.log", "w") as log:
     server = subprocess.Popen(
-        ["vernier", "serve", "jobs", "--models", str(models), "--listen", "127.0.0.1:0", "--cores", "2",
+        ["vernier", "serve", "jobs", "--models", str(serve / "models"), "--listen", "127.0.0.1:0", "--cores", "2",
          "--requests-per-second", "100000"], stdout=log, stderr=log)
 try:
     while not (Path("jobs/server.url").exists() and Path("jobs/server.url").read_text().endswith("\n")):
