@@ -40,7 +40,7 @@ class StatusFile final : public Monitor {
   void write(const Run& run) const try {
     write_file(path_, json_text(status_of(run, roles_), 2) + "\n");
   } catch (const Error& error) {  // a full disk ends no run
-    warn(error.what());
+    log(Level::warning, "output", error.what());
   }
 
   std::string path_;
