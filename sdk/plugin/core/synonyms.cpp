@@ -169,6 +169,8 @@ std::string done_by(const std::string& word, const std::string& value) {
        "`[precision] weight_casts = \"none\"` turns the cache of autocast off"},
       {{"scaler", "scaler_enabled", "grad_scaler", "grad_scaler_enabled", "loss_scaler"},
        "`[scaler] use = \"none\"` turns the scaler off, and \"dynamic\" on"},
+      {{"preset", "window", "refill", "overflows_in_a_row", "warn_below", "warn_above", "measure_every"},
+       "it is an option of `[scaler] use = \"dynamic\"`"},
       {{"handle_overflow", "skip_overflow"},
        "a scaler skips such updates; `[[callback]] use = \"recovery\"` does more"},
       {{"micro_batches"},
@@ -217,7 +219,8 @@ std::string done_by(const std::string& word, const std::string& value) {
 std::string common_key(const std::string& word) {
   static const std::vector<std::pair<std::string, Words>> tables = {
       {"run", {"steps", "epochs", "seed", "device", "output", "name", "threads", "validate_every", "init_from"}},
-      {"run", {"deterministic"}},
+      {"run", {"deterministic", "resume", "memory_limit", "matmul", "matmul_precision", "cuda_graph", "init_rename"}},
+      {"run", {"fused", "init_strict", "requeue", "undo_failed_steps", "measure_savings", "time_limit"}},
       {"task", {"data", "batch_size"}},
       {"optimizer", {"momentum", "learning_rate", "eps", "weight_decay"}},
       {"checkpoint", {"every", "keep_last"}},

@@ -569,8 +569,8 @@ TEST_CASE("cli: a run says which precision it uses, and takes the words of other
   CHECK(place.train({"--epochs", "2", "--batch-size", "16", "--grad-accum-steps", "2"}) == 0);
   CHECK(place.summary()["configuration"]["run"]["epochs"] == 2);
   CHECK(place.summary()["configuration"]["accumulation"]["gradient_accumulation_steps"] == 2);
-  CHECK(place.summary()["per_update"]["micro_batches"] == 2);
-  CHECK(place.summary()["per_update"]["samples"] > 16);
+  CHECK(place.summary()["this_process"]["per_update"]["micro_batches"] == 2);
+  CHECK(place.summary()["this_process"]["per_update"]["samples"] > 16);
   CHECK(
       says(place.out,
            "train on           vernier train run.toml --grad-accum-steps 2 --batch-size 16 --resume=out --epochs 4\n"));

@@ -207,6 +207,19 @@ TEST_CASE("wiring: words of other trainers get a hint, and what it says is taken
   }
 }
 
+TEST_CASE("wiring: [precision] knows each key of [run] and of the scaler, and names its table") {
+  vernier::Options scaler("scaler/dynamic", {}, "");
+  vernier::HostApi::only_describe(scaler);
+  Host({plugins}).make("scaler", "dynamic", scaler);
+  for (const auto& options : {vernier::described_run("run"), scaler}) {
+    const auto table = options.owner().substr(0, options.owner().find('/'));
+    for (const auto& option : vernier::HostApi::declared(options)) {
+      const auto text = refusal(base + ("[precision]\n" + option.key + " = 1\n")).text;
+      CHECK_MESSAGE((says(text, "`[" + table + "] ") || says(text, "`" + table + "." + option.key + "`")), text);
+    }
+  }
+}
+
 TEST_CASE("wiring: a hint fits the table in which the word stands") {
   const std::pair<std::string, std::string> cases[] = {
       {"[scaler]\ngrowth_interval = 500", "`[scaler] use = \"dynamic\", growth_interval = 2000` does it"},
