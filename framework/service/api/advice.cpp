@@ -23,7 +23,7 @@ namespace fs = std::filesystem;
 namespace {
 
 constexpr const char* seconds_to_measure = "12";
-constexpr auto patience = std::chrono::seconds(27);  // a request is answered within 30
+constexpr auto patience = std::chrono::seconds(50);  // a request is answered within 60
 constexpr double worth = 1.02;                       // a smaller gain is noise
 
 void write_run(const fs::path& folder, const AdviceRequest& request) {
@@ -60,7 +60,7 @@ std::optional<Json> request_of(const Json& settings) {
     auto word = value.get<std::string>();
     std::erase(word, '"');
     if (key == "precision.use") {
-      request["mixed_precision_config"]["dtype"] = dtype_of_precision(word);
+      request["mixed_precision_config"]["dtype"] = word == "bf16" ? "bfloat16" : word == "fp16" ? "float16" : word;
     } else if (key == "precision.level") {
       request["mixed_precision_config"]["level"] = word;
     } else if (key == "task.recompute" && word != "selective") {
@@ -146,8 +146,7 @@ Json by_measurement(const Json& found) {
 Json advice_on(const std::string& program, const AdviceRequest& request) {
   static std::mutex one;
   const std::unique_lock lock(one, std::try_to_lock);
-  if (!lock.owns_lock())
-    throw vernier::HttpRefused{503, "the server measures another model; ask again in half a minute"};
+  if (!lock.owns_lock()) throw vernier::HttpRefused{503, "the server measures another model; ask again in a minute"};
   const vernier::ScratchFolder scratch;
   const fs::path folder = scratch.path();
   write_run(folder, request);

@@ -14,7 +14,7 @@ struct AdviceRequest {
   std::int64_t batch_size = 8;
 };
 
-// Trains a few steps of variants on texts of its own, in processes of their own, for less than half a minute. Where
+// Trains a few steps of variants on texts of its own, in processes of their own, for less than a minute. Where
 // that fails or takes too long, the answer is by the machine's instructions, without evidence. program: vernier. Throws
 // HttpRefused with 503 while another thread is in it.
 nlohmann::ordered_json advice_on(const std::string& program, const AdviceRequest& request);

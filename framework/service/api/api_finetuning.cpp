@@ -159,14 +159,10 @@ Json with_setup(const ApiContext& api, const HttpCall& call) {
 // Throws HttpRefused with 422 if `vernier train` would refuse the configuration before it reads data. Called on a
 // worker's thread.
 void refuse_wrong(const ApiContext& api, const Json& config) {
-  const auto& settings = api.queue.settings();
   const vernier::ScratchFolder scratch;
   write_durably(scratch.path() + "/job.toml", checked_configuration(config, api.data));
-  auto work = settings.limits;
-  work.words = {settings.program, "check", "job.toml", "--options"};
-  work.words.insert(work.words.end(), settings.more.begin(), settings.more.end());
-  const auto [status, printed] =
-      call_confined(work, settings.attempt_program, scratch.path(), std::chrono::seconds(30));
+  const auto [status, printed] = api.queue.call({api.queue.settings().program, "check", "job.toml", "--options"},
+                                                scratch.path(), std::chrono::seconds(30));
   const vernier::Ended ended{status, "", printed};
   if (vernier::is_refusal(ended)) throw HttpRefused{422, in_words_of_requests(vernier::reason_of(ended))};
 }

@@ -132,13 +132,23 @@ HttpRoute metrics_route(const ApiContext& api) {
           }};
 }
 
-// The file in parts, since a model may be larger than the server's memory. Its folder goes with the last of them.
-HttpResponse response_of_file(const std::shared_ptr<vernier::ScratchFolder>& folder, const std::string& name) {
-  const auto file = std::make_shared<std::ifstream>(folder->path() + "/" + name, std::ios::binary);
+// Calls vernier export and tar, on a worker's thread. The archive is sent in parts, since a model may be larger than
+// the server's memory, and its folder goes with the last of them.
+HttpResponse exported(const ApiContext& api, const std::filesystem::path& run) {
+  if (run.empty()) throw HttpRefused{409, "the job has no run, and so no model"};
+  const auto folder = std::make_shared<vernier::ScratchFolder>();
+  const std::vector<std::string> to_export = {
+      api.queue.settings().program, "export", run.string(), "--format", "huggingface", "--output", "model"};
+  for (const auto& words : {to_export, {"tar", "-cf", "model.tar", "model"}}) {
+    const auto [status, printed] = api.queue.call(words, folder->path(), export_patience, run.string());
+    if (status == 124) throw HttpRefused{503, "the export takes too long; call vernier export on the server's machine"};
+    if (status != 0) throw HttpRefused{409, "no model: " + vernier::reason_of({status, "", printed})};
+  }
+  const std::filesystem::path archive = folder->path() + "/model.tar";
+  if (!is_regular_file(symlink_status(archive))) throw HttpRefused{409, "no model: its archive is a link"};
   HttpResponse response{.content_type = "application/x-tar"};
-  response.fields = {{"Content-Length", std::to_string(std::filesystem::file_size(folder->path() + "/" + name))},
-                     {"Content-Disposition", "attachment; filename=\"" + name + "\""}};
-  response.more = [folder, file] {
+  response.fields = {{"Content-Length", std::to_string(file_size(archive))}};
+  response.more = [folder, file = std::make_shared<std::ifstream>(archive, std::ios::binary)] {
     std::string part(1 << 20, '\0');
     file->read(part.data(), std::ssize(part));
     part.resize(static_cast<std::size_t>(file->gcount()));
@@ -146,24 +156,6 @@ HttpResponse response_of_file(const std::shared_ptr<vernier::ScratchFolder>& fol
     return part;
   };
   return response;
-}
-
-// Calls vernier export and tar on a worker's thread: the run's folder may have what the job likes.
-HttpResponse exported(const ApiContext& api, const std::filesystem::path& run) {
-  if (run.empty()) throw HttpRefused{409, "the job has no run, and so no model"};
-  const auto& settings = api.queue.settings();
-  const auto scratch = std::make_shared<vernier::ScratchFolder>();
-  auto work = settings.limits;
-  work.readable.push_back(run.string());
-  work.words = {settings.program, "export", run.string(), "--format", "huggingface", "--output", "model"};
-  work.words.insert(work.words.end(), settings.more.begin(), settings.more.end());
-  for (const auto& words : {work.words, std::vector<std::string>{"tar", "-cf", "model.tar", "model"}}) {
-    work.words = words;
-    const auto [status, printed] = call_confined(work, settings.attempt_program, scratch->path(), export_patience);
-    if (status == 124) throw HttpRefused{503, "the export takes too long; call vernier export on the server's machine"};
-    if (status != 0) throw HttpRefused{409, "no model: " + vernier::reason_of({status, "", printed})};
-  }
-  return response_of_file(scratch, "model.tar");
 }
 
 HttpRoute export_route(const ApiContext& api) {

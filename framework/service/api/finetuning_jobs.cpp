@@ -303,21 +303,12 @@ std::string task_of_model(const fs::path& folder) {
   return config.is_object() && config.value("model_type", "") == "gpt2" ? "gpt" : "llama";
 }
 
-std::string dtype_of_precision(const std::string& precision) {
-  const auto found = std::ranges::find(dtypes, precision, [](const auto& dtype) { return dtype.second; });
-  return found == std::end(dtypes) ? precision : found->first;
-}
-
 std::string in_words_of_requests(std::string refusal) {
   if (refusal.starts_with("job.toml:")) refusal.erase(0, refusal.find(": ") + 2);
-  for (const std::span<const Place> places :
-       {std::span<const Place>(precision_places), std::span<const Place>(training_places)}) {
-    for (const auto& place : places) {
-      const auto option = "`" + std::string(place.option) + "`";
-      if (const auto found = refusal.find(option); found != refusal.npos && place.table[0] != '\0') {
-        return refusal.replace(found, option.size(), "`" + std::string(place.key) + "`");
-      }
-    }
+  for (const auto& place : precision_places) {
+    const auto option = "`" + std::string(place.option) + "`", key = "`" + std::string(place.key) + "`";
+    const auto found = refusal.find(option);
+    if (place.table == std::string_view("scaler") && found != refusal.npos) refusal.replace(found, option.size(), key);
   }
   return refusal;
 }

@@ -37,8 +37,6 @@ class ModelFolders {
 // "gpt" or "llama": the task that trains the model of this folder.
 std::string task_of_model(const std::filesystem::path& folder);
 
-std::string dtype_of_precision(const std::string& precision);  // "bfloat16" of "bf16"
-
 // The tables of {"enabled": true, "dtype": "float16", "init_scale": 65536, …}. Throws NotAllowed for another key,
 // naming those that there are, and for two names of one setting with two values.
 Json precision_tables(Json settings, Json* warnings = nullptr);

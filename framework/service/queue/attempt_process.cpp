@@ -146,13 +146,6 @@ int run_attempt(const fs::path& folder, std::int64_t number, const Check& check)
   return 0;
 }
 
-Finished call_confined(Work work, const std::string& program, const fs::path& folder, std::chrono::seconds patience) {
-  work.environment = {"OMP_NUM_THREADS=1", "CUDA_VISIBLE_DEVICES=", "TMPDIR=" + folder.string()};
-  work.writable.push_back(folder.string());
-  write_durably(folder / "work.json", nlohmann::json(work).dump());
-  return finished_process({program, "--confined", folder.string()}, folder / "printed", patience);
-}
-
 int run_confined(const fs::path& folder) {
   auto work = nlohmann::json::parse(read_whole(folder / "work.json")).get<Work>();
   const Sandbox sandbox({.data = work.data, .readable = work.readable, .writable = work.writable});

@@ -9,8 +9,6 @@
 #include <string>
 #include <vector>
 
-#include "service/queue/start_process.h"
-
 namespace serve {
 
 // The orders of the process: the file N.json of an attempt.
@@ -35,10 +33,8 @@ using Check = std::function<std::string(const std::string& config, const std::ve
 // another process.
 int run_attempt(const std::filesystem::path& folder, std::int64_t number, const Check& check);
 
-// Calls the program of these orders in a folder that it may write, within the limits and the sandbox of a job. This
-// program is called first, and becomes that one by run_confined().
-Finished call_confined(Work work, const std::string& this_program, const std::filesystem::path& folder,
-                       std::chrono::seconds patience);
+// Becomes the program of the orders in work.json of this folder, within the limits and the sandbox of a job. Returns an
+// exit status if it cannot.
 int run_confined(const std::filesystem::path& folder);
 
 }  // namespace serve

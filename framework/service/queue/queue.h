@@ -16,6 +16,7 @@
 #include "service/queue/attempt_process.h"
 #include "service/queue/journal.h"
 #include "service/queue/slurm.h"
+#include "service/queue/start_process.h"
 
 namespace serve {
 
@@ -60,6 +61,9 @@ class Queue {
   // The folder of the run that the newest attempt has made; "" if there is none yet.
   std::filesystem::path run_of(std::int64_t id) const;
   const QueueSettings& settings() const { return settings_; }
+  // Calls a program as a job is called, in its sandbox, in a folder that it may write. readable: a further folder.
+  Finished call(std::vector<std::string> words, const std::filesystem::path& folder, std::chrono::seconds patience,
+                const std::string& readable = "") const;
 
   // One thread: looks after jobs once, and waits at most so long for the next time.
   void look();

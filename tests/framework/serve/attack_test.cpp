@@ -325,7 +325,7 @@ TEST_CASE("attack: retention says what it removed, in the log and in the audit")
   journal.update(job);
   server.start();
   REQUIRE(wait_until([&] { return !fs::exists(server.path() / "jobs/1"); }));
-  CHECK(!fs::exists(server.path() / "attempts/1"));
+  CHECK(wait_until([&] { return !fs::exists(server.path() / "attempts/1"); }));
   CHECK(wait_until([&] { return server.server_log().find("job 1 is removed") != std::string::npos; }));
   CHECK(read_text(server.path() / "audit.jsonl").find("\"action\":\"remove\",\"job\":1") != std::string::npos);
 }

@@ -113,13 +113,14 @@ TEST_CASE("serve: requests of fine-tuning backends, as they stand in their docum
 TEST_CASE("serve: a setup of mixed precision is kept by user and model, and wrong ones are refused at once") {
   JobServer server(with_models, /*with_script=*/false);
   const char* stats = "/finetuning/mixed-precision-stats";
-  const std::string bob(40, 'b');
+  const std::string bob(40, 'b'), control = server.tokens.at("control");
   std::ofstream(server.path() / "tokens", std::ios::app) << "control " << bob << " bob\n";
   REQUIRE(wait_until([&] { return server.ask_as(bob, "GET", stats).status == 200; }));
   REQUIRE(server.post(setup, R"({"model_name": "gpt2", "level": "O0", "init_scale": 128})").status == 200);
   CHECK(read_text(server.path() / "audit.jsonl").find("\"action\":\"setup\",\"user\":\"control\"") !=
         std::string::npos);
   server.restart();
+  server.tokens["control"] = control;
   CHECK(server.get(stats).body.at("scaler_scale") == 128);
   CHECK(server.get(stats).body.at("enabled") == false);  // O0 is float32
   CHECK(server.ask_as(bob, "GET", stats).body.at("scaler_scale").is_null());
