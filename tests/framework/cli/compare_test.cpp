@@ -428,22 +428,36 @@ TEST_CASE("compare: a program gets what the verb prints") {
   };
   int prepared = 0;
   const auto ours = vernier::compare(
-      {.candidates = {{"slow", options("0.01")}, {"fast", options("0.1")}, {"refused", options("\"none\"")}},
+      {.candidates = {{"slow", options("0.01")},
+                      {"wide", {.files = {it.at("run.toml").string()}, .sets = {"task.hidden=[512,512]"}}},
+                      {"fast", options("0.1")},
+                      {"refused", options("\"none\"")}},
        .output = it.at("ours").string(),
        .prepare = [&](vernier::Trainer&) { prepared += 1; }});
-  CHECK(prepared == 7);
-  REQUIRE(ours.candidates.size() == 3);
+  CHECK(prepared == 10);
+  REQUIRE(ours.candidates.size() == 4);
   for (std::size_t i = 0; i < 2; ++i) {
     const auto& theirs = verb["candidates"][i];
-    CHECK(ours.candidates[i].state == "done");
+    const auto& candidate = ours.of(i == 0 ? "slow" : "fast");
+    CHECK(candidate.state == "done");
     for (const char* measure : {"loss", "overflows", "updates_skipped"}) {
-      const auto& range = ours.candidates[i].measures.at(measure);
+      const auto& range = candidate.measures.at(measure);
       CHECK(range.median == theirs["measures"][measure]["median"]);
       CHECK(range.low == theirs["measures"][measure]["low"]);
       CHECK(range.high == theirs["measures"][measure]["high"]);
     }
-    CHECK(ours.candidates[i].measures.at("samples_per_second").median > 0);
+    CHECK(candidate.measures.at("samples_per_second").median > 0);
   }
+  // The memory is that of the run alone: a larger run before it leaves no trace.
+  const auto memory_of = [&](const char* name) { return ours.of(name).measures.at("peak_memory_bytes").median; };
+  CHECK(memory_of("slow") < 512 * 512 * 4);
+  CHECK(memory_of("wide") > 2 * 512 * 512 * 4);  // weights and gradients
+  CHECK(std::abs(*ours.of("fast").memory_savings()) < 2);
+  CHECK(*ours.of("wide").memory_savings() == doctest::Approx(100 * (1 - memory_of("wide") / memory_of("slow"))));
+  CHECK(ours.of("wide").against_baseline.at("peak_memory_bytes").verdict == "higher");
+  CHECK(*ours.of("fast").speedup() == ours.of("fast").against_baseline.at("samples_per_second").value.median);
+  CHECK_FALSE(ours.of("slow").speedup());
+  CHECK_FALSE(ours.of("refused").memory_savings());
   const auto& difference = ours.of("fast").against_baseline.at("loss");
   CHECK(difference.verdict == verb["candidates"][1]["against_baseline"]["loss"]["verdict"]);
   CHECK(difference.value.median == verb["candidates"][1]["against_baseline"]["loss"]["median"]);

@@ -312,10 +312,20 @@ TEST_CASE("inject: what is wrong is refused") {
   CHECK(says(refusal("at_step = 1\nwhere = 'loss'\nlayer = 'layers.1'\n"),
              "`layer` is for activations, gradients and weights"));
   CHECK(says(refusal("at_step = 1\nwhat = 'slow'\nwhere = 'loss'\n"), "`where` does not fit a slow step"));
+  CHECK(says(refusal("at_step = 1\nwhat = 'exception'\nlayer = 'layers.1'\n"), "`layer` is for activations"));
   CHECK(says(refusal("at_step = 1\nwhere = 'loss'\nfactor = 3\n"), "`factor` is for what = \"spike\""));
   CHECK(says(refusal("at_step = 1\nwhere = 'loss'\ntimes = 3\n"), "`times` needs `every`"));
   CHECK(says(refusal("at_step = 1\nwhere = 'weight'\nlayer = 'layers.0'\ntransient = true\n"),
              "`transient` does not fit a weight"));
+}
+
+TEST_CASE("inject: an exception ends the run with the step in which it came, which is not done") {
+  const TemporaryFolder output;
+  const NoLog no_log;
+  SmallRun run(from_toml({base + std::string("what = 'exception'\nat_step = 3\n")}), output.path().string());
+  CHECK(thrown_by([&] { run.train(); }) ==
+        Thrown{4, "callback/inject at BatchReady of step 3: an exception is injected"});
+  CHECK(run.run.step == 2);
 }
 
 TEST_CASE("inject: tokens are no numbers that could be made inf") {

@@ -418,6 +418,27 @@ TEST_CASE("progress: a storm of notices is thinned out") {
   CHECK(std::ranges::find(lines, "step 41: step_skipped  (and 30 more before)") != lines.end());
 }
 
+TEST_CASE("progress: the end of an epoch has a line with loss, scale and memory, also above the bar") {
+  for (const int columns : {0, 100}) {
+    if (columns > 0 && !has_pseudo_terminals()) continue;
+    Fixture fixture(columns, every_step());
+    fixture.begin();
+    for (fixture.run.epoch = 0; fixture.run.epoch < 40; ++fixture.run.epoch) {
+      const bool is_scaled = fixture.run.epoch > 0;
+      fixture.run.amp.add({.is_amp = is_scaled, .scale = is_scaled ? std::optional(65536.0) : std::nullopt});
+      fixture.step(2.30258);
+      fixture.validate();  // it takes the metrics of the step away
+      vernier::HostApi::emit(fixture.bus, Event::EpochEnd, fixture.run);
+    }
+    std::string text;
+    for (const auto& line : fixture.seen()) text += line + '\n';
+    CAPTURE(text);
+    CHECK(std::regex_search(text, std::regex("\nepoch 1  loss 2\\.3026  memory [0-9.]+[MG]B\n")));
+    CHECK(std::regex_search(text, std::regex("\nepoch 2  loss 2\\.3026  scale 65536  memory [0-9.]+[MG]B\n")));
+    CHECK(text.find("epoch 40  ") == std::string::npos);  // many in a second are thinned out
+  }
+}
+
 TEST_CASE("progress: many notices of one action hide no other of the same name") {
   Fixture fixture(0);
   fixture.run.steps = 100000;
