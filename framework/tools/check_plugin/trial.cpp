@@ -117,10 +117,14 @@ Trained Trial::trained() const {
   return {digest(*prepared_->run.model), losses_, prepared_->run.updates};
 }
 
+Plugin* Trial::find(const std::string& id) const {
+  const auto plugins = prepared_->wiring->plugins();
+  const auto found = std::ranges::find(plugins, id, [](const Plugin* plugin) { return plugin->id(); });
+  return found == plugins.end() ? nullptr : *found;
+}
+
 Plugin& Trial::plugin(const std::string& id) const {
-  for (auto* plugin : prepared_->wiring->plugins()) {
-    if (plugin->id() == id) return *plugin;
-  }
+  if (auto* plugin = find(id)) return *plugin;
   throw Error("the run has no plugin " + id);
 }
 

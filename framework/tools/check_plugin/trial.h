@@ -49,6 +49,7 @@ class Trial {
   void keep_losses();  // for trained(): call it before the run
   Trained trained() const;
   Plugin& plugin(const std::string& id) const;  // throws Error if the run has none of this id
+  Plugin* find(const std::string& id) const;    // null: none, or it has given its place to another one
 
   TrainerRun& run() { return prepared_->run; }
   Wiring& wiring() { return *prepared_->wiring; }
