@@ -152,7 +152,7 @@ class Adaptive final : public vernier::MixedPrecision {
     if (may_use(Use::fp8) && !may_use(Use::bf16)) uses.push_back(Use::bf16);  // for what fp8 cannot compute
   }
 
-  // What the user gave, for the policy that follows. Reading a copy of the options declares nothing.
+  // Keeps the options that the user gave, for the policy that follows. Reading a copy of them declares nothing.
   void keep_options(vernier::Options options) {
     for (const char* key : {"weight_casts", "attention"}) {
       if (options.given(key)) choices_.kept[key] = {options.get(key, "", ""), ""};
@@ -232,18 +232,18 @@ class Adaptive final : public vernier::MixedPrecision {
     return static_cast<std::size_t>(std::ranges::find_if(plans, is_it) - plans.begin());
   }
 
-  // Computes the gradients under all plans in turn, until it is told which is faster, or 15 times.
+  // Computes the gradients under all plans in turn, until it is clear which is faster, or 15 times.
   void time(Run& run, std::vector<Plan>& plans) {
     constexpr std::size_t fewest = 5, most = 15;
-    const auto is_told = [&](const Plan& plan) {
-      return &plan == &plans[0] || ratio(plan, plans[0]).is_told(choices_.min_gain);
+    const auto is_clear = [&](const Plan& plan) {
+      return &plan == &plans[0] || ratio(plan, plans[0]).is_clear(choices_.min_gain);
     };
     for (std::size_t round = 0; plans.size() > 1 && round <= most && !run.is_stopping(); ++round) {
       for (auto& plan : plans) {
         const double seconds = plan.failure.empty() ? time_of(run, plan) : HUGE_VAL;
         if (round > 0) plan.seconds.push_back(seconds);  // the first one prepares kernels
       }
-      if (round >= fewest && std::ranges::all_of(plans, is_told)) break;
+      if (round >= fewest && std::ranges::all_of(plans, is_clear)) break;
     }
   }
 
@@ -305,7 +305,7 @@ class Adaptive final : public vernier::MixedPrecision {
         c10::str(std::setprecision(3), "forward and backward take ", 1e3 * plans[0].median(), " ms in fp32 and ",
                  1e3 * other.median(), " ms in ", other.name, " (medians of ", other.seconds.size(), ")");
     if (best > 0) return c10::str(text, std::setprecision(3), "; the largest error is ", largest);
-    if (found.low <= 1 && found.high >= 1) return text + ", too small a difference to tell";
+    if (found.low <= 1 && found.high >= 1) return text + ", a difference within the noise";
     return found.median < 1 ? c10::str(text, ", and min_gain is ", choices_.min_gain) : text;
   }
 
@@ -335,7 +335,7 @@ class Adaptive final : public vernier::MixedPrecision {
   std::int64_t measure_steps_ = 0, steps_ = 0;  // steps_: done under this policy
   bool is_measuring_ = false, has_decided_ = false;
   c10::Device device_ = torch::kCPU;
-  Sites sites_;                               // of the step that is measured
+  Sites sites_;                               // products of the step that is measured
   vernier::MixedPrecision* tried_ = nullptr;  // the policy that computes in this policy's place
 };
 

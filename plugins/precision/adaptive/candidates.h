@@ -14,12 +14,12 @@ namespace adaptive {
 
 using Use = vernier::PrecisionRule::Use;
 
-torch::ScalarType dtype_of(Use use);  // of fp8: in which the rest computes
+torch::ScalarType dtype_of(Use use);  // fp8: bfloat16, the dtype of the rest
 const char* name_of(Use use);
 
 // An operation in one dtype.
 struct Measured {
-  double seconds = HUGE_VAL;  // of forward and backward, the least
+  double seconds = HUGE_VAL;  // the least time of forward and backward
   double error = HUGE_VAL;    // relative, the largest of outputs and gradients; infinite: overflow, or no kernel
 };
 
@@ -37,7 +37,7 @@ class Repeated {
  private:
   c10::OperatorHandle handle_;
   vernier::Values arguments_;
-  std::vector<torch::Tensor> inputs_;          // those arguments that require a gradient
+  std::vector<torch::Tensor> inputs_;          // the arguments that require a gradient
   std::optional<vernier::LinearCall> linear_;  // the arguments of a linear layer
 };
 

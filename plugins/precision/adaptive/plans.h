@@ -19,7 +19,7 @@ struct Site {
 };
 using Sites = std::deque<Site>;  // references to its elements stay valid
 
-// What all plans have in common.
+// The facts that all plans share.
 struct Choices {
   std::vector<Use> uses = {Use::fp32};
   std::size_t named = 1;  // the first of `uses`, which have a plan each
@@ -50,7 +50,7 @@ std::vector<Plan> plans_for(const Sites& sites, const Choices& choices);
 struct Ratio {
   double low, median, high;
   bool is_less(double gain) const { return median < 1 - gain && high < std::max(1.0, 1 - gain); }
-  bool is_told(double gain) const { return is_less(gain) || low > 1 - gain; }
+  bool is_clear(double gain) const { return is_less(gain) || low > 1 - gain; }
 };
 Ratio ratio(const Plan& plan, const Plan& to);
 

@@ -34,7 +34,7 @@ use = "none"
 )";
 constexpr const char* always = "[precision]\nuse = \"adaptive\"\nmin_gain = -1000\n";
 
-// What the program logs while it lives.
+// Keeps what the program logs while it lives.
 struct Log {
   Log() {
     lines.clear();
@@ -221,7 +221,7 @@ TEST_CASE("adaptive: of two policies the later one has to save the gain, and mor
     std::vector<std::vector<double>> seconds;  // by policy and round
     double min_gain;
     std::size_t best;
-    bool is_told;
+    bool is_clear;
   };
   const std::vector<double> one = {1, 1, 1, 1, 1};
   const Case cases[] = {
@@ -241,7 +241,7 @@ TEST_CASE("adaptive: of two policies the later one has to save the gain, and mor
     for (const auto& seconds : each.seconds) plans.push_back(plan(seconds));
     CAPTURE(&each - cases);
     CHECK(adaptive::fastest(plans, each.min_gain) == each.best);
-    CHECK(adaptive::ratio(plans[1], plans[0]).is_told(each.min_gain) == each.is_told);
+    CHECK(adaptive::ratio(plans[1], plans[0]).is_clear(each.min_gain) == each.is_clear);
   }
 }
 
