@@ -93,6 +93,7 @@ Json View::status_locked() const {
   if (const auto now = vernier::allocated_memory(device_).now; now > 0) status["memory_allocated"] = now;
   if (device_.is_cuda())
     status["memory_reserved"] = at::accelerator::getDeviceStats(device_.index()).reserved_bytes[0].current;
+  status["memory_peak"] = device_.is_cuda() ? Json(vernier::highest_memory(device_)) : process_memory("VmHWM");
   return status;
 }
 
