@@ -104,9 +104,9 @@ void print_end(Prepared& prepared, const Outcome& outcome, const po::variables_m
   }
   const bool is_stopped = outcome.signal != 0 || outcome.is_out_of_time;
   const char* end = is_stopped ? "stopped" : outcome.diverged.empty() ? "done" : "diverged";
+  print_text("[AMP] at the end: " + status_line(run, prepared.trainer.roles()) + '\n');
   if (outcome.is_out_of_time) std::cout << "the time of [run] time_limit is over\n";
   if (!outcome.finished.empty()) print_text("finished early by " + outcome.finished + '\n');
-  print_text("[AMP] at the end: " + status_line(run, prepared.trainer.roles()) + '\n');
   std::cout << end << " after " << steps_text(run.step) << ", " << run.step - outcome.updates
             << " skipped; everything is in " << printable(run.output) << '\n';
   if (is_stopped) {
