@@ -25,10 +25,18 @@ void refuse_wrong_weight(const Batch& micro_batch) {
   throw Error(c10::str("the weight of a micro-batch is ", *weight, ", and must be at least 0"), Error::Kind::plugin);
 }
 
-// The dtype in which a product of weights would be computed now: autocast's, whoever has switched it on, or a weight's.
+bool is_16_bit(c10::ScalarType dtype) {
+  return dtype == c10::kHalf || dtype == c10::kBFloat16;
+}
+
+// The dtype in which a product of weights would be computed now: autocast's, whoever has switched it on, or that of the
+// weights, of which one with 16 bits decides.
 c10::ScalarType dtype_in_force(const Run& run) {
   const auto device = run.device.type();
   if (at::autocast::is_autocast_enabled(device)) return at::autocast::get_autocast_dtype(device);
+  for (const auto& each : run.parameters) {
+    if (is_16_bit(each.model.scalar_type())) return each.model.scalar_type();
+  }
   return run.parameters.empty() ? c10::kFloat : run.parameters.front().model.scalar_type();
 }
 
@@ -76,6 +84,11 @@ torch::Tensor CheckedPrecision::forward(const std::function<torch::Tensor()>& bo
     note();
     return loss;
   });
+}
+
+bool CheckedPrecision::is_mixed() const {
+  note();
+  return is_16_bit(dtype().value_or(c10::kFloat)) || get()->is_mixed();
 }
 
 torch::Tensor CheckedPrecision::forward(const TrainerRun& run, const std::function<torch::Tensor()>& body) const {

@@ -32,6 +32,7 @@ class CheckedPrecision : public Role<Precision> {
   torch::Tensor forward(const TrainerRun& run, const std::function<torch::Tensor()>& body) const;
   // The dtype in which the last step multiplied, by autocast or by its weights; nothing before the plugin's first step.
   std::optional<c10::ScalarType> dtype() const { return seen_ == get() ? dtype_ : std::nullopt; }
+  bool is_mixed() const;  // after forward() in a step: it computed in fewer bits than float32
 
  private:
   mutable const Precision* seen_ = nullptr;

@@ -1,7 +1,6 @@
 #include "step.h"
 
 #include <ATen/DeviceAccelerator.h>
-#include <ATen/autocast_mode.h>
 #include <vernier/checksum.h>
 #include <vernier/memory.h>
 
@@ -66,15 +65,6 @@ std::vector<std::string> report_swaps(const Wiring& wiring, TrainerRun& run) {
     roles.push_back(role);
   }
   return roles;
-}
-
-// Returns whether a product of weights would now have 16 bits: by autocast, whoever has switched it on, or because a
-// weight has them.
-bool computes_in_16_bits(const Run& run) {
-  const auto is_16_bit = [](c10::ScalarType dtype) { return dtype == at::kHalf || dtype == at::kBFloat16; };
-  const auto device = run.device.type();
-  if (at::autocast::is_autocast_enabled(device) && is_16_bit(at::autocast::get_autocast_dtype(device))) return true;
-  return std::ranges::any_of(run.parameters, [&](const auto& each) { return is_16_bit(each.model.scalar_type()); });
 }
 
 // Joins the flags of several passes: one that any of them found counts.
@@ -209,12 +199,8 @@ void Step::compute_micro_batches(TrainerRun& run, Tries tries) {
     run.micro_batch = micro_batch.to(run.device);
     emit(Event::BatchReady, run, Part::forward);
     const auto forward = [&] {
-      bool is_mixed = false;
-      auto loss = precision_.forward(run, [&] {
-        is_mixed = is_mixed || computes_in_16_bits(run);
-        return task_.loss(run);
-      });
-      update_log_.see_forward(is_mixed || precision_->is_mixed());
+      auto loss = precision_.forward(run, [&] { return task_.loss(run); });
+      update_log_.see_forward(precision_.is_mixed());
       return loss;
     };
     run.micro_batch_loss = tries == Tries::smaller && passes_ ? passes_->loss(run, forward) : forward();
