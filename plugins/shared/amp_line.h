@@ -5,8 +5,10 @@
 
 #include <c10/util/StringUtil.h>
 #include <vernier/amp_stats.h>
+#include <vernier/memory.h>
 
 #include <array>
+#include <cmath>
 #include <cstdio>
 #include <string>
 
@@ -29,6 +31,9 @@ inline std::string amp_line(const vernier::AmpStats& amp) {
                      percent(shares->mean), " of gradients), ");
   }
   text += c10::str("mixed precision in ", percent(amp_usage_ratio(amp)), " of ", amp.total_steps(), " steps");
-  if (const auto saved = amp.avg_memory_savings()) text += c10::str(", saves ", *saved, " GB");
+  if (const auto saved = amp.avg_memory_savings()) {
+    text += ", a step takes " + vernier::memory_text(std::llround(std::abs(*saved) * 1e9)) +
+            (*saved < 0 ? " more" : " less") + " than in float32";
+  }
   return text;
 }

@@ -538,7 +538,7 @@ TEST_CASE("with every overlay in configs, a stopped and resumed run is the run t
     if (path.parent_path().filename() == "checkpoint" && path.stem() == "none") return;
     // fp16 needs the scaler that some overlays replace.
     const bool is_scaler_none = path.parent_path().filename() == "scaler" && path.stem() == "none";
-    check_going_on(from_toml({crowded, decided_beforehand(path.stem()),
+    check_going_on(from_toml({crowded, "[task]\nvalidation = 0.2\n", decided_beforehand(path.stem()),
                               is_scaler_none ? "[precision]\nuse = 'bf16'\n" : "", read_text(path)}));
   });
 }

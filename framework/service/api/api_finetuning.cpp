@@ -161,8 +161,9 @@ Json with_setup(const ApiContext& api, const HttpCall& call) {
 void refuse_wrong(const ApiContext& api, const Json& config) {
   const vernier::ScratchFolder scratch;
   write_durably(scratch.path() + "/job.toml", checked_configuration(config, api.data));
-  const auto [status, printed] = api.queue.call({api.queue.settings().program, "check", "job.toml", "--options"},
-                                                scratch.path(), std::chrono::seconds(30));
+  const auto& settings = api.queue.settings();
+  const auto [status, printed] = call_confined(settings, {settings.program, "check", "job.toml", "--options"},
+                                               scratch.path(), std::chrono::seconds(30));
   const vernier::Ended ended{status, "", printed};
   if (vernier::is_refusal(ended)) throw HttpRefused{422, in_words_of_requests(vernier::reason_of(ended))};
 }

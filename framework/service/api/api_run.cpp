@@ -140,7 +140,8 @@ HttpResponse exported(const ApiContext& api, const std::filesystem::path& run) {
   const std::vector<std::string> to_export = {
       api.queue.settings().program, "export", run.string(), "--format", "huggingface", "--output", "model"};
   for (const auto& words : {to_export, {"tar", "-cf", "model.tar", "model"}}) {
-    const auto [status, printed] = api.queue.call(words, folder->path(), export_patience, run.string());
+    const auto [status, printed] =
+        call_confined(api.queue.settings(), words, folder->path(), export_patience, run.string());
     if (status == 124) throw HttpRefused{503, "the export takes too long; call vernier export on the server's machine"};
     if (status != 0) throw HttpRefused{409, "no model: " + vernier::reason_of({status, "", printed})};
   }

@@ -105,17 +105,17 @@ fs::path Queue::run_of(std::int64_t id) const {
   return newest;
 }
 
-Finished Queue::call(std::vector<std::string> words, const fs::path& folder, std::chrono::seconds patience,
-                     const std::string& readable) const {
-  auto work = settings_.limits;
+Finished call_confined(const QueueSettings& settings, std::vector<std::string> words, const fs::path& folder,
+                       std::chrono::seconds patience, const std::string& readable) {
+  auto work = settings.limits;
   work.words = std::move(words);
-  if (work.words[0] == settings_.program)
-    work.words.insert(work.words.end(), settings_.more.begin(), settings_.more.end());
+  if (work.words[0] == settings.program)
+    work.words.insert(work.words.end(), settings.more.begin(), settings.more.end());
   work.environment = {"OMP_NUM_THREADS=1", "CUDA_VISIBLE_DEVICES=", "TMPDIR=" + folder.string()};
   work.readable.push_back(readable);
   work.writable.push_back(folder.string());
   write_durably(folder / "work.json", vernier::json_text(nlohmann::json(work)));
-  return finished_process({settings_.attempt_program, "--confined", folder.string()}, folder / "printed", patience);
+  return finished_process({settings.attempt_program, "--confined", folder.string()}, folder / "printed", patience);
 }
 
 Job Queue::submit(const JobRequest& request, bool& is_new) {

@@ -34,6 +34,11 @@ struct QueueSettings {
   std::vector<std::string> sbatch;  // further words for it
 };
 
+// Calls a program as a job is called, in a job's sandbox, in a folder that it may write. readable: a further folder.
+Finished call_confined(const QueueSettings& settings, std::vector<std::string> words,
+                       const std::filesystem::path& folder, std::chrono::seconds patience,
+                       const std::string& readable = "");
+
 class Queue {
  public:
   explicit Queue(QueueSettings settings);
@@ -61,9 +66,6 @@ class Queue {
   // The folder of the run that the newest attempt has made; "" if there is none yet.
   std::filesystem::path run_of(std::int64_t id) const;
   const QueueSettings& settings() const { return settings_; }
-  // Calls a program as a job is called, in its sandbox, in a folder that it may write. readable: a further folder.
-  Finished call(std::vector<std::string> words, const std::filesystem::path& folder, std::chrono::seconds patience,
-                const std::string& readable = "") const;
 
   // One thread: looks after jobs once, and waits at most so long for the next time.
   void look();

@@ -169,8 +169,8 @@ std::string hint_for(const std::string& key, const Table& table, const std::vect
   if (same.empty() && !is_here) return "did you mean `" + elsewhere + "`?";
   const auto near = nearest(key, keys);
   if (near.empty()) return "`vernier plugins " + plugin + "` lists them";
-  return table.contains(near) ? "`" + near + "` is given, which may say the same; leave this one out"
-                              : "did you mean `" + near + "`?";
+  return !same.empty() && table.contains(near) ? "`" + near + "` is given, which may say the same; leave this one out"
+                                               : "did you mean `" + near + "`?";
 }
 
 }  // namespace

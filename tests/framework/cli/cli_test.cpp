@@ -876,7 +876,7 @@ TEST_CASE("cli: resume = auto starts a run, goes on with it, and leaves a finish
 TEST_CASE("cli: resume = auto takes the folder of a run that was killed before its first checkpoint, unless it lives") {
   Place place("[[monitor]]\nuse = 'jsonl'\n");
   Arguments automatic = endless;
-  automatic.insert(automatic.end(), {set("run.resume=auto"), set("checkpoint.every=0")});
+  automatic.insert(automatic.end(), {set("run.resume=auto"), set("run.validate_every=0"), set("checkpoint.every=0")});
   const auto has_lines = [&](const std::string& run) {
     return [&place, run] { return says(read_text(place.at(run + "/losses.jsonl")), "\n"); };
   };

@@ -33,7 +33,7 @@ TEST_CASE("quickstart: a mode says itself what it needs, and each call that it p
     const char* mode;
     std::vector<std::string> says;
   } cases[] = {{"basic", {"--set precision.use=auto --set scaler.use=dynamic", "epoch 1  loss "}},
-               {"memory", {"--set precision.use=bf16", "less than in float32, as measured"}},
+               {"memory", {"--set precision.use=bf16", "less than in float32 with the same other options"}},
                {"checkpoint", {"the weights are those of the run that was not stopped, to the bit"}},
                {"errors",
                 {"loss is nan; the run goes back", "the loss scale changed from 65536 to 32768",

@@ -135,11 +135,15 @@ struct Counted {
 
   void begin_step(Seen& task) {
     task.has_16_bits = false;
+    passes = 0;
     begun = Clock::now();
   }
-  void end_step(const Seen& task, const Run& run) {
+  void end_backward(const Seen& task, const Run& run) {
+    if (++passes <= run.micro_batches) is_mixed = task.has_16_bits;  // those after it are measurements of adaptive
+  }
+  void end_step(const Run& run) {
     steps += 1;
-    mixed += task.has_16_bits ? 1 : 0;
+    mixed += is_mixed ? 1 : 0;
     seconds += seconds_since(begun);
     if (const auto share = run.metrics.value("underflow")) shares.push_back(*share);
     const bool overflowed = run.found_inf.defined() && run.found_inf.item<float>() != 0;
@@ -180,6 +184,8 @@ struct Counted {
   static constexpr std::int64_t growth_interval = 3;
   std::int64_t steps = 0, mixed = 0, overflows = 0, changes = 0;
   double seconds = 0;
+  std::int64_t passes = 0;  // backward passes of this step
+  bool is_mixed = false;    // this step
   std::optional<double> scale;
   std::optional<std::int64_t> tracker;
   std::vector<double> shares;
@@ -538,7 +544,7 @@ TEST_CASE("the statistics of mixed precision are those that a listener counts, i
       {precision("fp16") + dynamic + "[accumulation]\nuse = \"fixed\"\nmicro_batches = 3\n", 12},
       {precision("adaptive"), -1},
       {precision("adaptive", "candidates = []\n"), 0},
-      {precision("adaptive", "decided = [{step = 5, layer = \"0\", op = \"linear\", use = \"bf16\"}]\n"), 7},
+      {precision("adaptive", "min_gain = -1000\nerror_budget = 1\n"), 9},  // after three steps in float32
       {"", 7, "", true},
       {"[accumulation]\nuse = \"fixed\"\nmicro_batches = 3\n", 7, "", true},
       {precision("fp16") + dynamic, 6, off},
@@ -570,7 +576,8 @@ TEST_CASE("the statistics of mixed precision are those that a listener counts, i
     };
     counts(each.toml);
     trainer.add(on(Event::StepBegin, [&](const Run&) { counted.begin_step(task); }));
-    trainer.add(on(Event::StepEnd, [&](const Run& now) { counted.end_step(task, now); }));
+    trainer.add(on(Event::BackwardDone, [&](const Run& now) { counted.end_backward(task, now); }));
+    trainer.add(on(Event::StepEnd, [&](const Run& now) { counted.end_step(now); }));
     trainer.add(std::make_unique<toy::Told<vernier::Callback>>("callback/bad", [](vernier::Bus& bus) {
       bus.on(Event::LossReady, [](Run& now) {  // these steps overflow, if a scaler looks
         const bool is_bad = now.step == 1 || now.step == 8 || now.step == 9;

@@ -92,9 +92,11 @@ max_norm = 1.0
 )";
 
 // Wires a block as a run of its own, with a task and an optimizer if it has none. A block that leaves `use` to another
-// file, or that names a plugin's file, is a part of a run, and is left out. Returns whether it was wired.
+// file, removes a plugin of one, or names a plugin's file, is a part of a run, and is left out. Returns whether it was
+// wired.
 bool wire_block(const vernier::Host& host, const std::string& text) {
   constexpr const char* rest = "[run]\nsteps = 1000\n[task]\nuse = 'mlp'\n[optimizer]\nuse = 'sgd'\n";
+  if (text.find("remove = true") != std::string::npos) return false;
   for (const auto& [role, value] : from_toml({text})) {
     const auto* list = std::get_if<vernier::Array>(&value.data);
     for (const auto& each : list != nullptr ? *list : vernier::Array{value}) {

@@ -186,7 +186,7 @@ TEST_CASE("control: what it shows of a run") {
   });
   steered.train();
   CHECK(seen["run"].at("state") == "running");
-  CHECK(seen["run"].at("step") == 15);  // steps that are over
+  CHECK(seen["run"].at("step") == 16);  // steps that are over
   CHECK(seen["run"].at("steps") == 20);
   const auto& metrics = seen["metrics"].at("metrics");
   const auto loss =
