@@ -54,7 +54,8 @@ void train(const CompareOptions& options, const CompareOptions::Candidate& candi
     if (options.prepare) options.prepare(trainer);
     const auto device = trainer.run().device;
     reset_peak_memory(device);
-    std::int64_t peak = 0;  // over the steps, since accumulation/fit and memory_limit measure their own
+    // The highest memory of any step, in bytes. accumulation/fit and memory_limit reset the peak of the device.
+    std::int64_t peak = 0;
     for (bool goes_on = true; goes_on;) {
       goes_on = trainer.train_step();
       peak = std::max(peak, allocated_memory(device).peak);

@@ -129,7 +129,7 @@ void Trainer::Impl::prepare_run() {
   prepared->run.quiet = options.quiet;
   if (prepared->options.measure_savings) {
     prepared->run_table.refuse("measure_savings",
-                               "needs a process of its own, and so `vernier train`: set it to false, and "
+                               "needs a process of its own, which only `vernier train` starts: set it to false, and "
                                "`vernier check FILE --savings` prints the figure");
   }
   precision = wiring().table_of(*wiring().precision);
@@ -398,6 +398,7 @@ void Trainer::reset_amp() {
     impl_->enter();
     auto& run = impl_->prepared->run;
     run.amp = {};
+    if (run.model == nullptr) return;  // stopped before it was prepared
     impl_->loop().step().update_log().take_scale(run, *impl_->wiring().scaler);
   });
 }

@@ -251,7 +251,7 @@ def main():
     parser.add_argument("--steps", type=int, default=500)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--timed", type=int, default=50, help="steps of a round")
-    parser.add_argument("--most", type=int, default=128, help="samples of the batch of which as many are to fit")
+    parser.add_argument("--most", type=int, default=128, help="the largest batch of which it is tried how much fits into the limit")
     parser.add_argument("--program", default=str(ROOT / "vernier"), help="default: the wrapper, which builds first")
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="for every run")
     parser.add_argument("--only", action="append", default=[], metavar="ROW",

@@ -31,6 +31,17 @@ void refuse_length(const std::string& where, const std::string& text) {
          " are read");
 }
 
+// Returns what is wrong with a line such as `[scaler] use = "dynamic", init_scale = 8`, in which messages name options.
+std::string remedy_for(const std::string& text, std::size_t line) {
+  std::istringstream lines(text);
+  std::string here;
+  for (std::size_t i = 0; i < line; ++i) std::getline(lines, here);
+  const auto has_key_after = [&](char mark) { return here.find('=', here.find(mark)) != std::string::npos; };
+  const bool is_joined = here.starts_with('[') && has_key_after(']');
+  const bool has_two = here.find('{') == std::string::npos && has_key_after(',');
+  return is_joined || has_two ? "; a table's name has a line of its own, and so has each key below it" : "";
+}
+
 // toml++ parses by recursion, so a text that nests too deep is refused before it is parsed.
 toml::table parse(const std::string& text, const std::string& file) {
   if (const int line = line_too_deep(text); line > 0) refuse_depth(file + ":" + std::to_string(line));
@@ -40,7 +51,7 @@ toml::table parse(const std::string& text, const std::string& file) {
     const auto line = error.source().begin.line;
     const bool is_other = !file.ends_with(".toml") && !file.empty();
     refuse(file + (line != 0 ? ":" + std::to_string(line) + ": " : ": ") +
-           reworded_error(std::string(error.description())) +
+           reworded_error(std::string(error.description())) + remedy_for(text, line) +
            (is_other ? "; if it is data, `vernier new toml " + file + "` writes a TOML file for it" : ""));
   }
 }

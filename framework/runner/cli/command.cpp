@@ -111,9 +111,10 @@ namespace {
 
 // Returns the speed of this configuration beside float32, if a comparison in a folder beside the run's has measured
 // both with these options on this device; else "".
-std::string measured_speed(const Prepared& prepared) {
+std::string measured_speed(const Prepared& prepared) try {
   const auto without = [](OrderedJson configuration, std::initializer_list<const char*> roles) {
     for (const char* role : roles) configuration.erase(role);
+    for (const char* key : {"name", "output", "resume", "steps", "epochs", "seed"}) configuration["run"].erase(key);
     return configuration;
   };
   const auto is_same = [&, own = OrderedJson::parse(resolved_configuration(prepared.run_table, *prepared.wiring))](
@@ -133,8 +134,8 @@ std::string measured_speed(const Prepared& prepared) {
       const auto there = found("/configuration"), speed = found("/this_process/samples_per_second");
       const bool is_here = found("/device") == prepared.run.device.str() && found("/threads") == at::get_num_threads();
       if (!is_here || !there.is_object() || !speed.is_number()) continue;
-      if (is_same(there, {"run", "checkpoint", "monitor"})) configured.push_back(speed);
-      const bool is_alike = is_same(there, {"run", "checkpoint", "monitor", "precision", "scaler"});
+      if (is_same(there, {"checkpoint", "monitor"})) configured.push_back(speed);
+      const bool is_alike = is_same(there, {"checkpoint", "monitor", "precision", "scaler"});
       if (is_alike && found("/amp/amp_steps") == 0) float32.push_back(speed);
     }
     if (float32.empty() || configured.empty()) continue;
@@ -142,6 +143,8 @@ std::string measured_speed(const Prepared& prepared) {
     return print_number("%.3gx", times) + " the speed of float32, as measured in " +
            beside.path().lexically_proximate(fs::current_path()).string();
   }
+  return "";
+} catch (const fs::filesystem_error&) {  // a folder that goes away, or that this user may not read
   return "";
 }
 

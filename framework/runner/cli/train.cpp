@@ -37,7 +37,8 @@ std::string trained_as() {
   return launched != nullptr ? launched : called_as() + " train";
 }
 
-// Returns the options of one name again, " --plugin-path build/plugins", but those that set something in `without`.
+// Returns each use of an option as it was typed, " --plugin-path build/plugins", except those that set a key in
+// `without`.
 std::string said_again(const po::variables_map& given, const std::string& option,
                        const std::vector<std::string>& without = {}) {
   std::string text;

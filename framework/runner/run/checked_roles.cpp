@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "advice/precision_advice.h"
 #include "core/step_results.h"
 
 namespace vernier {
@@ -23,10 +24,6 @@ void refuse_wrong_weight(const Batch& micro_batch) {
   const auto& weight = micro_batch.weight;
   if (!weight || (std::isfinite(*weight) && *weight >= 0)) return;
   throw Error(c10::str("the weight of a micro-batch is ", *weight, ", and must be at least 0"), Error::Kind::plugin);
-}
-
-bool is_16_bit(c10::ScalarType dtype) {
-  return dtype == c10::kHalf || dtype == c10::kBFloat16;
 }
 
 // The dtype in which a product of weights would be computed now: autocast's, whoever has switched it on, or that of the
@@ -86,17 +83,18 @@ torch::Tensor CheckedPrecision::forward(const std::function<torch::Tensor()>& bo
   });
 }
 
-bool CheckedPrecision::is_mixed() const {
+bool CheckedPrecision::keep_dtype() const {
   note();
-  return is_16_bit(dtype().value_or(c10::kFloat)) || get()->is_mixed();
+  seen_ = get();
+  dtype_ = forward_dtype_;
+  return is_16_bit(dtype_) || get()->is_mixed();
 }
 
 torch::Tensor CheckedPrecision::forward(const TrainerRun& run, const std::function<torch::Tensor()>& body) const {
   const StepNumbers before(run);
   torch::Tensor given;
   auto loss = forward([&] {
-    seen_ = get();
-    dtype_ = dtype_in_force(run);
+    forward_dtype_ = dtype_in_force(run);
     return given = body();
   });
   if (!loss.is_same(given)) refuse_wrong_loss(loss, run.device, LossFrom::precision);

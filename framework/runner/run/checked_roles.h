@@ -30,13 +30,14 @@ class CheckedPrecision : public Role<Precision> {
   torch::Tensor forward(const std::function<torch::Tensor()>& body) const;
   // The same in a step, where the loss must have a graph.
   torch::Tensor forward(const TrainerRun& run, const std::function<torch::Tensor()>& body) const;
+  // Called after forward() in a step, and not in a rerun. Returns whether it computed in fewer bits than float32.
+  bool keep_dtype() const;
   // The dtype in which the last step multiplied, by autocast or by its weights; nothing before the plugin's first step.
-  std::optional<c10::ScalarType> dtype() const { return seen_ == get() ? dtype_ : std::nullopt; }
-  bool is_mixed() const;  // after forward() in a step: it computed in fewer bits than float32
+  std::optional<c10::ScalarType> dtype() const { return seen_ == get() ? std::optional(dtype_) : std::nullopt; }
 
  private:
   mutable const Precision* seen_ = nullptr;
-  mutable std::optional<c10::ScalarType> dtype_;
+  mutable c10::ScalarType dtype_ = c10::kFloat, forward_dtype_ = c10::kFloat;
 };
 
 class CheckedScaler : public Role<Scaler> {

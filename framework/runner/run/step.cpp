@@ -200,7 +200,7 @@ void Step::compute_micro_batches(TrainerRun& run, Tries tries) {
     emit(Event::BatchReady, run, Part::forward);
     const auto forward = [&] {
       auto loss = precision_.forward(run, [&] { return task_.loss(run); });
-      if (tries == Tries::smaller) update_log_.see_forward(precision_.is_mixed());  // a rerun is not a step
+      if (tries == Tries::smaller) update_log_.see_forward(precision_.keep_dtype());  // a rerun is not a step
       return loss;
     };
     run.micro_batch_loss = tries == Tries::smaller && passes_ ? passes_->loss(run, forward) : forward();

@@ -15,7 +15,7 @@ namespace vernier {
 
 struct KnownUpdate {
   UpdateResult result = UpdateResult::applied;
-  std::string gradients;             // names of some that were not finite
+  std::string gradients;             // names of the first that were not finite
   std::optional<double> scale = {};  // the scaler's after the update, if it stayed on the device
   std::optional<std::int64_t> growth_tracker = {};
 };

@@ -146,7 +146,8 @@ Json by_measurement(const Json& found) {
 Json advice_on(const std::string& program, const AdviceRequest& request) {
   static std::mutex one;
   const std::unique_lock lock(one, std::try_to_lock);
-  if (!lock.owns_lock()) throw vernier::HttpRefused{503, "the server measures another model; ask again in a minute"};
+  if (!lock.owns_lock())
+    throw vernier::HttpRefused{503, "the server is busy measuring another model; ask again in a minute"};
   const vernier::ScratchFolder scratch;
   const fs::path folder = scratch.path();
   write_run(folder, request);

@@ -72,7 +72,8 @@ Json job_answer_schema() {
        {"mixed_precision_enabled", boolean},
        {"gradient_accumulation_enabled", boolean},
        {"effective_batch_size",
-        {{"type", {"number", "null"}}, {"description", "samples of an update, the mean of those that were trained"}}},
+        {{"type", {"number", "null"}},
+         {"description", "mean number of samples of an update of this run; null before the run has ended"}}},
        {"memory_savings_gb", gigabytes},
        {"scaler_scale", number_or_null},
        {"overflow_count", integer_or_null},
@@ -160,7 +161,8 @@ Json with_setup(const ApiContext& api, const HttpCall& call) {
 // worker's thread.
 void refuse_wrong(const ApiContext& api, const Json& config) {
   const vernier::ScratchFolder scratch;
-  write_durably(scratch.path() + "/job.toml", checked_configuration(config, api.data));
+  std::filesystem::create_directory(scratch.path() + "/work");
+  write_durably(scratch.path() + "/work/job.toml", checked_configuration(config, api.data));
   const auto& settings = api.queue.settings();
   const auto [status, printed] = call_confined(settings, {settings.program, "check", "job.toml", "--options"},
                                                scratch.path(), std::chrono::seconds(30));
@@ -318,7 +320,7 @@ HttpRoute stats_route(const ApiContext& api) {
         });
         if (found == jobs.end() && wanted > 0) throw HttpRefused{404, "there is no such job of these endpoints"};
         if (found == jobs.end()) {
-          auto none = nothing_yet(is_any ? call.who : given->second, setups);
+          auto none = nothing_yet(is_any ? call.who : given->second, is_any ? setups : Json::array());
           none["setups"] = setups;
           return json_response(none);
         }

@@ -20,7 +20,7 @@ using namespace vernier::schema;
 namespace {
 
 // A run answers a command after its step, or says so after 20 s.
-constexpr auto run_patience = std::chrono::seconds(25), export_patience = std::chrono::seconds(40);
+constexpr auto run_patience = std::chrono::seconds(25), export_patience = std::chrono::seconds(50);
 
 // Asks the control service of a run and returns its answer. Called on a worker's thread.
 HttpResponse ask_run(const std::filesystem::path& run, const std::string& method, const std::string& target,
@@ -136,16 +136,18 @@ HttpRoute metrics_route(const ApiContext& api) {
 // the server's memory, and its folder goes with the last of them.
 HttpResponse exported(const ApiContext& api, const std::filesystem::path& run) {
   if (run.empty()) throw HttpRefused{409, "the job has no run, and so no model"};
+  const auto until = std::chrono::steady_clock::now() + export_patience;
   const auto folder = std::make_shared<vernier::ScratchFolder>();
   const std::vector<std::string> to_export = {
       api.queue.settings().program, "export", run.string(), "--format", "huggingface", "--output", "model"};
   for (const auto& words : {to_export, {"tar", "-cf", "model.tar", "model"}}) {
-    const auto [status, printed] =
-        call_confined(api.queue.settings(), words, folder->path(), export_patience, run.string());
+    const auto left = std::chrono::ceil<std::chrono::seconds>(until - std::chrono::steady_clock::now());
+    const auto [status, printed] = call_confined(api.queue.settings(), words, folder->path(), left, run.string());
     if (status == 124) throw HttpRefused{503, "the export takes too long; call vernier export on the server's machine"};
     if (status != 0) throw HttpRefused{409, "no model: " + vernier::reason_of({status, "", printed})};
   }
   const std::filesystem::path archive = folder->path() + "/model.tar";
+  std::filesystem::rename(folder->path() + "/work/model.tar", archive);  // where the programs cannot change it
   if (!is_regular_file(symlink_status(archive))) throw HttpRefused{409, "no model: its archive is a link"};
   HttpResponse response{.content_type = "application/x-tar"};
   response.fields = {{"Content-Length", std::to_string(file_size(archive))}};

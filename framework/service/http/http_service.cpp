@@ -255,20 +255,23 @@ HttpResponse HttpService::answer(const HttpRequest& request) {
     } else if (!request.body.empty()) {
       throw HttpRefused{400, "this request must have no body"};
     }
-    auto response = with_safe_fields(found.route->answer(call));
-    if (response.more) {  // a stream ends with its token
-      const std::string given(request.field("authorization"));
-      response.more = [this, more = std::move(response.more), needed = found.route->scope, given] {
+    const std::string given(request.field("authorization"));
+    const auto safe = [this, needed = found.route->scope, given](HttpResponse answer) {
+      answer = with_safe_fields(std::move(answer));
+      if (!answer.more) return answer;
+      answer.more = [this, more = std::move(answer.more), needed, given] {  // a stream ends with its token
         if (holder_of({.method = "", .target = "", .fields = {{"authorization", given}}}).scope < needed) {
           throw HttpError("the token of this stream is not good any more");
         }
         return more();
       };
-    }
+      return answer;
+    };
+    auto response = safe(found.route->answer(call));
     if (response.later) {
-      response.later = [later = std::move(response.later)](bool last) {
+      response.later = [later = std::move(response.later), safe](bool last) {
         auto answer = later(last);
-        return answer ? std::optional(with_safe_fields(std::move(*answer))) : std::nullopt;
+        return answer ? std::optional(safe(std::move(*answer))) : std::nullopt;
       };
     }
     return response;

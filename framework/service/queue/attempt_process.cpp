@@ -149,7 +149,7 @@ int run_attempt(const fs::path& folder, std::int64_t number, const Check& check)
 int run_confined(const fs::path& folder) {
   auto work = nlohmann::json::parse(read_whole(folder / "work.json")).get<Work>();
   const Sandbox sandbox({.data = work.data, .readable = work.readable, .writable = work.writable});
-  if (!limit_child(work, folder, sandbox)) return 126;
+  if (!limit_child(work, folder / "work", sandbox)) return 126;
   for (auto& variable : work.environment) ::putenv(variable.data());
   std::vector<char*> words;
   for (auto& word : work.words) words.push_back(word.data());

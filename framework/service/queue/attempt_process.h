@@ -33,8 +33,8 @@ using Check = std::function<std::string(const std::string& config, const std::ve
 // another process.
 int run_attempt(const std::filesystem::path& folder, std::int64_t number, const Check& check);
 
-// Becomes the program of the orders in work.json of this folder, within the limits and the sandbox of a job. Returns an
-// exit status if it cannot.
+// Becomes the program of the orders in work.json of this folder, in its folder `work`, within the limits and the
+// sandbox of a job. Returns an exit status if it cannot.
 int run_confined(const std::filesystem::path& folder);
 
 }  // namespace serve

@@ -95,8 +95,8 @@ fs::path Queue::run_of(std::int64_t id) const {
   fs::file_time_type newest_time;
   std::error_code none;
   for (const auto& entry : fs::directory_iterator(folder_of(id), none)) {
-    if (!entry.path().filename().string().starts_with("run")) continue;
-    std::error_code trouble;
+    std::error_code trouble;  // a link may lead to another user's run
+    if (!entry.path().filename().string().starts_with("run") || entry.is_symlink(trouble)) continue;
     const auto time = fs::last_write_time(entry.path() / "config.toml", trouble);
     if (trouble || (!newest.empty() && time <= newest_time)) continue;
     newest = entry.path();
@@ -106,14 +106,16 @@ fs::path Queue::run_of(std::int64_t id) const {
 }
 
 Finished call_confined(const QueueSettings& settings, std::vector<std::string> words, const fs::path& folder,
-                       std::chrono::seconds patience, const std::string& readable) {
+                       std::chrono::seconds patience, const std::string& data) {
+  const auto own = folder / "work";
+  fs::create_directories(own);
   auto work = settings.limits;
   work.words = std::move(words);
   if (work.words[0] == settings.program)
     work.words.insert(work.words.end(), settings.more.begin(), settings.more.end());
-  work.environment = {"OMP_NUM_THREADS=1", "CUDA_VISIBLE_DEVICES=", "TMPDIR=" + folder.string()};
-  work.readable.push_back(readable);
-  work.writable.push_back(folder.string());
+  work.environment = {"OMP_NUM_THREADS=1", "CUDA_VISIBLE_DEVICES=", "TMPDIR=" + own.string()};
+  if (!data.empty()) work.data.push_back(data);
+  work.writable.push_back(own.string());
   write_durably(folder / "work.json", vernier::json_text(nlohmann::json(work)));
   return finished_process({settings.attempt_program, "--confined", folder.string()}, folder / "printed", patience);
 }

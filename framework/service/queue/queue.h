@@ -34,10 +34,11 @@ struct QueueSettings {
   std::vector<std::string> sbatch;  // further words for it
 };
 
-// Calls a program as a job is called, in a job's sandbox, in a folder that it may write. readable: a further folder.
+// Calls a program as a job is called, in a job's sandbox. It is called in the folder `work` of this folder, and can
+// write there alone, so it cannot change its orders. data: a further folder that it may read, without its links.
 Finished call_confined(const QueueSettings& settings, std::vector<std::string> words,
                        const std::filesystem::path& folder, std::chrono::seconds patience,
-                       const std::string& readable = "");
+                       const std::string& data = "");
 
 class Queue {
  public:

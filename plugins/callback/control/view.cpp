@@ -77,13 +77,11 @@ Json View::run_locked() const {
   run["step"] = step_;
   run["learning_rate_factor"] = factor_;
   run["time"] = time_;
-  run["status"] = status_locked();
   return run;
 }
 
-// The runner's status.json, with the numbers of this moment; null before the first step.
-Json View::status_locked() const {
-  auto status = Json::parse(vernier::text_in(status_file_), nullptr, /*allow_exceptions=*/false);
+// status: the runner's status.json. Returns it with the numbers of this moment; null before the first step.
+Json View::status_locked(Json status) const {
   if (!status.is_object()) return nullptr;
   status["step"] = step_;
   if (!status["scaler"].is_null()) {
@@ -98,8 +96,11 @@ Json View::status_locked() const {
 }
 
 Json View::run() const {
+  auto status = Json::parse(vernier::text_in(status_file_), nullptr, /*allow_exceptions=*/false);
   const std::lock_guard lock(mutex_);
-  return run_locked();
+  auto run = run_locked();
+  run["status"] = status_locked(std::move(status));
+  return run;
 }
 
 Json View::metrics() const {

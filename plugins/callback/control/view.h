@@ -43,7 +43,7 @@ class View {
     std::string name, text;
   };
   vernier::Json run_locked() const;
-  vernier::Json status_locked() const;
+  vernier::Json status_locked(vernier::Json status) const;
 
   mutable std::mutex mutex_;
   vernier::Json about_;  // facts that do not change

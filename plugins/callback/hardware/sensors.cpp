@@ -127,7 +127,8 @@ std::unique_ptr<Nvml> Nvml::open(const std::string& library, int device, std::st
   static auto* opened = new std::deque<boost::dll::shared_library>();  // never closed
   auto& nvml_library = opened->emplace_back();
   if (std::error_code trouble; nvml_library.load(library, trouble, rtld_now | search_system_folders), trouble) {
-    why = ::dlerror();
+    const char* reason = ::dlerror();
+    why = reason == nullptr ? trouble.message() : reason;  // of an empty name
     return nullptr;
   }
   auto functions = std::make_unique<Functions>();

@@ -1,9 +1,8 @@
 // adaptive: measures float32 and dtypes of fewer bits on the real batch, chooses one policy, and gives its place to it:
 // to precision/fp32, bf16 or fp16, with rules for single layers. It says in one line what it chose and why.
 //
-//   candidates = ["bf16"]     of bf16, fp16 and fp8, besides float32; fp16 needs a loss scaler; beside layers in fp8
-//   the
-//                             rest computes in bf16
+//   candidates = ["bf16"]     of bf16, fp16 and fp8, besides float32; fp16 needs a loss scaler; with fp8, layers that
+//                             cannot compute in it compute in bf16
 //   error_budget = 0.02       relative root mean square error of outputs and of gradients, against float32
 //   min_gain = 0.02           share of the time that fewer bits must save; below 0: the share that they may cost
 //   measure_steps = 3         first steps, which compute in float32; the last of them is measured
@@ -74,10 +73,10 @@ class Adaptive final : public vernier::MixedPrecision {
     }
     MixedPrecision::prepare(run);
     device_ = run.device;
-    const auto reason = may_use(Use::fp8) ? vernier::float8_refusal(vernier::float8_recipe("delayed"), device_) : "";
-    if (!reason.empty()) {
+    fp8_refusal_ = may_use(Use::fp8) ? vernier::float8_refusal(vernier::float8_recipe("delayed"), device_) : "";
+    if (!fp8_refusal_.empty()) {
       choices_.named -= std::erase(choices_.uses, Use::fp8);
-      info("fp8 is not measured: it ", reason);
+      info("fp8 is not measured: it ", fp8_refusal_);
     }
     if (run.control != nullptr) run.control->want_rerun(*this);
   }
@@ -202,7 +201,7 @@ class Adaptive final : public vernier::MixedPrecision {
         error = 0;
         for (std::size_t i = 0; i < got.size(); ++i) error = std::max(error, error_of(got[i], exact[i]));
       } catch (const c10::Error&) {
-        if (use == Use::fp32) throw;  // else the device has no kernel for it
+        if (use == Use::fp32) throw;  // the device has no kernel for another dtype
       }
     }
   }
@@ -241,7 +240,8 @@ class Adaptive final : public vernier::MixedPrecision {
     for (std::size_t round = 0; plans.size() > 1 && round <= most && !run.is_stopping(); ++round) {
       for (auto& plan : plans) {
         const double seconds = plan.failure.empty() ? time_of(run, plan) : HUGE_VAL;
-        if (round > 0) plan.seconds.push_back(seconds);  // the first one prepares kernels
+        if (round > 0) plan.seconds.push_back(seconds);                        // the first one prepares kernels
+        if (!plan.failure.empty()) std::ranges::fill(plan.seconds, HUGE_VAL);  // it is never chosen
       }
       if (round >= fewest && std::ranges::all_of(plans, is_clear)) break;
     }
@@ -283,14 +283,17 @@ class Adaptive final : public vernier::MixedPrecision {
 
   // Completes a sentence about the best plan.
   std::string reason_for(const std::vector<Plan>& plans, std::size_t best) const {
-    if (choices_.named == 1) return "`candidates` names nothing else";
+    if (choices_.named == 1) {
+      return fp8_refusal_.empty() ? "`candidates` names nothing else"
+                                  : "`candidates` names fp8 alone, which " + fp8_refusal_;
+    }
     if (sites_.empty()) return "the model has no products";
-    double largest = 0, least = HUGE_VAL;  // errors: of the plan, and of all
+    double largest = 0, least = HUGE_VAL;  // errors: of the plan, and of all candidates
     for (std::size_t i = 0; i < sites_.size(); ++i) {
       for (std::size_t k = 1; k < choices_.uses.size(); ++k) {
         const auto error = sites_[i].measured[k].error;
         if (plans[best].chosen[i] == k) largest = std::max(largest, error);
-        least = std::min(least, error);
+        if (k < choices_.named) least = std::min(least, error);
       }
     }
     if (plans.size() == 1) {
@@ -317,6 +320,9 @@ class Adaptive final : public vernier::MixedPrecision {
     std::ofstream out(path);
     out << "# precision/adaptive in the run " << run.name << ": " << line << ".\n"
         << "# This is the policy as a plain table, for any run of this model: give the file after the run's own.\n"
+        << (plan.toml().find("fp16") == std::string::npos
+                ? ""
+                : "# float16 needs a loss scaler, so the run must have one.\n")
         << plan.toml()
         << "\n# The measurements: seconds of forward and backward, and the relative RMS error against float32, "
            "which is inf\n# where a number overflows.\n";
@@ -332,6 +338,7 @@ class Adaptive final : public vernier::MixedPrecision {
   }
 
   Choices choices_;
+  std::string fp8_refusal_;                     // why the device cannot compute in fp8
   std::int64_t measure_steps_ = 0, steps_ = 0;  // steps_: done under this policy
   bool is_measuring_ = false, has_decided_ = false;
   c10::Device device_ = torch::kCPU;

@@ -110,7 +110,7 @@ Ratio ratio(const Plan& plan, const Plan& to) {
 std::size_t fastest(const std::vector<Plan>& plans, double min_gain) {
   std::size_t best = 0;
   for (std::size_t i = 1; i < plans.size(); ++i) {
-    const double gain = best == 0 ? min_gain : std::abs(min_gain);  // float32 alone may be given up at a loss
+    const double gain = best == 0 ? min_gain : std::abs(min_gain);  // only float32 may be left for a slower plan
     if (ratio(plans[i], plans[best]).is_less(gain)) best = i;
   }
   return best;

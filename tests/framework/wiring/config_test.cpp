@@ -146,6 +146,11 @@ TEST_CASE("config: what is not TOML is refused with its line") {
     CHECK(thrown.text.size() > place.size());
     CHECK_FALSE(says(thrown.text, "\n"));
   }
+  // As messages name options.
+  for (const std::string text : {"[scaler] use = \"dynamic\"\n", "[scaler]\nuse = \"dynamic\", init_scale = 8\n"}) {
+    CHECK(says(refusal(text).text, "; a table's name has a line of its own, and so has each key below it"));
+  }
+  CHECK_FALSE(says(refusal("a = {b = 1, c = }\n").text, "line of its own"));
   CHECK(refusal("[run]\nstart = 1979-05-27T07:32:00Z\n") ==
         configuration("FILE:2: dates and times are not used here; write a number or a string"));
   CHECK(refusal("a = [\n1,\n07:32:00]\n") ==

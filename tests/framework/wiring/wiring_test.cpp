@@ -144,7 +144,7 @@ std::vector<Word> words_of_documents() {
   return words;
 }
 
-// Makes the plugins of the base with these lines and sets, and reads [run].
+// Makes the plugins of the base with these lines and values of --set, and reads [run].
 Thrown taken(const std::string& lines, const std::vector<std::string>& sets = {}) {
   return thrown_by([&] {
     const TemporaryFolder folder;
@@ -183,7 +183,7 @@ Named named_in(const std::string& hint, const Word& word) {
 
 }  // namespace
 
-// The words of the first documents, where their readers type them: in [precision], and above all tables.
+// Readers of the first documents type their words in [precision], or at the top of the file, before any table.
 TEST_CASE("wiring: words of other trainers get a hint, and what it says is taken") {
   const auto words = words_of_documents();
   CHECK(words.size() > 73);
@@ -238,7 +238,7 @@ TEST_CASE("wiring: a hint fits the table in which the word stands") {
   for (const auto& [lines, hint] : cases) CHECK_MESSAGE(says(refusal(base + lines).text, hint), lines);
 }
 
-TEST_CASE("wiring: two names of one interval are refused with two values, and taken with one, at every door") {
+TEST_CASE("wiring: two names of one interval are refused if their values differ, and taken if they are equal") {
   const std::string dynamic = "[scaler]\nuse = 'dynamic'\n",
                     both = "`window` = 1000 and `growth_interval` = 2000 are two";
   CHECK(says(taken(dynamic + "window = 1000\ngrowth_interval = 2000").text, both));

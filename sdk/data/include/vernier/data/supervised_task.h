@@ -95,8 +95,7 @@ class VERNIER_API SupervisedTask : public Task {
   void set_loss(Loss loss, std::optional<std::size_t> target = 1);
   void add_metric(MetricPtr metric);  // adds it to each validation set
   // target_facts() or forecast_facts() of the training data, for baselines_of(): learned() keeps them, as "targets".
-  // Given in training
-  // alone. The last validation warns if a forecast without training is better than the model.
+  // Given in training alone. The last validation warns if a forecast without training is better than the model.
   void learn_targets(State facts);
 
  private:
