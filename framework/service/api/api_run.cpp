@@ -147,7 +147,7 @@ HttpResponse exported(const ApiContext& api, const std::filesystem::path& run) {
     if (status != 0) throw HttpRefused{409, "no model: " + vernier::reason_of({status, "", printed})};
   }
   const std::filesystem::path archive = folder->path() + "/model.tar";
-  std::filesystem::rename(folder->path() + "/work/model.tar", archive);  // where the programs cannot change it
+  std::filesystem::rename(folder->path() + "/work/model.tar", archive);  // the programs cannot change it there
   if (!is_regular_file(symlink_status(archive))) throw HttpRefused{409, "no model: its archive is a link"};
   HttpResponse response{.content_type = "application/x-tar"};
   response.fields = {{"Content-Length", std::to_string(file_size(archive))}};

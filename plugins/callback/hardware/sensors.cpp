@@ -128,7 +128,7 @@ std::unique_ptr<Nvml> Nvml::open(const std::string& library, int device, std::st
   auto& nvml_library = opened->emplace_back();
   if (std::error_code trouble; nvml_library.load(library, trouble, rtld_now | search_system_folders), trouble) {
     const char* reason = ::dlerror();
-    why = reason == nullptr ? trouble.message() : reason;  // of an empty name
+    why = reason == nullptr ? trouble.message() : reason;  // an empty name has no text of the loader
     return nullptr;
   }
   auto functions = std::make_unique<Functions>();
