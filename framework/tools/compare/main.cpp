@@ -103,6 +103,16 @@ Plan read_plan(const po::variables_map& given) {
         throw Refused(std::string(own) + " is set by compare itself; see --seeds and --output");
       }
     }
+    // A whole table, as in --set 'precision={use="bf16"}', would replace what the candidate sets in it.
+    for (const auto& set : plan.common.sets) {
+      const auto key = set.substr(0, set.find_first_of(" ="));
+      const auto is_below = [&](const auto& own) { return own.starts_with(key + ".") || own.starts_with(key + "="); };
+      if (std::ranges::any_of(candidate.sets, is_below)) {
+        throw Refused("--set " + key +
+                      " holds for every candidate, and --sweep or --precision sets it too; leave one " +
+                      "of them out, or set single keys of the table");
+      }
+    }
   }
   plan.common.plugin_paths = words_in(given, "plugin-path");
   plan.folder = given["output"].as<std::string>();

@@ -399,6 +399,8 @@ TEST_CASE("compare: wrong calls end in one line, and before anything is trained"
       {{"run.toml", "--sweep", "precision=fp32,"}, "a value is empty"},
       {{"run.toml", "--sweep", "run.seed=1,2"}, "run.seed is set by compare itself"},
       {{"run.toml", "--set", "run.output=x"}, "run.output is set by compare itself"},
+      {{"run.toml", "--set", "precision={use = 'bf16'}", "--sweep", "precision=fp32,bf16"},
+       "--set precision holds for every candidate"},
       {{"run.toml", "--sweep", "a.b=1,2,3,4,5,6", "--sweep", "a.c=1,2,3,4,5,6"}, "more than 32 candidates"},
       {{"run.toml", "--seeds", "0"}, "--seeds is 0, and must be from 1 to 100"},
       {{"run.toml", "--seeds", "x"}, "see vernier compare --help"},
