@@ -31,7 +31,7 @@ class VERNIER_API AmpStats {
     bool overflowed = false;  // its gradients had an inf or nan
   };
   struct VERNIER_API Scale {
-    std::int64_t step;  // the first step with this scale, from 1; the scale of a step that did not follow too
+    std::int64_t step;  // the first step with this scale, from 1; it may not have begun yet
     double scale;
   };
   struct VERNIER_API Underflow {  // shares of gradients: the mean of all measurements, and the last one

@@ -71,8 +71,6 @@ class VERNIER_API MixedPrecision : public Precision, public Interceptor {
   // Runs an operation as a rule says; call() does so with the first rule that matches.
   Values apply(const PrecisionRule& rule, const Operation& operation, Values arguments);
   PrecisionRules& rules() { return rules_; }
-  Layers& layers() { return layers_; }                                // layers of run.model, from prepare on
-  const std::string& attention_kernel() const { return attention_; }  // the option `attention`
   torch::ScalarType dtype() const { return dtype_; }
 
  private:
