@@ -214,7 +214,7 @@ def sizes(given):
         full, low = (peak(given.program, overlay, {}, sets) for _, overlay, _ in cases)
         limit = full * 3 // 2
         room = [fitting(given.program, overlay, sets, limit, given.most) for _, overlay, _ in cases]
-        speed = speeds(given.program, cases, given.rounds, max(5, min(given.timed, int(100 / float(million)))), sets)
+        speed = speeds(given.program, cases, given.rounds, max(12, min(given.timed, int(100 / float(million)))), sets)
         rows.append(f"| {million} million | {layers} of {width} | {full / 1e6:.1f} MB | {share(low, full)} "
                     f"| {limit / 1e6:.1f} MB | {room[0]} | {room[1]} ({room[1] / room[0]:.2f}x) | {speed['bf16']} |")
         print(rows[-1], file=sys.stderr)
