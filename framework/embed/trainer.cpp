@@ -12,8 +12,8 @@
 #include <optional>
 
 #include "common/config/config.h"
+#include "common/log.h"
 #include "core/plugin_calls.h"
-#include "output/log.h"
 #include "output/recorded_run.h"
 #include "output/summary.h"
 #include "run/prepared.h"

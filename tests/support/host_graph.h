@@ -12,7 +12,7 @@
 #include <utility>
 #include <vector>
 
-#include "run/capture/device_graph.h"
+#include "cuda/graph/device_graph.h"
 
 class HostGraph final : public vernier::DeviceGraph {
  public:

@@ -12,11 +12,11 @@
 #include <fstream>
 #include <iostream>
 
+#include "common/log.h"
 #include "common/statistics.h"
 #include "common/text/numbers.h"
 #include "common/text/terminal.h"
 #include "files/json.h"
-#include "output/log.h"
 #include "output/output.h"
 #include "run/process/crash.h"
 #include "shorthands.h"

@@ -8,7 +8,7 @@
 
 #include "base/process_end.h"
 #include "command.h"
-#include "output/log.h"
+#include "common/log.h"
 #include "run/process/crash.h"
 #include "run/process/device.h"
 #include "shorthands.h"

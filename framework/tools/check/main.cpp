@@ -7,10 +7,10 @@
 
 #include "cli/command.h"
 #include "cli/program.h"
+#include "common/log.h"
 #include "common/text/numbers.h"
 #include "dry_run.h"
 #include "find_lr.h"
-#include "output/log.h"
 
 namespace vernier {
 

@@ -18,10 +18,10 @@
 #include <sstream>
 
 #include "cli/command.h"
+#include "common/log.h"
 #include "common/text/numbers.h"
 #include "common/text/text_table.h"
 #include "kept_checkpoints.h"
-#include "output/log.h"
 #include "weight_files.h"
 
 namespace vernier {

@@ -10,7 +10,7 @@
 #include "cli/command.h"
 #include "cli/shorthands.h"
 #include "common/config/config.h"
-#include "output/log.h"
+#include "common/log.h"
 #include "output/recorded_run.h"
 #include "run/state/snapshot.h"
 #include "wiring/wiring.h"

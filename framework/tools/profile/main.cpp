@@ -7,8 +7,8 @@
 
 #include "cli/command.h"
 #include "cli/program.h"
+#include "common/log.h"
 #include "common/scratch_folder.h"
-#include "output/log.h"
 
 namespace vernier {
 

@@ -11,9 +11,9 @@
 #include <map>
 
 #include "common/config/config.h"
+#include "common/log.h"
 #include "common/text/numbers.h"
 #include "common/text/text_table.h"
-#include "output/log.h"
 #include "run/prepared.h"
 #include "run/state/snapshot.h"
 #include "wiring/wiring.h"

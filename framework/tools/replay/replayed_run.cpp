@@ -9,7 +9,7 @@
 #include <charconv>
 
 #include "common/config/config.h"
-#include "output/log.h"
+#include "common/log.h"
 #include "wiring/wiring.h"
 
 namespace vernier {

@@ -74,12 +74,12 @@ const gpu::Library& open_gpu_library(const std::string& file) {
   return *exported;
 }
 
-std::string gpu_library_file() {
+std::string gpu_library_file(const std::string& name) {
   Dl_info here{};
   dladdr(reinterpret_cast<const void*>(&open_gpu_library), &here);
   const auto folder = std::filesystem::path(here.dli_fname).parent_path();
-  const auto beside = folder / "libvernier_cuda.so";
-  return std::filesystem::exists(beside) ? beside : folder / "vernier" / "libvernier_cuda.so";
+  const auto beside = folder / name;
+  return std::filesystem::exists(beside) ? beside : folder / "vernier" / name;
 }
 
 gpu::Kind kind_of(c10::ScalarType dtype) {

@@ -22,8 +22,9 @@ const gpu::Library* gpu_library(const c10::Device& device);
 // library cannot be used.
 VERNIER_API const gpu::Library& open_gpu_library(const std::string& file);
 
-// Beside the library of core in a build tree, in vernier/ beside it in an installation.
-VERNIER_API std::string gpu_library_file();
+// Returns the path of a library that needs CUDA: beside the library of core in a build tree, in vernier/ beside it in
+// an installation. The file need not exist.
+VERNIER_API std::string gpu_library_file(const std::string& name = "libvernier_cuda.so");
 
 // Returns the kind of float32, bfloat16 or float16.
 gpu::Kind kind_of(c10::ScalarType dtype);

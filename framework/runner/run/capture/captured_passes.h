@@ -3,7 +3,7 @@
 
 #include <torch/types.h>
 
-#include "device_graph.h"
+#include "cuda/graph/device_graph.h"
 #include "wiring/wiring.h"
 
 namespace vernier {
