@@ -328,7 +328,7 @@ class Benchmark {
   Tensors live_, copies_;
   Python python_;
   Background background_;
-  vernier::State state_;  // of a run: Adam's memory is two thirds of it
+  vernier::State state_;  // a run's state: Adam's memory is two thirds of it
   torch::Tensor x_ = torch::randn({256, 424}), w_ = torch::randn({1696, 424});
 };
 

@@ -18,12 +18,12 @@
 namespace {
 
 namespace fs = std::filesystem;
-constexpr std::int64_t size = 1024;  // of rows and columns
+constexpr std::int64_t size = 1024;  // rows, and columns
 
 struct Case {
   const char* format;
   vernier::ScaleBlock block;
-  const char* package;  // of the rival
+  const char* package;  // the rival's package
 };
 constexpr Case cases[] = {{"e5m2", vernier::per_tensor, "pychop"},
                           {"mxfp8", {1, 32}, "torchao"},

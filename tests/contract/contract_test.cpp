@@ -235,7 +235,7 @@ Trained train_after_failure(const Table& config, vernier::Event event,
 void check_going_on(const Table& config, bool is_repeatable = true) {
   const auto whole = train(config);
   CHECK(!whole.losses.empty());
-  CHECK(whole.updates >= 10);  // where next to all is skipped, nothing is there to be forgotten
+  CHECK(whole.updates >= 10);  // a plugin that skips nearly all updates has nothing to forget
   for (const std::int64_t stop : {1, 3, 4, 5, 10}) {
     CAPTURE(stop);
     CHECK(train_in_two_parts(config, stop) == whole);

@@ -220,7 +220,7 @@ struct Wholes {
 // The rest of the run after whatever happened in the folder.
 void check_goes_on(const Whole& whole, const fs::path& root, int announced) {
   const auto end = in_child([&] {
-    disk::watch(root.string());  // which spares the disk
+    disk::watch(root.string());  // no call fails here
     SmallRun small(from_toml({whole.toml}));
     const auto began = start(small, root);
     return std::to_string(began) + " " + small.digest() + " " + small.run.output;

@@ -16,7 +16,7 @@ namespace disk {
 enum class Fault {
   none,
   kill,        // SIGKILL before the call
-  torn,        // as kill, after half of the bytes where the call writes
+  torn,        // like kill, after half of the bytes that the call writes
   eio,         // EIO once
   enospc,      // ENOSPC once
   broken,      // EIO from here on
@@ -33,14 +33,14 @@ struct Call {
   Kind kind = Kind::mark;
   int file = -1;
   std::string name, other;                  // other: where a rename goes, what a link points to, what a mark says
-  std::uint64_t offset = 0;                 // of a write; the size of a truncate
+  std::uint64_t offset = 0;                 // the place of a write; the size of a truncate
   bool is_new = false, is_emptied = false;  // open
   std::string bytes;
 };
 
 // Counts anew from here on. folder: absolute; "": no more.
 void watch(const std::string& folder, Fault fault = Fault::none, int at = 0);
-void cannot_exchange(bool cannot);  // as file systems on which two folders cannot change places (RENAME_EXCHANGE)
+void cannot_exchange(bool cannot);  // some file systems cannot exchange two folders (RENAME_EXCHANGE)
 int calls();                        // counted since
 std::string struck();  // the call that the fault struck, "fsync model.safetensors"; "" where it was not reached
 

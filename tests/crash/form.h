@@ -78,7 +78,7 @@ momentum = 0.9
 use = "ema"
 decay = 0.5
 )")};
-constexpr std::size_t that_goes_on = 2;  // where a save fails
+constexpr std::size_t that_goes_on = 2;  // a run goes on after a save that fails
 
 // The index of the next run to try.
 inline std::size_t run_in_turn(std::size_t number) {

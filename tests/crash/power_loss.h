@@ -46,7 +46,7 @@ class UnsafeDisk {
   };
   struct Change {
     bool is_write = false;
-    std::size_t node = 0;  // whose bytes change
+    std::size_t node = 0;  // the bytes of this node change
     std::uint64_t offset = 0;
     std::string bytes;
     bool cuts = false;           // a truncate, to `offset`

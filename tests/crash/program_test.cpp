@@ -206,7 +206,7 @@ TEST_CASE("crash: vernier train over a disk that fails at the k-th system call")
     CAPTURE(order);
     ::setenv("VERNIER_DISK", order.c_str(), 1);
     ::setenv("LD_PRELOAD", VERNIER_BINARY_DIR "/libdisk_faults.so", 1);
-    bool has_lost_its_monitor = false;  // which the run goes on without
+    bool has_lost_its_monitor = false;  // the run goes on without it
     {
       Program program(training, struck.folder.path());
       ::unsetenv("LD_PRELOAD");

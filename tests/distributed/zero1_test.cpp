@@ -173,7 +173,7 @@ TEST_CASE("zero1: where a rank cannot write its part all ranks know it, and stop
   struct Case {
     std::string on_failure;
     int victim;
-    std::string path;  // where its disk is full, once
+    std::string path;  // its disk is full here, once
     int status;
     bool has_first, has_second;  // checkpoint
   };
@@ -268,7 +268,7 @@ TEST_CASE("zero1: a rewind goes back to the own part of the state on each rank")
 
 TEST_CASE("zero1: `vernier check` shows that each rank keeps its part of masters and state") {
   RunFolder place(mlp);
-  const auto bytes_of = [&](const std::string& out) {  // those of each rank, as "masters 12 kB, optimizer 24 kB"
+  const auto bytes_of = [&](const std::string& out) {  // each rank's bytes, as in "masters 12 kB, optimizer 24 kB"
     std::vector<std::pair<double, double>> all;
     const std::regex line(R"(memory of rank \d: masters ([\d.]+) kB, optimizer ([\d.]+) kB)");
     for (std::sregex_iterator found(out.begin(), out.end(), line), end; found != end; ++found) {

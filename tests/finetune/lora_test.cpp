@@ -94,7 +94,7 @@ Tensors weights_of(const vernier::Run& run) {
 std::vector<double> losses_of(SmallRun& run) {
   std::vector<double> losses;
   run.on(vernier::Event::StepEnd, [&](vernier::Run& now) { losses.push_back(now.loss.item<double>()); });
-  torch::manual_seed(2);  // of dropout, as in the script
+  torch::manual_seed(2);  // the seed of dropout is the script's
   run.train();
   return losses;
 }
@@ -281,7 +281,7 @@ TEST_CASE("lora: a base in 8 or 4 bits trains as the numbers do that it stands f
           elements += entry.value().numel();
         }
       }
-      CHECK(bytes == elements);  // of nf4, two numbers each
+      CHECK(bytes == elements);  // nf4 stores two numbers in a byte
       CHECK(elements > 0);
       vernier::save_safetensors(given.folder / "base/model.safetensors", numbers);
       SmallRun plain(from_toml({given.toml + no_checkpoint}), given.folder.path());

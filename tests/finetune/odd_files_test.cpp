@@ -53,7 +53,7 @@ std::string note(const std::string& type, int count, int vocabulary = 420, const
 }
 
 struct Case {
-  const char* name;  // of the file
+  const char* name;  // the file's name
   std::string bytes;
   const char* printed;  // in the log, or in the error
   const char* type = "auto";

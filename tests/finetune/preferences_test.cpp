@@ -118,7 +118,7 @@ TEST_CASE("oracle dpo: losses, rewards, gradients and log-probabilities are TRL'
     });
     const auto steps = trained(run);
     CHECK(distance(reference_of(run, "training"), oracle()[name + ".reference"]) <= 5 * tolerance);
-    const double allowed = name == "ipo" ? 3 * tolerance : tolerance;  // of losses around 6
+    const double allowed = name == "ipo" ? 3 * tolerance : tolerance;  // ipo's losses are around 6
     CHECK_MESSAGE(distance(steps.select(1, 0), oracle()[name + ".losses"]) <= allowed, steps);
     CHECK_MESSAGE(distance(steps.narrow(1, 1, 4), oracle()[name + ".rewards"]) <= 5 * tolerance, steps);
     CHECK(torch::equal(reference_of(run, "training"), reference_of(run, "held_out")));

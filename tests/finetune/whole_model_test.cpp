@@ -136,7 +136,7 @@ TEST_CASE("whole model: an answer ends where the messages of its chat ended") {
       "{% for m in messages %}{{ '<|im_start|>' + m.role[0] + '<|im_start|>' + m.content }}"
       "{% if m.role == 'assistant' %}<|im_end|>{% endif %}{% endfor %}"
       "{% if add_generation_prompt %}<|im_start|>a<|im_start|>{% endif %}";
-  run.folder.write("tok/chat_template.jinja", "{% if %}");  // which texts do not need
+  run.folder.write("tok/chat_template.jinja", "{% if %}");  // plain texts need no template
   CHECK(run.train({"--quiet", "--set", "run.output=none", "--set", "run.steps=1"}) == 2);
   CHECK_MESSAGE(run.err.find("the chat template, line 1") != std::string::npos, run.err);
   run.folder.write("texts.jsonl", "{\"text\": \"abc\"}\n");

@@ -8,5 +8,5 @@
 extern "C" std::size_t LLVMFuzzerMutate(std::uint8_t* data, std::size_t size, std::size_t most);
 
 inline void must(bool holds) {
-  if (!holds) std::abort();  // which the fuzzer reports, with the input
+  if (!holds) std::abort();  // the fuzzer reports it with the input
 }

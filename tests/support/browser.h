@@ -29,7 +29,7 @@ class Browser {
                                       "--disable-gpu",
                                       "--no-first-run",
                                       "--user-data-dir=" + folder_ / "profile"};
-    if (::geteuid() == 0) words.emplace_back("--no-sandbox");  // as root it starts in no other way
+    if (::geteuid() == 0) words.emplace_back("--no-sandbox");  // root cannot start it in any other way
     std::vector<char*> argv;
     for (auto& word : words) argv.push_back(word.data());
     argv.push_back(nullptr);
@@ -42,7 +42,7 @@ class Browser {
       const int in = ::fcntl(to[0], F_DUPFD, 10), answers = ::fcntl(from[1], F_DUPFD, 10);
       ::dup2(out, 1);
       ::dup2(out, 2);
-      ::dup2(in, 3);  // where the browser reads, and writes
+      ::dup2(in, 3);  // the browser reads from 3, and answers through 4
       ::dup2(answers, 4);
       ::execv(argv[0], argv.data());
       ::_exit(127);
@@ -82,7 +82,7 @@ class Browser {
     return false;
   }
 
-  std::vector<std::string> errors, requests;  // of all tabs: errors on the console, and URLs
+  std::vector<std::string> errors, requests;  // all tabs' errors on the console, and URLs
 
  private:
   nlohmann::json call(const std::string& method, const nlohmann::json& parameters = nlohmann::json::object()) {

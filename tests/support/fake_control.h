@@ -42,8 +42,8 @@ class FakeControl : public vernier::Control {
 
   std::string failure;                // the text of the last fail(); empty: none
   std::string finished;               // the same of finish()
-  std::vector<vernier::Table> swaps;  // of swap()
-  std::vector<vernier::Table> tried;  // of try_swap()
+  std::vector<vernier::Table> swaps;  // the tables given to swap()
+  std::vector<vernier::Table> tried;  // the tables given to try_swap()
   std::vector<std::function<bool(vernier::BetweenSteps&)>> looks;
   std::vector<Rewind> rewinds;
   std::int64_t savepoints_every = 0, savepoints_kept = 0;

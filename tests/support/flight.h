@@ -131,7 +131,7 @@ class Injector final : public vernier::Callback, public vernier::Interceptor {
     is_on_ = false;
     is_part_ = run.batch.samples < samples_;
     samples_ = std::max(samples_, run.batch.samples);
-    const bool is_first = !run.loss.defined();  // of the micro-batches
+    const bool is_first = !run.loss.defined();  // the first micro-batch has no loss yet
     if (!is_first || run.step + 1 != fault_.step || (fault_.once && times_ > 0)) return;
     ++times_;
     is_on_ = true;

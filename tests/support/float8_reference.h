@@ -12,7 +12,7 @@
 
 struct Float8Reference {
   int exponent_bits, mantissa_bits, bias;
-  std::uint8_t largest_code;  // of a finite number; codes from 0 to it are in the order of their numbers
+  std::uint8_t largest_code;  // the largest finite number's code; codes from 0 to it are in the order of their numbers
 
   static Float8Reference of(torch::ScalarType format) {
     return format == torch::kFloat8_e4m3fn ? Float8Reference{4, 3, 7, 0x7E} : Float8Reference{5, 2, 15, 0x7B};

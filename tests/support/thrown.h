@@ -8,7 +8,7 @@
 #include <string>
 
 struct Thrown {
-  int kind = 0;  // of vernier::Error: the exit status; 0: nothing was thrown, 1: something else was
+  int kind = 0;  // the exit status of a vernier::Error; 0: nothing was thrown, 1: something else was
   std::string text;
   bool operator==(const Thrown&) const = default;
 };

@@ -13,7 +13,7 @@ namespace vernier {
 namespace {
 
 std::optional<double> weight_of(const std::vector<Batch>& micro_batches) {
-  if (micro_batches.empty()) return std::nullopt;  // of a rank without samples
+  if (micro_batches.empty()) return std::nullopt;  // this rank has no samples
   double all = 0;
   for (const auto& micro_batch : micro_batches) {
     if (!micro_batch.weight) return std::nullopt;
@@ -165,7 +165,7 @@ void Step::begin_step(TrainerRun& run) {
 }
 
 void Step::compute_gradients(TrainerRun& run, Tries tries) {
-  const NotOfListener asked;  // where a listener asks for it
+  const NotOfListener asked;  // a listener may ask for the gradients
   const auto part = clock_.part();
   ranks_.begin_gradients();
   tries == Tries::smaller ? compute_micro_batches_that_fit(run) : compute_micro_batches(run, tries);
@@ -218,7 +218,7 @@ void Step::compute_micro_batches(TrainerRun& run, Tries tries) {
 // A batch that runs out of memory is tried again in smaller micro-batches, from the same state. The other ranks wait.
 void Step::compute_micro_batches_that_fit(TrainerRun& run) {
   for (;;) {
-    std::string trouble;  // of this rank
+    std::string trouble;  // this rank's trouble
     const Plugin* culprit = nullptr;
     try {
       return compute_micro_batches(run, Tries::smaller);
@@ -269,7 +269,7 @@ void Step::finish_step(TrainerRun& run) {
   ranks_.end_step(run);
   update_log_.count(run, *roles_.wiring.scaler);
   clock_.show(run.metrics, run.device.is_cpu());
-  run.step += 1;  // what comes after the update counts it
+  run.step += 1;  // callbacks after the update see the new count
   plan_.count_again(run);
   run.validates = run.validates || plan_.validates_now(run);
 }

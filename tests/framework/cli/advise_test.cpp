@@ -293,7 +293,7 @@ TEST_CASE("advise: the rule about losses, memory and what did not train") {
                   {with({4, 3, 2, 1, 0.6, 0.6, 0.5, 0.5}), "its loss goes away"},
                   {with({4, 3, 2, 1, 0.1, 0.1, 0.1, 0.1}), ""},  // lower does no harm
                   {with({4, 3, 2, 1, NAN, 0.5, 0.5, 0.5}), "its loss goes away"},
-                  {with({4, 3, 2, 1.5}), "its loss goes away"},  // of the steps that both have
+                  {with({4, 3, 2, 1.5}), "its loss goes away"},  // the steps that both have are compared
                   {with({4, 9, 9}), ""},                         // too few to say
                   {with({4, 3, 2, 1}, 3e8), "needs 300 MB, more than 200 MB"}};
   for (const auto& each : cases) {

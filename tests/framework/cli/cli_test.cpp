@@ -285,7 +285,7 @@ TEST_CASE("cli: a limit on the size of files ends in one line, as a full disk do
 }
 
 TEST_CASE("cli: where standard input, output and error are closed, no file of the run gets what is for them") {
-  const Arguments diverging = {set("optimizer.learning_rate=1e30")};  // which is logged
+  const Arguments diverging = {set("optimizer.learning_rate=1e30")};  // the log tells of it
   Place open("[[monitor]]\nuse = 'jsonl'\n"), closed("[[monitor]]\nuse = 'jsonl'\n");
   CHECK(open.train(diverging) == 5);
   CHECK(says(open.err, "the training has diverged"));
@@ -473,7 +473,7 @@ TEST_CASE("cli: a run that was killed after its last checkpoint gets its summary
   auto whole = place.summary();
   const auto state = read_text(place.at("out/checkpoints/step-00000020/state.safetensors"));
   const auto drop_times = [](auto& summary) {
-    summary.erase("this_process");  // which is another
+    summary.erase("this_process");  // the other process has another
     summary["amp"].erase("mean_step_seconds");
   };
   drop_times(whole);
@@ -686,7 +686,7 @@ Arguments commands_in(const std::string& text) {
 TEST_CASE("cli: each command that a run prints at its end works when it is typed") {
   const struct {
     std::string file;     // more lines of run.toml
-    std::string command;  // what is typed
+    std::string command;  // the typed words
     std::string other;    // the precision of the first printed command
   } cases[] = {
       {"", "vernier train run.toml --mixed_precision fp16 --grad_scaler_init 65536", "fp32"},

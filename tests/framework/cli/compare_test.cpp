@@ -141,7 +141,7 @@ TEST_CASE("compare: a verdict follows from the values of the seeds") {
       {{1}, {1}, loss, Verdict::equal},
       {{1, 2}, {2, 3.1}, loss, Verdict::too_few_seeds},
       {{1, 2, 3}, {1.1, 2.101, 3.102}, loss, Verdict::higher},      // pairs agree, however far the seeds are apart
-      {{1, 2, 3}, {1.1, 2.101, 3.102}, timed, Verdict::not_shown},  // which does not count for what is timed
+      {{1, 2, 3}, {1.1, 2.101, 3.102}, timed, Verdict::not_shown},  // the agreement of pairs does not count for times
       {{1, 1.01, 0.99}, {0.5, 0.51, 0.5}, timed, Verdict::lower},
       {{1, 1, 1}, {1.0001, 1.0002, 1.0001}, loss, Verdict::not_shown},  // below `least`
       {{1, 1, 1}, {1.5, 1.5, 0.5}, loss, Verdict::not_shown}};
@@ -160,7 +160,7 @@ TEST_CASE("compare: the candidates are the product of files, precisions and swee
   struct Case {
     vernier::Wanted wanted;
     Words names;
-    Words sets;  // of the last one
+    Words sets;  // the last candidate's settings
   };
   const std::vector<Case> cases = {
       {{.files = {"a/x.toml", "b/x.toml", "y.v2.toml"}}, {"x", "x-2", "y.v2"}, {}},
@@ -332,7 +332,7 @@ TEST_CASE("compare: equal configurations train to the same bits, and a later cal
   CHECK(place.summary("c/run/seed-1")["digest"] == place.summary("c/other/seed-1")["digest"]);
   CHECK(place.summary("c/run/seed-1")["digest"] != place.summary("c/run/seed-2")["digest"]);
   const auto before = fs::last_write_time(history);
-  fs::remove(place.at("c/other/seed-2/summary.json"));  // as if it had been killed
+  fs::remove(place.at("c/other/seed-2/summary.json"));  // a killed run has none
   CHECK(place.compare({"other.toml", "--seeds", "3"}) == 0);
   CHECK(fs::last_write_time(history) == before);
   CHECK(says(place.err, "run, seed 1 of 3: is there, done"));
@@ -357,7 +357,7 @@ TEST_CASE("compare: what is refused, fails or diverges has its row, and the othe
   CHECK(says(place.out, "diverged: diverged: "));
   CHECK(says(place.out, "refused: it has no result, so nothing can be compared with it"));
   CHECK(place.call({"compare", "refused.toml", "--base", "run.toml", "--output", "d"}) == 4);
-  CHECK(place.err.find("seed 2") == std::string::npos);  // what is refused once is refused for every seed
+  CHECK(place.err.find("seed 2") == std::string::npos);  // a refusal for one seed holds for every seed
 }
 
 TEST_CASE("compare: Ctrl-C ends the run in work, prints what is done, and the same command goes on") {

@@ -235,7 +235,7 @@ TEST_CASE("launch: no rank outlives a launcher that is killed") {
 TEST_CASE("launch: the folder of a run is the one that its process has locked since the start") {
   const TemporaryFolder folder;
   const auto wanted = folder.path() / "out";
-  folder.write("out/.lock", "17 on here\n");  // of an earlier process with the same id
+  folder.write("out/.lock", "17 on here\n");  // an earlier process had the same id
   folder.write("out-3/.lock", "9 on here\n");
   fs::last_write_time(wanted / ".lock", fs::file_time_type::clock::now() - 1h);
   const vernier::RunFolderWatch watch(wanted);

@@ -163,7 +163,7 @@ TEST_CASE("runs: the report is drawn as a picture by a browser on PATH, or it is
   CHECK(place.out == "wrote one.png\n");
   const auto picture = read_text(place.at("one.png"));
   CHECK(says(picture, "--headless"));
-  CHECK(says(picture, "--window-size=1200,321"));  // as high as the page
+  CHECK(says(picture, "--window-size=1200,321"));  // the window is as high as the page
   CHECK(says(picture, "--no-sandbox") == (::geteuid() == 0));
   CHECK_FALSE(fs::exists(place.at("report.html")));
   CHECK(std::distance(fs::directory_iterator(place.folder.path()), {}) == 4);  // its own files are gone

@@ -58,9 +58,10 @@ void write_models(const TemporaryFolder& folder) {
 struct Case {
   const char* name;
   std::string task;
-  std::vector<std::string> input, evaluate;  // of predict; what evaluate sets for another file
-  std::string held_out;                      // the same as a file that is held out
-  const char* described;                     // in the JSON
+  std::vector<std::string> input,
+      evaluate;           // the input of predict; the settings with which evaluate reads another file
+  std::string held_out;   // the same as a file that is held out
+  const char* described;  // in the JSON
 };
 
 const Case cases[] = {

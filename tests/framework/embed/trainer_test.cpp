@@ -139,7 +139,7 @@ struct Counted {
     begun = Clock::now();
   }
   void end_backward(const Seen& task, const Run& run) {
-    if (++passes <= run.micro_batches) is_mixed = task.has_16_bits;  // those after it are measurements of adaptive
+    if (++passes <= run.micro_batches) is_mixed = task.has_16_bits;  // adaptive measures in the passes after these
   }
   void end_step(const Run& run) {
     steps += 1;
@@ -223,7 +223,7 @@ TEST_CASE("the embedded trainer gives the program's weights, at once, by steps a
        [](Trainer& trainer) {
          CHECK(trainer.validate() > 0);
          trainer.train_step();
-         CHECK(trainer.train_epoch() == 3);  // what is left of it
+         CHECK(trainer.train_epoch() == 3);  // the rest of the epoch
          CHECK(trainer.validate() > 0);
          trainer.train();
        }},
@@ -523,7 +523,7 @@ TEST_CASE("the statistics of mixed precision are those that a listener counts, i
   const std::string off = "[precision]\nuse = \"fp32\"\n[scaler]\nuse = \"none\"\n";
   const struct {
     std::string toml;
-    std::int64_t mixed;     // of 12 steps; -1: what this machine decides
+    std::int64_t mixed;     // mixed steps among 12; -1: this machine decides
     std::string swap = {};  // after step 6
     bool is_readme = false;
   } cases[] = {

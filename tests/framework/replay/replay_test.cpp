@@ -41,7 +41,7 @@ std::string capsule_of(const TemporaryFolder& folder, const std::string& config,
   const auto table = from_toml({config});
   std::ofstream(output / "config.toml") << vernier::to_toml(table);
   const NoLog no_log;
-  vernier::use_fused_kernels();  // as prepare() does
+  vernier::use_fused_kernels();  // prepare() does so too
   SmallRun run(table, output);
   run.on(event, std::move(change));
   run.train();

@@ -145,7 +145,7 @@ TEST_CASE("replay: the ranges of a step are those of its tensors") {
     CHECK(layer.update.amax == doctest::Approx(update.abs().max().item<double>()));
     CHECK(layer.activation.elements == 12 * weight.size(0));  // both micro-batches
   }
-  CHECK(std::sqrt(squares) <= 0.5 * (1 + 1e-6));  // as clip_norm leaves the gradients
+  CHECK(std::sqrt(squares) <= 0.5 * (1 + 1e-6));  // clip_norm leaves such gradients
 }
 
 TEST_CASE("replay: replay prints a step, another precision beside it, and one layer over many steps") {
@@ -255,8 +255,8 @@ TEST_CASE("replay: a step that became NaN names its origin, beside a flight reco
 
 TEST_CASE("replay: against another run, the first step, layer and operation that differ are named") {
   struct Other {
-    std::string change;                     // of the second run
-    std::vector<std::string> sets, answer;  // what is said
+    std::string change;                     // the change of the second run
+    std::vector<std::string> sets, answer;  // the settings, and the words that are printed
   };
   const std::string fault = "[[callback]]\nuse = 'inject'\nat_step = 7\nwhat = 'spike'\nfactor = 1.001\n";
   const std::vector<Other> others = {

@@ -358,7 +358,7 @@ struct Trajectory : toy::Toy {
 
 // The saved results of a run.
 struct Saved {
-  std::string digest;  // of the run's model in the end
+  std::string digest;  // the digest of the run's last model
   std::vector<std::int64_t> steps;
   vernier::Tensors last;
 };

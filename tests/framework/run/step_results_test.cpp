@@ -63,7 +63,7 @@ Thrown trained(Toy& toy) {
 const Change same = [](const Tensor& loss) { return loss; };
 
 struct WrongLoss {
-  const char* is;  // as the message says it
+  const char* is;  // the message's word for it
   Change change;
 };
 

@@ -239,7 +239,7 @@ TEST_CASE("trainer: recompute gives the same gradients and loss again") {
 TEST_CASE("trainer: an inf in the first of two passes skips the update, though the second is finite") {
   struct Twice final : toy::Descent {
     void step(Run& run) override {
-      run.skip_update.fill_(1);  // as the scaler leaves it after a bad pass
+      run.skip_update.fill_(1);  // a scaler leaves it so after a bad pass
       run.control->recompute();
       CHECK(run.skip_update.item<float>() == 1);
       Descent::step(run);
@@ -611,7 +611,7 @@ TEST_CASE("trainer: going back without savepoints, and a plugin that ends the ru
   fails.prepare();
   CHECK(thrown_by([&] { fails.trainer->train(fails.run); }) ==
         failed("callback/goes_back after step 4: 3 updates in a row were skipped"));
-  CHECK(fails.memory().steps == Sizes{4});  // what the last step left is on disk
+  CHECK(fails.memory().steps == Sizes{4});  // the last finished step left this on disk
 }
 
 TEST_CASE("trainer: who asks to go back keeps its memory, but for what it names") {

@@ -72,7 +72,7 @@ struct Trajectory : toy::Toy {
   std::array<int, steps> kinds{};
   bool spoil = false, has_hook = false;
   Texts told;
-  std::vector<std::int64_t> updates, overflows;  // as a monitor sees them; overflows: at RunEnd too
+  std::vector<std::int64_t> updates, overflows;  // a monitor sees these; overflows: at RunEnd too
   std::vector<UpdateResult> results;
 };
 

@@ -69,7 +69,7 @@ TEST_CASE("serve: a configuration names plugins, and paths below the data folder
   const std::regex allowed(serve::text_schema({data}).at("pattern").get<std::string>());
   for (const auto& [value, refused] : cases) {
     CAPTURE(value);
-    const bool leaves_by_link = value.starts_with(text + "/link");  // which a schema cannot know
+    const bool leaves_by_link = value.starts_with(text + "/link");  // a schema cannot know links
     CHECK(std::regex_search(value, allowed) == (refused.empty() || leaves_by_link));
     for (const Json& config : {Json{{"task", {{"data", value}}}}, Json{{"task", {{"data", {"a", value}}}}},
                                Json{{"callback", {{{"use", "x"}, {"rule", {{{"file", value}}}}}}}},

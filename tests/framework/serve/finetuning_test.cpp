@@ -67,7 +67,7 @@ TEST_CASE("serve: requests of fine-tuning backends, as they stand in their docum
   CHECK(answer.body.at("effective_batch_size") == 1);  // the two texts fit into a row
   CHECK(answer.body.at("scaler_scale") == 65536);
   CHECK(answer.body.at("overflow_count") == 0);
-  CHECK(answer.body.at("underflow_count").is_null());  // of three steps none is measured
+  CHECK(answer.body.at("underflow_count").is_null());  // three steps measure none
   CHECK(answer.body.at("memory_savings_gb").is_number());
   CHECK(answer.body.at("statistics").at("steps") == 3);
   CHECK(answer.body.at("statistics").at("amp").at("amp_steps") == 3);
@@ -266,7 +266,7 @@ TEST_CASE("serve: requests of fine-tuning backends become jobs") {
   CHECK(table["optimizer"]["state"].value_or("") == std::string("8bit"));
   CHECK(table["accumulation"]["use"].value_or("") == std::string("target"));
   CHECK(table["run"]["epochs"].value_or(0) == 1);
-  CHECK(table["precision"]["use"].value_or("") == std::string("bf16"));  // that of the request
+  CHECK(table["precision"]["use"].value_or("") == std::string("bf16"));  // the request asked for it
 
   Json off = body_with({{"use_mixed_precision", false}, {"use_gradient_accumulation", false}});
   table = configuration(server, server.post("/finetuning/optimized", off.dump()));

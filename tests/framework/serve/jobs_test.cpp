@@ -121,7 +121,7 @@ TEST_CASE("serve: limits of time, memory, and the size of files end a job, and s
   const auto large = server.submit(takes(forever), {{"memory_limit", 100'000}});
   REQUIRE(server.waits_for(large, "failed"));
   CHECK(server.job(large).at("error") == "it took more memory than its limit of 100000 bytes");
-  CHECK(server.ledger().find("end 130") != std::string::npos);  // that of the first
+  CHECK(server.ledger().find("end 130") != std::string::npos);  // the first job's end
   const auto fits = server.submit(takes("0", "bytes = 1000000\n")),
              writes = server.submit(takes("0", "bytes = 1000001\n"));
   CHECK(server.waits_for(fits, "done"));

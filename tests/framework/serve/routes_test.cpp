@@ -264,7 +264,7 @@ TEST_CASE("serve: requests with random mistakes are answered or cut off, and nev
   const auto seed = is_long() ? std::random_device()() : 2;
   MESSAGE("random numbers from ", seed);
   std::mt19937 random(seed);
-  constexpr int cases = 2;  // of the long form of this program
+  constexpr int cases = 2;  // the long form of this program has more
   const auto end =
       std::chrono::steady_clock::now() + std::chrono::duration<double, std::ratio<60>>(long_minutes() / cases);
   int tried = 0;

@@ -151,7 +151,7 @@ bool is_refused(const std::string& table, const std::string& option, const Json&
   const Json config = {{table, is_list ? Json::array({inside}) : inside}};
   try {
     const auto text = serve::checked_configuration(config, {data});
-    serve::checked_configuration(text, {data});  // as the attempt looks at it again
+    serve::checked_configuration(text, {data});  // the attempt reads it again
     return false;
   } catch (const serve::NotAllowed&) {
     return true;

@@ -235,7 +235,7 @@ struct Door {
 // The path of the library that an object's class is in.
 std::string library_of(const Callback& plugin) {
   Dl_info info = {};
-  const void* table = nullptr;  // of its virtual functions
+  const void* table = nullptr;  // the table of its virtual functions
   std::memcpy(&table, static_cast<const void*>(&plugin), sizeof table);
   REQUIRE(::dladdr(table, &info) != 0);
   return info.dli_fname;
@@ -348,7 +348,7 @@ TEST_CASE("host: a damaged library is refused or read, whatever the damage") {
     refusals += result.kind == 3 ? 1 : 0;
   };
   SUBCASE("cut short") {
-    std::size_t loaded = 0, tries = 0;  // what stands behind the loaded part, such as debugging symbols, is not needed
+    std::size_t loaded = 0, tries = 0;  // the part behind the loaded one, such as debugging symbols, is not needed
     for (unsigned i = 0; i < header.e_phnum; ++i) {
       const auto segment = read_at<Elf64_Phdr>(whole, header.e_phoff + i * sizeof(Elf64_Phdr));
       if (segment.p_type == PT_LOAD) loaded = std::max(loaded, segment.p_offset + segment.p_filesz);

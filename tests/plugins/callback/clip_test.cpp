@@ -42,7 +42,7 @@ double clip(const std::string& name, vernier::Table options, const std::vector<t
   vernier::TrainerRun run;
   for (const auto& parameter : parameters) run.parameters.push_back({"p", parameter, parameter});
   vernier::HostApi::emit(bus, Event::GradientsReady, run);
-  run.gradients();  // what was left to the optimizer
+  run.gradients();  // the optimizer's part is done here
   return run.metrics.value("grad_norm").value_or(-1);
 }
 

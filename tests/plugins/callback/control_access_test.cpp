@@ -23,7 +23,7 @@ std::pair<std::string, std::string> bearer(const std::string& token) {
 struct Asked {
   const Client& client;
   std::string method, target;
-  bool is_first;  // of those that need a token
+  bool is_first;  // the first of the requests that need a token
   int status(const Fields& fields) const {
     return status_of(ask(client.port, request_of(client.port, method, target, fields)));
   }
@@ -294,7 +294,7 @@ std::vector<std::string> with_bad_headers(const Parts& parts) {
       "CONNECT 127.0.0.1:80 HTTP/1.1\r\n" + host + token + "\r\n",
       get + "\r\n",                               // no Host
       get + host + host + "\r\n",                 // two
-      get + "Host: evil.example\r\n\r\n",         // of another
+      get + "Host: evil.example\r\n\r\n",         // another host
       get + host + "Upgrade: websocket\r\n\r\n",  //
       get + host + "Expect: a miracle\r\n\r\n",   //
       get + host + token + "\r\n",                // two tokens

@@ -38,7 +38,7 @@ struct Command {
   const char* command;
   const char* state;
   const char* answer;  // a part of it
-  bool is_same;        // as a run that nobody steers
+  bool is_same;        // the run equals one that nobody steers
 };
 
 const Command commands[] = {

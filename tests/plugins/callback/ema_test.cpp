@@ -282,7 +282,7 @@ TEST_CASE("ema: a validation that throws or is cut short leaves the trained weig
     CHECK(torch::equal(toy.memory().last->tensor("model/first"), toy.trained[0]));
     CHECK(toy.validated == 0);
   }
-  ToyRun toy(options(0.5, "both"));  // where nothing is held out
+  ToyRun toy(options(0.5, "both"));  // nothing is held out
   toy.task->holds_out = false;
   toy.prepare().train(toy.run);
   toy.check_trained();

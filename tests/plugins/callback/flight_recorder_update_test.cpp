@@ -183,7 +183,7 @@ void check_told(const Flight& flight, const BadUpdate& fault, const Broken& brok
   const bool is_8_bit = fault.optimizer.find("8bit") != std::string::npos;
   if (id == "optimizer/adamw") CHECK((has("exp_avg_sq") || (is_8_bit && has("exp_avg_sq_absmax"))));
   if (fault.kind == "state") REQUIRE(has_state);
-  if (fault.kind == "state" && !is_8_bit) {  // what 8 bits keep of a nan is a code, which has no range
+  if (fault.kind == "state" && !is_8_bit) {  // 8 bits keep a code for a nan, and it has no range
     CHECK(std::ranges::any_of(origin.inputs, [](const auto& input) { return !input.second.is_finite(); }));
   }
   if (fault.kind == "rate") {

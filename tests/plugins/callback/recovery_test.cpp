@@ -378,7 +378,7 @@ TEST_CASE("recovery: the norm that the scaler has found is taken, and the gradie
   run.on(Event::GradientsReady, [&steps](Run& now) {
     CHECK(now.norms.all.defined());
     CHECK(now.grad_scale.defined());
-    const auto norm = vernier::grad_norm(now.gradients()).item<double>();  // as the optimizer will use them
+    const auto norm = vernier::grad_norm(now.gradients()).item<double>();  // the optimizer will use these
     CHECK(now.metrics.value("grad_norm").value() == doctest::Approx(norm));
     CHECK(now.gradient_norm().item<double>() == doctest::Approx(norm));
     steps += 1;

@@ -64,7 +64,8 @@ TEST_CASE("sam: after the second pass the weights are those before it, bit for b
     before = toy.weights();
     buffer = run.model->buffers().front().clone();
   });
-  toy.on(Event::BatchReady, [](Run& run) { run.model->buffers().front().add_(1); });  // as running statistics do
+  toy.on(Event::BatchReady,
+         [](Run& run) { run.model->buffers().front().add_(1); });  // running statistics change like this
   toy.on(Event::GradientsReady, [&](Run& run) {
     for (std::size_t i = 0; i < before.size(); ++i) CHECK(torch::equal(run.parameters[i].model, before[i]));
     CHECK(torch::equal(run.model->buffers().front(), buffer + 1));

@@ -15,7 +15,7 @@ using vernier::Event;
 
 namespace {
 
-constexpr std::int64_t updates = 120;  // as in tests/oracles/schedules.py
+constexpr std::int64_t updates = 120;  // tests/oracles/schedules.py has as many
 
 struct Schedule {
   explicit Schedule(const std::string& options)

@@ -74,7 +74,7 @@ TEST_CASE("copies: in whatever order a device does what no event orders, what is
       fill(moments, -step);
       saving.save(live);
       device.give([&, copied = copies_before + 2 * step] { were_beside_forward += device.copies() < copied ? 1 : 0; });
-      fill(weights, 100);  // as what a callback does at the next step
+      fill(weights, 100);  // a callback of the next step may change them
       saving.tell(Event::LossReady);
       fill(moments, 100);
     }

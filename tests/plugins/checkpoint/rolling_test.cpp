@@ -763,7 +763,7 @@ TEST_CASE("rolling: never two at once, the second is left out with a notice, but
     fixture.tell(Event::StepBegin);
     CHECK(fixture.notice("checkpoint_skipped") != nullptr);
   }
-  fixture.write(21);  // which is not asked whether it is due
+  fixture.write(21);  // rolling is not asked whether a checkpoint is due
   fixture.tell(Event::RunEnd);
   CHECK(fixture.names() == Names{"step-00000010", "step-00000021"});
   CHECK(fixture.read() == 21);

@@ -178,7 +178,7 @@ TEST_CASE("progress: shows metrics of other plugins after its own, three at most
 TEST_CASE("progress: at the end the bar shows no metric of the last validation" * needs_terminal) {
   Fixture fixture(160, every_step());
   fixture.run.metrics.set("grad_norm", 0.5);
-  fixture.run.steps = 10;  // what is drawn must fit into the terminal's buffer
+  fixture.run.steps = 10;  // ten lines fit into the terminal's buffer
   fixture.begin();
   fixture.steps(10);
   fixture.validate();
@@ -392,7 +392,7 @@ TEST_CASE("progress: a line of the log takes the bar's place, which comes back b
   Fixture fixture(80, every_step());
   fixture.begin();
   fixture.step();
-  const std::string line = "\r\x1b[Ktask/gpt: a sample\n";  // as framework/log.cpp has it on a terminal
+  const std::string line = "\r\x1b[Ktask/gpt: a sample\n";  // framework/common/log.cpp writes it so on a terminal
   REQUIRE(::write(STDERR_FILENO, line.data(), line.size()) == static_cast<ssize_t>(line.size()));
   fixture.step();
   REQUIRE(fixture.seen().size() == 2);

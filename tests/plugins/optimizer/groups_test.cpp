@@ -189,7 +189,7 @@ TEST_CASE("optimizer: another optimizer gives frozen parameters their gradients 
 TEST_CASE("optimizer: averages that other options no longer keep are dropped") {
   const struct {
     const char *before, *after;
-    std::int64_t entries;  // of a parameter, after loading
+    std::int64_t entries;  // a parameter's entries after loading
   } cases[] = {{"use = 'sgd'\nmomentum = 0.9\n", "use = 'sgd'\n", 0},
                {"use = 'sgd'\n", "use = 'sgd'\nmomentum = 0.9\n", 0},
                {"use = 'adamw'\namsgrad = true\n", "use = 'adamw'\n", 3}};
@@ -263,7 +263,7 @@ TEST_CASE("optimizer: state belongs to names, whatever the groups, and is droppe
     frozen->load(state);
     CHECK(entries_of(frozen->save(), "head.weight") == 0);
     CHECK(entries_of(frozen->save(), "h.0.attn.bias") == entries_of(state, "h.0.attn.bias"));
-    other->load(frozen->save());  // what was frozen starts without state
+    other->load(frozen->save());  // frozen parameters start without state
     CHECK(entries_of(other->save(), "head.weight") == 0);
 
     const auto made_renamed_run = run_of_four();

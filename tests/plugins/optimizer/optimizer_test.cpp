@@ -243,7 +243,7 @@ TEST_CASE("optimizer: adamw keeps its averages as `state` says, and goes on with
     loaded.tensors = vernier::load_safetensors(folder / "state");
     Wide other(state), from_float32("float32");
     other.plugin->load(loaded);
-    from_float32.plugin->load(loaded);  // of another kind
+    from_float32.plugin->load(loaded);  // the loaded state is of another kind
     const torch::NoGradGuard no_grad;
     for (std::size_t i = 0; i < 3; ++i) other.run.parameters[i].master.copy_(wide.run.parameters[i].master);
     for (int step = 3; step < 8; ++step) {

@@ -158,7 +158,7 @@ TEST_CASE("precision: where the weights are in 16 bits, and what a rule keeps") 
   CHECK(kept["layers.1.weight"] == "Float of Float");
   CHECK(kept["layers.1.bias"] == "Float of Float");
   kept = dtypes("level = 'O3'\n[[precision.rule]]\nmatch = '*.0'\n[[precision.rule]]\nuse = 'fp32'\n");
-  CHECK(kept["layers.0.weight"] == "BFloat16 of BFloat16");  // of this layer alone
+  CHECK(kept["layers.0.weight"] == "BFloat16 of BFloat16");  // the rule matches this layer alone
   CHECK(kept["layers.1.weight"] == "Float of Float");
 }
 

@@ -270,7 +270,7 @@ TEST_CASE("scaler: overflows in a row are the run's own, and are counted on afte
   for (int i = 0; i < 2; ++i) overflow(fixture);
   auto resumed = make();
   resumed.plugin->load(fixture.plugin->save());
-  for (int i = 0; i < 2; ++i) resumed.run.amp.add_overflow();  // as the runner restores them
+  for (int i = 0; i < 2; ++i) resumed.run.amp.add_overflow();  // the runner restores them so
   for (auto* each : {&fixture, &resumed}) {
     CHECK(each->control.failure.empty());
     overflow(*each);
@@ -661,7 +661,7 @@ TEST_CASE(
   std::size_t i = 0;
   for (const std::string name : {"dynamic", "static", "statistical", "per_layer"}) {
     for (const auto& precision : precisions) {
-      if (name == "per_layer" && precision.find("O2") != std::string::npos) continue;  // which it refuses
+      if (name == "per_layer" && precision.find("O2") != std::string::npos) continue;  // per_layer refuses O2
       CAPTURE(name);
       CAPTURE(precision);
       const TemporaryFolder output;
@@ -670,7 +670,7 @@ TEST_CASE(
           "[precision]\n" + precision + "\n[scaler]\nuse = '" + name + (name == "static" ? "'\nscale = 256" : "'") +
           "\noverflows_in_a_row = 5\n[[callback]]\nuse = 'inject'\nwhere = 'gradient'\nlayer = '*'\nat_step = ";
       const auto faulty = [&](const char* times) { return from_toml({base + "3\nevery = 1\ntimes = " + times}); };
-      SmallRun calm(from_toml({base + "99\n"}));  // what two updates make
+      SmallRun calm(from_toml({base + "99\n"}));  // the state after two updates
       calm.stop_after(2);
       calm.train();
       {

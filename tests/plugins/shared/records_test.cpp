@@ -107,7 +107,7 @@ TEST_CASE("records: a disk that is full at the start or at the end does not deta
   struct Case {
     std::string id;
     vernier::Table options;
-    std::string file;  // that it has once there is room
+    std::string file;  // the file's text once there is room
   };
   const std::vector<Case> cases = {
       {"monitor/mlflow", {}, "loss"},
@@ -134,7 +134,7 @@ TEST_CASE("records: a disk that is full at the start or at the end does not deta
     monitored.train(6);
     monitored.end();
     CHECK(monitored.run.notices.empty());
-    const bool has_lost = each.id != "monitor/csv";  // whose lines wait for room
+    const bool has_lost = each.id != "monitor/csv";  // csv's lines wait for room
     CHECK_MESSAGE((said().find("No space left on device") != std::string::npos) == has_lost, said());
     CHECK_MESSAGE(said().find("detached") == std::string::npos, said());
     if (each.id != "monitor/prometheus") CHECK_MESSAGE(!disk.text_of(each.file).empty(), said());

@@ -57,7 +57,7 @@ TEST_CASE("images: the ResNets have torchvision's tensors") {
   }
   CHECK(small.run.model->named_buffers().contains("layer3.1.bn1.num_batches_tracked"));
   CHECK_FALSE(small.run.model->named_parameters().contains("layer1.0.downsample.0.weight"));
-  const LoadedTask automatic("images", table_of(folder, "resnet18"));  // of small images
+  const LoadedTask automatic("images", table_of(folder, "resnet18"));  // the images are small
   CHECK(has_shape(automatic.parameter("conv1.weight"), {64, 3, 3, 3}));
 }
 

@@ -66,7 +66,7 @@ TEST_CASE("images: a share is held out and the others learn") {
     for (int step = 0; step < 40; ++step) task.descend(task->next(), 0.05);
     CHECK(task.validate() < before / 2);
     CHECK(*task.run.metrics.value("accuracy") == 1.0);
-    CHECK(!task.run.metrics.value("top_5"));  // of two classes
+    CHECK(!task.run.metrics.value("top_5"));  // two classes have no top 5
   }
 }
 

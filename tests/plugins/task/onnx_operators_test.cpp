@@ -16,7 +16,7 @@ using at::Tensor;
 
 struct Case {
   const char* name;
-  Tensor (*forward)(const Tensor& x);  // of float32 [samples, 4, 6], from -1 to 1
+  Tensor (*forward)(const Tensor& x);  // x: float32 [samples, 4, 6], from -1 to 1
 };
 
 Tensor numbers(std::int64_t samples) {
@@ -45,7 +45,7 @@ Tensor of_all_sizes(const Tensor& x, Nearest upsampled) {
   return at::cat(all, 2);
 }
 
-const std::vector<double> factors = {1.3, 1.7};  // of height 3, which stays, and width 4
+const std::vector<double> factors = {1.3, 1.7};  // factors for height 3, which stays, and width 4
 
 const std::vector<Case> cases = {
     {"diff", [](auto& x) { return x.diff(1, 1); }},

@@ -99,7 +99,7 @@ TEST_CASE("sequence: each model learns to classify and to predict numbers") {
       CAPTURE(model);
       CAPTURE(kind);
       LoadedTask task("sequence", table_of(folder, kind, {{"model", value(model)}, {"validation_share", value(0.2)}}));
-      CHECK(task->batches_per_epoch() == 6);  // of 48
+      CHECK(task->batches_per_epoch() == 6);  // there are 48 samples
       const double before = task.validate();
       for (int step = 0; step < 300; ++step) task.descend(task->next(), 0.05);
       CHECK(task.validate() < before / 3);

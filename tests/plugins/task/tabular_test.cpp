@@ -122,7 +122,7 @@ TEST_CASE("tabular predicts for a file without targets, also of categories that 
   CHECK(columns[0].numbers.numel() == 2);
   CHECK(columns[0].numbers.isfinite().all().item<bool>());
   const auto embedding = loaded.run.model->named_parameters()["embeddings.0.weight"];
-  CHECK(embedding[-1].eq(0).all().item<bool>());  // of "moon"
+  CHECK(embedding[-1].eq(0).all().item<bool>());  // the row for "moon", a new word
   CHECK(embedding.narrow(0, 0, embedding.size(0) - 1).ne(0).all().item<bool>());
   const auto other_order = predict("district,area,rooms,floor,year\nmill,70,3,2,1990\n");
   CHECK(other_order[0].numbers[0].item<float>() == columns[0].numbers[0].item<float>());

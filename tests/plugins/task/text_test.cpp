@@ -113,7 +113,7 @@ TEST_CASE("text: a batch of a ranking has whole groups, and its loss is that of 
   CHECK(batch.tensors[0][0][2].eq(1).all().item<bool>());  // padding
   const auto scores = supervised(task).forward(batch).to(torch::kFloat64);
   CHECK(scores.masked_select(batch.tensors[1].isnan()).eq(0).all().item<bool>());
-  CHECK(has_shape(supervised(task).example(2).tensors.at(0), {2, batch.tensors[0].size(2)}));  // of exports
+  CHECK(has_shape(supervised(task).example(2).tensors.at(0), {2, batch.tensors[0].size(2)}));  // exports have two rows
   const auto pair = [&](int group, int better, int worse) {
     return std::log1p(std::exp((scores[group][worse] - scores[group][better]).item<double>()));
   };

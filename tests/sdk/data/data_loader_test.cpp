@@ -92,7 +92,7 @@ TEST_CASE("a batch and its parts know the places of their samples") {
     options.rank = ranks - 1;
     DataLoader loader(std::make_shared<Uneven>(50), options);
     auto batches = take(loader, 9);
-    std::erase_if(batches, [](const Batch& batch) { return batch.samples == 0; });  // of the last rank, of one sample
+    std::erase_if(batches, [](const Batch& batch) { return batch.samples == 0; });  // the last rank may get no sample
     for (const auto& batch : batches) CHECK(batch.indices == first_column({batch}));
     const auto all = Batch::concatenated(batches);
     CHECK(all.indices == first_column({all}));

@@ -253,7 +253,7 @@ TEST_CASE("tokenizer folder: steps that make ever more of a text end in one line
     const TemporaryFolder folder;
     folder.write("tokenizer.json", json.dump());
     const auto thrown = thrown_by([&] {
-      const auto tokenizer = vernier::open_tokenizer(folder.path());  // which applies the decoder to each token
+      const auto tokenizer = vernier::open_tokenizer(folder.path());  // opening applies the decoder to each token
       const auto ids = tokenizer->encode("banana");
       tokenizer->decode(ids);
     });
@@ -270,7 +270,7 @@ TEST_CASE("tokenizer folder: a token with a character that stands for no byte ne
     return vernier::open_tokenizer(folder.path())->encode("\u4e2d");
   };
   const auto before = ids();
-  json["model"]["vocab"]["\u4e2d"] = 100'000;  // those of "\u4e2d" are three others
+  json["model"]["vocab"]["\u4e2d"] = 100'000;  // the tokens of "\u4e2d" are three others
   CHECK(ids() == before);
 }
 

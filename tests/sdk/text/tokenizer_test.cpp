@@ -35,8 +35,9 @@ const std::string whole_styles[] = {"o200k",      "tekken",    "deepseek",    "s
                                     "bert_cased", "clip",      "many_steps",  "word_level",    "xlm_roberta",
                                     "sp_unigram", "sp_folded", "sp_bpe_user", "unigram_bytes", "sp_unigram_bytes",
                                     "tekken_file"};
-const std::string exact_styles[] = {"gpt2",     "llama3",   "o200k", "tekken",
-                                    "deepseek", "starcoder"};  // that change no text: no space added, no normalization
+const std::string exact_styles[] = {
+    "gpt2",   "llama3",   "o200k",
+    "tekken", "deepseek", "starcoder"};  // these change no text: they add no space and normalize nothing
 
 std::vector<std::string> all_styles() {
   std::vector<std::string> all(std::begin(styles), std::end(styles));

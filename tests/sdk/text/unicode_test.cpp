@@ -66,8 +66,8 @@ TEST_CASE("unicode: characters forwards and backwards") {
 TEST_CASE("unicode: the classes of characters that changed between versions") {
   using vernier::CharClass;
   const std::pair<char32_t, CharClass> cases[] = {
-      {U'a', CharClass::letter},   {0x10D4A, CharClass::letter},  // of Unicode 16.0
-      {U'7', CharClass::number},   {0x10D40, CharClass::number},  // of Unicode 16.0
+      {U'a', CharClass::letter},   {0x10D4A, CharClass::letter},  // new in Unicode 16.0
+      {U'7', CharClass::number},   {0x10D40, CharClass::number},  // new in Unicode 16.0
       {0x2167, CharClass::number}, {0x85, CharClass::white},     {0x3000, CharClass::white}, {0x180E, CharClass::other},
       {0xFEFF, CharClass::other},  {0x1C, CharClass::other},     {0x200B, CharClass::other}, {U'_', CharClass::other},
       {0x301, CharClass::other},   {0x10FFFF, CharClass::other}};

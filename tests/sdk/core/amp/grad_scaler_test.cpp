@@ -381,7 +381,7 @@ TEST_CASE("grad_scaler: clip_and_step divides once by scale and clipping, to the
     CHECK(pair.sides[0].scaler->get_scale() == pair.sides[1].scaler->get_scale());
     is_other |= !pair.has_same_bits();
   }
-  CHECK(is_other);  // as its comment says
+  CHECK(is_other);  // its comment says so
 }
 
 TEST_CASE("grad_scaler: clip_and_step after unscale_, without a scaler, and in the wrong order") {

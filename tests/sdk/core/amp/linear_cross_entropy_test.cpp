@@ -226,7 +226,7 @@ TEST_CASE("linear cross entropy: all targets ignored, a class out of range, wron
     broken.input[6][0] = NAN;
     CHECK(std::isnan(broken.in_chunks(false)[0].item<double>()));
     broken.target = head.target.clone();
-    broken.target[6] = -100;  // what does not count does no harm
+    broken.target[6] = -100;  // an ignored row does no harm
     CHECK(std::isfinite(broken.in_chunks(false)[0].item<double>()));
     auto large = head;
     large.input = head.input * 1e4;  // e^x alone would overflow

@@ -323,7 +323,7 @@ TEST_CASE("loss_scale: goes on after save and load, and brings a scale into the 
   }
   vernier::State saved;
   saved.put("scale", 1e30);
-  saved.put("_growth_tracker", std::int64_t{5000});  // of a GradScaler, longer than the interval of now
+  saved.put("_growth_tracker", std::int64_t{5000});  // a GradScaler's count, longer than the present interval
   LossScale apex(torch::kCPU, vernier::loss_scale_preset("apex"));
   apex.load_state_dict(saved);
   CHECK(apex.value() == 0x1p24);

@@ -23,7 +23,7 @@ TEST_CASE("matmul: the path stays, and another one comes too late after a produc
   CHECK(choice.path == (path == "intel" ? vernier::MatmulPath::intel : vernier::MatmulPath::plain));
   CHECK_FALSE(choice.reason.empty());
   CHECK(vernier::use_matmul(path).path == choice.path);
-  if (__builtin_cpu_is("intel") != 0) return;  // whose one path has both names
+  if (__builtin_cpu_is("intel") != 0) return;  // Intel's one path has both names
   CHECK_THROWS_WITH_AS(vernier::use_matmul(path == "intel" ? "plain" : "intel"), doctest::Contains("comes too late"),
                        vernier::Error);
 }

@@ -120,7 +120,7 @@ TEST_CASE("row operators: errors over rows are not larger than LibTorch's, for r
           check_errors(far, op, /*results=*/2);
         }
         if (dtype == torch::kFloat32 || op.name.find("norm") == std::string::npos) continue;
-        auto mixed = given;  // as under autocast
+        auto mixed = given;  // autocast mixes dtypes like this
         mixed.weight = given.weight.to(torch::kFloat32);
         mixed.bias = given.bias.to(torch::kFloat32);
         check_errors(mixed, op);

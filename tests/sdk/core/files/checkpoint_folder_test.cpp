@@ -84,7 +84,7 @@ TEST_CASE("checkpoint folder: what was written is read, with what the manifest s
   CHECK(weight.dtype == "F32");
   CHECK(weight.shape == std::vector<std::int64_t>{3, 4});
   const auto& nothing = stored.manifest.files.at("state.safetensors").tensors.at("nothing");
-  CHECK(nothing.checksum == "99aa06d3014798d86001c324468d497f");  // what xxhsum -H2 prints of an empty file
+  CHECK(nothing.checksum == "99aa06d3014798d86001c324468d497f");  // xxhsum -H2 prints this for an empty file
   for (const char* name : {"model.safetensors", "state.safetensors"}) {
     CHECK(stored.manifest.files.at(name).bytes == fs::file_size(fs::path(saved.path) / name));
     CHECK(saved.manifest.files.at(name).bytes == stored.manifest.files.at(name).bytes);
@@ -179,7 +179,7 @@ TEST_CASE("checkpoint folder: a folder that is a link, or that others may write 
   }
   ::chmod((folder / "real").c_str(), 0755);
   CHECK(refusal(folder / "real") == Thrown{});
-  if (::chown((folder / "real").c_str(), 12345, static_cast<gid_t>(-1)) == 0) {  // as root
+  if (::chown((folder / "real").c_str(), 12345, static_cast<gid_t>(-1)) == 0) {  // only root may
     CHECK(refusal(folder / "real") ==
           failed(folder / "real" +
                  ": belongs to another user (id 12345), who can write to it; chown it, or take another folder"));
@@ -434,7 +434,7 @@ TEST_CASE("checkpoint folder: one that was put aside stands for its name, until 
   };
   write(folder / "step-00000002", 2);
   write(place, 3);
-  fs::rename(place, aside);  // where a writer was killed between two renames
+  fs::rename(place, aside);  // a writer was killed between two renames
   CHECK(vernier::step_of_checkpoint(aside) == 3);
   CHECK(vernier::checkpoints_in(folder.path()) == std::vector<std::string>{aside, folder / "step-00000002"});
   for (const auto& path : {place, place + "/", aside}) {

@@ -91,7 +91,7 @@ TEST_CASE("copy: autograd hears of it as it does of copy_") {
   const auto version = weight._version();
   vernier::copy_non_temporal({{weight, torch::ones({many})}});
   CHECK(weight._version() > version);
-  CHECK_THROWS(loss.backward());  // what it had saved is gone
+  CHECK_THROWS(loss.backward());  // the tensors that it had saved are gone
   CHECK(weight.requires_grad());
   CHECK(weight.is_leaf());
 }
@@ -157,7 +157,7 @@ TEST_CASE("copy: memory that somebody else has or may know is copied") {
   check_copied(live, std::move(read));
   live.zero_();
   CHECK(view.equal(saved.narrow(0, 1, 5)));
-  check_copied(live, {{"w", saved.clone()}});  // of no file
+  check_copied(live, {{"w", saved.clone()}});  // the saved one belongs to no file
   check_copied(torch::zeros({many}, torch::kFloat64), read_back({{"w", saved}}));
   check_copied(torch::zeros({2, many}).select(0, 1), read_back({{"w", saved}}));
   std::vector<float> array(many);  // the caller's own, who looks into it

@@ -319,7 +319,7 @@ TEST_CASE("checkpoint: products that are kept are not computed again") {
   const auto gradient = [&](Keep keep, bool changed) {
     weight.mutable_grad().reset();
     const auto y = checkpoint(keep, function, input).sum();
-    if (changed) weight.data().mul_(2);  // where no version is counted
+    if (changed) weight.data().mul_(2);  // .data() counts no version
     y.backward();
     if (changed) weight.data().div_(2);
     return weight.grad();

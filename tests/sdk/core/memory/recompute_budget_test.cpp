@@ -129,7 +129,7 @@ TEST_CASE("recompute budget: a pass is measured while it is trained on, within a
       CHECK(use.bytes("activations") + 4 == vernier::peak_activations(bytes, static_cast<std::int64_t>(count) - 1));
       net.forget_gradients();
       CHECK(same(gradients(&blocks), plain));
-      CHECK(measured.size() == 1);  // of this size it was
+      CHECK(measured.size() == 1);  // the budget was measured for this size
     }
   }
 }

@@ -248,7 +248,7 @@ TEST_CASE("gpu library: casts to fp8 have the bits of LibTorch, with largest mag
     CAPTURE(i);
     REQUIRE(at::equal(bytes(ours.values), bytes(right)));
     REQUIRE(at::equal(bytes(ours.transposed), bytes(right.t())));
-    REQUIRE(same_bits(largest, vernier::float8_amax(x).abs()));  // that of zeros may be -0
+    REQUIRE(same_bits(largest, vernier::float8_amax(x).abs()));  // the largest of zeros may be -0
     REQUIRE(at::equal(bytes(vernier::cast_on_gpu(library, x, scale, format)), bytes(right)));
     REQUIRE(at::equal(bytes(vernier::contiguous_on_gpu(library, ours.transposed.t())), bytes(right)));
     REQUIRE(same_bits(vernier::amax_on_gpu(library, x), largest));

@@ -73,9 +73,9 @@ torch::Tensor random_gradient(const torch::Tensor& like, std::mt19937& random) {
     case 0:
       return gradient.mul_(1e-6);
     case 1:
-      return gradient.mul_(1e-25);  // whose squares are denormal, or 0
+      return gradient.mul_(1e-25);  // the squares are denormal, or 0
     case 2:
-      return gradient.mul_(random() % 2 == 0 ? 1e12 : 1e22);  // whose squares are large, or inf
+      return gradient.mul_(random() % 2 == 0 ? 1e12 : 1e22);  // the squares are large, or inf
     case 3:
       return gradient.masked_fill_(gradient.abs() < 0.5, 0);
     default:
