@@ -58,7 +58,7 @@ for people who come from other trainers; each is short for --set
 )";
 
 constexpr const char* config_usage = R"(usage: vernier config FILE… [--set KEY=VALUE]…
-       vernier config --schema
+       vernier config --schema [ROLE/NAME]…
 
 Prints the merged configuration, with the place of each value.
 

@@ -3,8 +3,6 @@
 #include "common/text/quoting.h"
 
 #include <algorithm>
-#include <regex>
-#include <sstream>
 
 namespace vernier {
 
@@ -100,7 +98,7 @@ Axis precision_axis(const AxisInputs& inputs) {
 Axis axis_of_words(const std::string& name, const AxisInputs& inputs, const std::string& table, const std::string& key,
                    const DeclaredOptions& declared, const std::vector<std::string>& without = {}) {
   const auto found = declared.find(key);
-  if (found == declared.end() || found->second.words.empty()) {
+  if (found == declared.end()) {
     const auto plugin = inputs.written[table]["use"].value_or(table);
     return {name, {{"none", {}}}, "[" + table + "] use = \"" + plugin + "\" has no option `" + key + "`"};
   }
@@ -139,23 +137,12 @@ Axis unmeasured(Axis axis) {
 
 }  // namespace
 
-DeclaredOptions declared_in(const std::string& printed) {
-  // "  recompute = "none"   (a string: none | selective | full)"
-  static const std::regex line_of_option(R"(^  ([a-z0-9_]+) = (.*)   \(([^()]*)\)$)");
+DeclaredOptions declared_in(const nlohmann::json& schema) {
   DeclaredOptions all;
-  std::istringstream lines(printed);
-  for (std::string line; std::getline(lines, line);) {
-    std::smatch parts;
-    if (!std::regex_match(line, parts, line_of_option)) continue;
-    Declared declared{parts[2], {}};
-    const std::string type = parts[3];
-    if (const auto colon = type.find(": "); type.starts_with("a string") && colon != std::string::npos) {
-      std::istringstream words(type.substr(colon + 2));
-      for (std::string word; words >> word;) {
-        if (word != "|") declared.words.push_back(word);
-      }
-    }
-    all[parts[1]] = std::move(declared);
+  const auto properties = schema.value("properties", nlohmann::json::object());
+  for (const auto& [key, option] : properties.items()) {
+    const auto words = option.value("/anyOf/0/enum"_json_pointer, std::vector<std::string>());
+    if (!words.empty()) all[key] = {toml_quoted(option.value("default", "")), words};
   }
   return all;
 }

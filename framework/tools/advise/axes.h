@@ -3,6 +3,8 @@
 
 #include <toml++/toml.h>
 
+#include <nlohmann/json.hpp>
+
 #include <map>
 #include <string>
 #include <vector>
@@ -27,13 +29,13 @@ struct Axis {
 // The option of each axis by its place. All 0: as written.
 using Choice = std::vector<std::size_t>;
 
-// An option of a plugin as `vernier plugins ROLE/NAME` prints it.
+// The options of words of a plugin, from the schema of its table that `vernier config --schema ROLE/NAME` prints.
 struct Declared {
   std::string fallback;            // in TOML
-  std::vector<std::string> words;  // the allowed words, if the option is one of words
+  std::vector<std::string> words;  // the allowed words
 };
 using DeclaredOptions = std::map<std::string, Declared>;
-DeclaredOptions declared_in(const std::string& printed);
+DeclaredOptions declared_in(const nlohmann::json& schema);
 
 // The facts from which the axes follow.
 struct AxisInputs {

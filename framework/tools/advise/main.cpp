@@ -216,10 +216,12 @@ class Adviser {
     inputs.is_on_cpu = written.device.starts_with("cpu");
     inputs.is_amd = is_amd();
     inputs.saves_memory = options_.advice.limits.memory > 0;
+    const auto id_in = [&](const std::string& role) {
+      return role + "/" + inputs.written[role]["use"].value_or(std::string());
+    };
     inputs.run = declared_by("run");
-    for (const auto& [role, options] : {std::pair("task", &inputs.task), std::pair("optimizer", &inputs.optimizer)}) {
-      *options = declared_by(std::string(role) + "/" + inputs.written[role]["use"].value_or(std::string()));
-    }
+    inputs.task = declared_by(id_in("task"));
+    inputs.optimizer = declared_by(id_in("optimizer"));
     auto advice = options_.advice;
     advice.axes = axes_of(inputs);
     auto first = written.measured;
@@ -293,10 +295,10 @@ class Adviser {
   }
 
   DeclaredOptions declared_by(const std::string& id) {
-    Words words = {"plugins", id};
+    Words words = {"config", "--schema", id};
     for (const auto& path : options_.common.plugin_paths) words.push_back("--plugin-path=" + path);
     const auto ended = children_.run(words);
-    return ended.status == 0 ? declared_in(ended.out) : DeclaredOptions{};
+    return ended.status == 0 ? declared_in(nlohmann::json::parse(ended.out).at(id)) : DeclaredOptions{};
   }
 
   Words checks_of(const std::vector<Axis>& axes, const Choice& choice) {

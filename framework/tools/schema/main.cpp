@@ -10,14 +10,20 @@
 
 namespace {
 
-constexpr const char* usage = R"(usage: vernier config --schema [--plugin-path FOLDER]…
+constexpr const char* usage = R"(usage: vernier config --schema [ROLE/NAME | run]… [--plugin-path FOLDER]…
 
-Prints a JSON Schema of configurations, with which editors check and complete them.
+Prints a JSON Schema of configurations, with which editors check and complete them. With names, it prints for each one
+the schema of its table alone.
 )";
 
 int print_schema(const boost::program_options::variables_map& given) {
-  if (!vernier::words_of(given).empty()) vernier::refuse("--schema is that of every configuration; name no file");
-  std::cout << vernier::json_text(vernier::schema_of(vernier::cli::make_host(given)), 2) << '\n';
+  const auto host = vernier::cli::make_host(given);
+  vernier::OrderedJson tables = vernier::OrderedJson::object();
+  for (const auto& name : vernier::words_of(given)) {
+    if (name.ends_with(".toml")) vernier::refuse("--schema is that of every configuration; name tables, not a file");
+    tables[name] = vernier::schema_of_table(host, name);
+  }
+  std::cout << vernier::json_text(tables.empty() ? vernier::schema_of(host) : tables, 2) << '\n';
   return 0;
 }
 

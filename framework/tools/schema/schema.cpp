@@ -163,6 +163,20 @@ OrderedJson schema_of_role(const std::string& role, const std::vector<Described>
 
 }  // namespace
 
+OrderedJson schema_of_table(const Host& host, const std::string& id) {
+  auto properties = properties_of(HostApi::declared(options_of(host, id)));
+  if (id == "run") {
+    properties["name"].erase("default");  // the default is the first file's name
+    auto steps = or_reference("integer");
+    add_limits(at_least(0), steps);
+    auto& every = properties["validate_every"];
+    every = {{"description", every["description"]},
+             {"default", every["default"]},
+             {"anyOf", OrderedJson::array({one_of({"epoch"}, R"(\$\{)"), steps})}};
+  }
+  return closed_object(std::move(properties));
+}
+
 OrderedJson schema_of(const Host& host) {
   std::map<std::string, std::vector<Described>> roles;
   for (const auto& plugin : host.list()) {
@@ -179,15 +193,7 @@ OrderedJson schema_of(const Host& host) {
   OrderedJson properties = {{"include",
                              {{"description", "files that are merged before this one, relative to it"},
                               {"anyOf", OrderedJson::array({file, {{"type", "array"}, {"items", file}}})}}},
-                            {"run", closed_object(properties_of(HostApi::declared(options_of(host, "run"))))}};
-  auto& run = properties["run"]["properties"];
-  run["name"].erase("default");  // the default is the first file's name
-  auto steps = or_reference("integer");
-  add_limits(at_least(0), steps);
-  auto& every = run["validate_every"];
-  every = {{"description", every["description"]},
-           {"default", every["default"]},
-           {"anyOf", OrderedJson::array({one_of({"epoch"}, R"(\$\{)"), steps})}};
+                            {"run", schema_of_table(host, "run")}};
   for (const auto& [role, plugins] : roles) {
     if (!plugins.empty()) properties[role] = schema_of_role(role, plugins);
   }

@@ -11,4 +11,8 @@ namespace vernier {
 // library is opened. One that cannot be used is left out, with a warning.
 OrderedJson schema_of(const Host& host);
 
+// Returns the schema of the table of plugin "role/name", or of [run] for "run". Throws Error::Kind::configuration for
+// others.
+OrderedJson schema_of_table(const Host& host, const std::string& id);
+
 }  // namespace vernier

@@ -19,25 +19,22 @@ using Words = std::vector<std::string>;
 
 namespace {
 
-constexpr const char* declared_run = R"(run
-  matmul = "auto"   (a string: auto | plain | intel)
-      MKL's path for products on a CPU
-  matmul_precision = "highest"   (a string: highest | high | medium)
-      of float32 products
-  steps = 0   (an integer: at least 0)
-      updates to train
-)";
-constexpr const char* declared_task =
-    "task/gpt\n  recompute = \"none\"   (a string: none | selective | full)\n      x\n";
-constexpr const char* declared_optimizer =
-    "optimizer/adamw\n  state = \"float32\"   (a string: float32 | bf16 | 8bit)\n      x\n";
+// The schema of a table with one option of words, the first of which is its default.
+nlohmann::json schema_with(const std::string& key, const Words& words) {
+  const nlohmann::json steps = {{"type", {"integer", "string"}}, {"default", 0}};
+  const nlohmann::json anything = {{"pattern", R"(\$\{)"}};
+  const nlohmann::json option = {{"default", words.at(0)}, {"anyOf", {{{"enum", words}}, anything}}};
+  return {{"properties", {{key, option}, {"steps", steps}}}};
+}
 
 vernier::AxisInputs inputs_of(const std::string& written, bool on_cpu = true, bool saves_memory = false) {
   vernier::AxisInputs inputs;
   inputs.written = toml::parse(written);
-  inputs.run = vernier::declared_in(declared_run);
-  inputs.task = vernier::declared_in(declared_task);
-  inputs.optimizer = vernier::declared_in(declared_optimizer);
+  auto run = schema_with("matmul", {"auto", "plain", "intel"});
+  run.merge_patch(schema_with("matmul_precision", {"highest", "high", "medium"}));
+  inputs.run = vernier::declared_in(run);
+  inputs.task = vernier::declared_in(schema_with("recompute", {"none", "selective", "full"}));
+  inputs.optimizer = vernier::declared_in(schema_with("state", {"float32", "bf16", "8bit"}));
   inputs.is_on_cpu = on_cpu;
   inputs.saves_memory = saves_memory;
   return inputs;

@@ -88,7 +88,8 @@ TEST_CASE("config: bad calls end in one line") {
   const std::vector<Call> calls = {
       {{"config"}, "name a TOML file, as in `vernier config configs/quickstart.toml`"},
       {{"config", "run.toml", "--resume"}, "config only prints; leave --resume out"},
-      {{"config", "run.toml", "--schema"}, "--schema is that of every configuration; name no file"},
+      {{"config", "run.toml", "--schema"}, "--schema is that of every configuration; name tables, not a file"},
+      {{"config", "--schema", "mlp"}, "write role/name, as in scaler/dynamic, or run"},
       {{"train", "run.toml", "--schema"}, "unrecognised option '--schema'"},
       {{"config", "run.toml", "--set", "run.name=${run.nam}"},
        "--set run.name: ${run.nam}: the configuration has no value run.nam; did you mean ${run.name}?"},
@@ -113,6 +114,11 @@ TEST_CASE("config: --schema prints JSON, with the plugins of --plugin-path") {
   CHECK(has("throws_at"));
   CHECK_FALSE(has("wrong_torch"));  // one that cannot be used is left out, with a warning
   CHECK(says(place.err, "callback/wrong_torch is left out: "));
+  CHECK(place.call({"config", "--schema", "run", "optimizer/adamw"}) == 0);
+  const auto tables = nlohmann::json::parse(place.out);
+  CHECK(tables.size() == 2);
+  CHECK(tables["run"] == schema["properties"]["run"]);
+  CHECK(tables["optimizer/adamw"]["properties"]["state"]["default"] == "float32");
 }
 
 TEST_CASE("config: a run keeps the expanded values, and resumes without the environment") {
