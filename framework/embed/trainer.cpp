@@ -12,12 +12,12 @@
 #include <optional>
 
 #include "common/config/config.h"
+#include "common/config/plugin_folders.h"
 #include "common/log.h"
 #include "core/plugin_calls.h"
 #include "output/recorded_run.h"
 #include "output/summary.h"
 #include "run/prepared.h"
-#include "wiring/plugin_folders.h"
 #include "wiring/wiring.h"
 
 namespace vernier {

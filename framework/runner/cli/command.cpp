@@ -12,6 +12,7 @@
 #include <fstream>
 #include <iostream>
 
+#include "common/config/plugin_folders.h"
 #include "common/log.h"
 #include "common/statistics.h"
 #include "common/text/numbers.h"
@@ -20,7 +21,6 @@
 #include "output/output.h"
 #include "run/process/crash.h"
 #include "shorthands.h"
-#include "wiring/plugin_folders.h"
 
 namespace vernier::cli {
 

@@ -12,13 +12,13 @@
 #include "cli/options/completion.h"
 #include "cli/options/plugin_list.h"
 #include "command.h"
+#include "common/config/plugin_folders.h"
 #include "common/version_line.h"
 #include "files/json.h"
 #include "output/status.h"
 #include "program.h"
 #include "run/process/device.h"
 #include "shorthands.h"
-#include "wiring/plugin_folders.h"
 
 namespace vernier {
 

@@ -12,6 +12,7 @@
 #include "command.h"
 #include "common/child.h"
 #include "common/config/config.h"
+#include "common/config/plugin_folders.h"
 #include "common/log.h"
 #include "common/text/numbers.h"
 #include "common/text/quoting.h"
@@ -21,7 +22,6 @@
 #include "run/process/crash.h"
 #include "run/training_loop.h"
 #include "shorthands.h"
-#include "wiring/plugin_folders.h"
 
 namespace vernier::cli {
 

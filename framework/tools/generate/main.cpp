@@ -13,12 +13,12 @@
 #include "batch.h"
 #include "call_settings.h"
 #include "common/config/config.h"
+#include "common/config/plugin_folders.h"
 #include "common/log.h"
 #include "common/text/quoting.h"
 #include "common/verb.h"
 #include "server.h"
 #include "tools/model/trained_run.h"
-#include "wiring/plugin_folders.h"
 #include "wiring/wiring.h"
 
 namespace {
