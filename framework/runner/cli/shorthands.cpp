@@ -45,7 +45,8 @@ bool sets_key(const std::vector<std::string>& sets, const std::string& key) {
 }
 
 std::string value_of(const Shorthand& shorthand, const std::string& given) {
-  if (shorthand.words.empty()) return given;
+  if (shorthand.words.empty() && given != "0") return given;
+  if (shorthand.words.empty()) refuse("--" + std::string(shorthand.name) + " 0: it must be more than 0");
   std::vector<std::string> words;
   std::string all;
   for (const auto& [word, value] : shorthand.words) {
@@ -124,7 +125,7 @@ std::string hint_for_flag(const std::string& flag, const po::options_description
   std::erase_if(names, [](const auto& name) { return name == "resume-newest" || name == "schema"; });
   if (const auto same = synonym(word, names); !same.empty()) {
     const auto words = words_of_shorthands()["--" + same];
-    return "; did you mean --" + same + (words.empty() ? "" : " " + c10::Join("|", words)) + "?";
+    return "; did you mean --" + same + (words.empty() ? "" : ", which takes " + c10::Join(", ", words)) + "?";
   }
   if (const auto value = synonym(word, {"fp16", "bf16", "fp8"}); !value.empty()) {
     return "; did you mean --mixed-precision " + value + "?";

@@ -31,9 +31,13 @@ void refuse_unknown_tables(const Table& config) {
   for (const auto& [role, name] : roles_and_defaults()) known.push_back(role);
   for (const auto& [key, value] : config) {
     if (std::find(known.begin(), known.end(), key) != known.end()) continue;
-    const bool is_table = std::holds_alternative<Table>(value.data);
-    const auto option = is_table ? "" : common_key(key);  // `lr = 0.1` above all tables, or --set lr=0.1
-    const auto near = nearest(key, known), other = is_table ? "" : done_by(key, value_text(value));
+    const auto* table = std::get_if<Table>(&value.data);
+    const auto option = table != nullptr ? "" : common_key(key);  // `lr = 0.1` above all tables, or --set lr=0.1
+    const auto given = table == nullptr             ? value_text(value)
+                       : table->contains("enabled") ? value_text(table->at("enabled"))
+                                                    : "true";
+    const bool is_known = table != nullptr && !synonym(key, known).empty();
+    const auto near = nearest(key, known), other = is_known ? "" : done_by(key, given);
     refuse(value.where + ": `" + shortened(key) + "` is not a table of a run" +
            (!other.empty()    ? "; " + other
             : !option.empty() ? "; did you mean `" + option + "`?"

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cctype>
+#include <charconv>
 
 namespace vernier {
 
@@ -36,6 +37,7 @@ const std::vector<Words>& meanings() {
       {"clip_norm", "clip_grad_norm", "grad_clip", "gradient_clipping", "max_grad_norm"},
       {"clip_value", "clip_grad_value"},
       {"schedule", "scheduler", "lr_scheduler", "cosine", "linear"},
+      {"zero1", "zero", "zero_optimization", "deepspeed"},
       {"progress", "progress_bar", "tqdm"},
       {"gpt", "gpt2", "nanogpt", "transformer"},
       {"images", "image", "mnist", "cnn"},
@@ -88,7 +90,7 @@ const std::vector<Words>& meanings() {
       {"backoff_factor", "grad_scaler_backoff"},
       {"autocast_mode", "validate_in", "eval_precision", "validation_precision"},
       {"deterministic", "use_deterministic_algorithms"},
-      {"level", "amp_opt_level", "opt_level"},
+      {"level", "amp_opt_level", "opt_level", "fp16_opt_level"},
       {"context", "block_size", "context_length", "seq_len", "sequence_length", "max_length"},
       {"layers", "n_layer", "n_layers", "num_layers", "num_hidden_layers"},
       {"heads", "n_head", "n_heads", "num_heads", "num_attention_heads"},
@@ -130,6 +132,18 @@ std::string precision_for(const std::string& value) {
   return use == "fp16" ? line + " and `[scaler] use = \"dynamic\"` do it" : line + " does it";
 }
 
+// Returns the line with the number that the user has given in the place of its last one.
+std::string with_number(const std::string& line, const std::string& value) {
+  double number = 0;
+  const auto is_number = [&](const char* begin, const char* end) {
+    return std::from_chars(begin, end, number) == std::from_chars_result{end, std::errc()};
+  };
+  const auto last = line.rfind(' ') + 1;
+  const bool both =
+      is_number(line.data() + last, line.data() + line.size()) && is_number(value.data(), value.data() + value.size());
+  return both && number > 0 ? line.substr(0, last) + value : line;
+}
+
 }  // namespace
 
 std::string synonym(const std::string& word, const std::vector<std::string>& words) {
@@ -148,9 +162,8 @@ std::string synonym(const std::string& word, const std::vector<std::string>& wor
 }
 
 std::string done_by(const std::string& word, const std::string& value) {
-  static const Words mixed_precision = {
-      "enabled", "amp",         "autocast",       "mixed_precision",    "autocast_enabled",
-      "dtype",   "torch_dtype", "autocast_dtype", "autocast_fast_dtype"};
+  static const Words mixed_precision = {"enabled",   "amp",   "autocast",    "mixed_precision", "autocast_enabled",
+                                        "precision", "dtype", "torch_dtype", "autocast_dtype",  "autocast_fast_dtype"};
   static const std::vector<std::pair<Words, std::string>> all = {
       {{"log_frequency", "log_every", "log_every_n_steps", "logging_steps", "log_interval", "print_freq"},
        "`[[monitor]] use = \"progress\", every = 50` says how often it logs"},
@@ -202,16 +215,21 @@ std::string done_by(const std::string& word, const std::string& value) {
       {{"target_effective_batch_size", "effective_batch_size"},
        "[accumulation] use = \"target\", target_effective_batch_size = 64"},
       {{"recompute"}, "[task] recompute = \"full\""},
-      {{"epochs"}, "[run] epochs = 3, steps = 0"},
+      {{"epochs"}, "[run] steps = 0, epochs = 3"},
+      {{"schedule"}, "[[callback]] use = \"schedule\", warmup_steps = 100"},
+      {{"zero1"}, "[distributed] use = \"zero1\""},
       {{"max_norm"}, "[[callback]] use = \"clip_norm\", max_norm = 1"},
       {{"warmup_steps"}, "[[callback]] use = \"schedule\", warmup_steps = 100"}};
   for (const auto& wanted : readings(word)) {
     if (has(mixed_precision, wanted)) return precision_for(value);
+    if (const auto dtype = synonym(wanted, {"fp16", "bf16", "fp8"}); !dtype.empty()) {
+      return precision_for(value == "false" ? "fp32" : dtype);
+    }
     const auto found = std::ranges::find_if(all, [&](const auto& each) { return has(each.first, wanted); });
     if (found != all.end()) return found->second;
     const auto line =
         std::ranges::find_if(lines, [&](const auto& each) { return !synonym(wanted, each.first).empty(); });
-    if (line != lines.end()) return "`" + line->second + "` does it";
+    if (line != lines.end()) return "`" + with_number(line->second, value) + "` does it";
   }
   return "";
 }

@@ -71,6 +71,9 @@ TEST_CASE("shorthands: what says the same as a --set, or is not a word, is refus
   CHECK(refusal({"--batch-size", "8"}, {"run.steps=9"}) == Thrown{});
   CHECK(refusal({"--mixed-precision", "bf61"}) ==
         configuration("--mixed-precision bf61: did you mean bf16? It takes no, fp16, bf16, fp8"));
+  for (const std::string flag : {"--batch-size", "--epochs", "--grad-accum-steps"}) {
+    CHECK(refusal({flag, "0"}) == configuration(flag + " 0: it must be more than 0"));
+  }
   CHECK(refusal({"--amp-opt-level", "high"}) == configuration("--amp-opt-level high: it takes O0, O1, O2, O3"));
   CHECK(refusal({"--grad-accum-steps", "2"}, {"accumulation.use=fit"}) ==
         configuration("--grad-accum-steps and --set accumulation.use say the same; give one of them"));
@@ -86,8 +89,8 @@ TEST_CASE("shorthands: a flag of another trainer gets a hint") {
   CHECK(hint("--bs") == "; did you mean --batch-size?");
   CHECK(hint("--per_device_train_batch_size") == "; did you mean --batch-size?");
   CHECK(hint("--gradient-accumulation-steps") == "; did you mean --grad-accum-steps?");
-  CHECK(hint("--amp") == "; did you mean --mixed-precision no|fp16|bf16|fp8?");
-  CHECK(hint("--enable_amp") == "; did you mean --mixed-precision no|fp16|bf16|fp8?");
+  CHECK(hint("--amp") == "; did you mean --mixed-precision, which takes no, fp16, bf16, fp8?");
+  CHECK(hint("--enable_amp") == "; did you mean --mixed-precision, which takes no, fp16, bf16, fp8?");
   CHECK(hint("--amp_growth_interval") == "; did you mean --grad-scaler-growth-interval?");
   CHECK(hint("--max_grad_norm") == "; write --set callback.clip_norm.max_norm=VALUE");
   CHECK(hint("--max_loss_scale") == "; `[scaler] use = \"dynamic\", max_scale = 16777216` does it");

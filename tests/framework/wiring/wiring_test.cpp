@@ -222,13 +222,13 @@ TEST_CASE("wiring: [precision] knows each key of [run] and of the scaler, and na
 
 TEST_CASE("wiring: a hint fits the table in which the word stands") {
   const std::pair<std::string, std::string> cases[] = {
-      {"[scaler]\ngrowth_interval = 500", "`[scaler] use = \"dynamic\", growth_interval = 2000` does it"},
+      {"[scaler]\ngrowth_interval = 500", "`[scaler] use = \"dynamic\", growth_interval = 500` does it"},
       {"[scaler]\nenabled = true", "`[scaler] use = \"none\"` turns the scaler off"},
-      {"[scaler]\nuse = 'static'\ninit_scale = 8", "`[scaler] use = \"dynamic\", init_scale = 65536` does it"},
+      {"[scaler]\nuse = 'static'\ninit_scale = 8", "`[scaler] use = \"dynamic\", init_scale = 8` does it"},
       {"[scaler]\nuse = 'dynamic'\nloss_scale_window = 9", "did you mean `growth_interval`?"},
       {"[scaler]\nuse = 'dynamic'\ngrowth_interval = 9\nloss_scale_window = 9",
        "`growth_interval` is given, which may say the same; leave this one out"},
-      {"[accumulation]\nsteps = 4", "`[accumulation] use = \"target\", gradient_accumulation_steps = 2` does it"},
+      {"[accumulation]\nsteps = 4", "`[accumulation] use = \"target\", gradient_accumulation_steps = 4` does it"},
       {"[accumulation]\nuse = 'target'\ngradient_accumulation_steps = 2\nmicro_batches = 4",
        "splits each batch; leave it out to take several"},
       {"[accumulation]\nuse = 'target'\ngrad_accum_steps = 4", "or give gradient_accumulation_steps"},
@@ -253,6 +253,16 @@ TEST_CASE("wiring: what does not fit is refused with its line and the remedy") {
   const auto after_base = [&](const char* text) { return refusal(good + text); };
   CHECK(after_base("[optimiser]\nuse = 'sgd'") ==
         configuration("run.toml:7: `optimiser` is not a table of a run; did you mean [optimizer]?"));
+  const std::vector<std::pair<const char*, const char*>> tables = {
+      {"[fp16]\nenabled = true", "[precision] use = \"fp16\"` and `[scaler] use = \"dynamic\"` do it"},
+      {"[bf16]\nenabled = true", "[precision] use = \"bf16\"` does it"},
+      {"[bf16]\nenabled = false", "[precision] use = \"fp32\"` does it"},
+      {"[scheduler]\ntype = 'WarmupLR'", "[[callback]] use = \"schedule\", warmup_steps = 100` does it"},
+      {"[zero_optimization]\nstage = 1", "[distributed] use = \"zero1\"` does it"}};
+  for (const auto& [lines, remedy] : tables) {
+    const auto name = std::string(lines).substr(1, std::string(lines).find(']') - 1);
+    CHECK(after_base(lines) == configuration("run.toml:7: `" + name + "` is not a table of a run; `" + remedy));
+  }
   CHECK(after_base("[wandb]\nuse = 'sgd'") == configuration("run.toml:7: `wandb` is not a table of a run"));
   CHECK(refusal("[optimizer]\nuse = 'sgd'") ==
         configuration(
