@@ -91,6 +91,10 @@ TEST_CASE("chat templates: a wrong template, and one that takes too long, ends i
       {"{{ (-9223372036854775807 - 1) // -1 }}", "a number is too large"},
       {"{{ 1e300 | int }}", "int needs a number of less than 2^63"},
       {"{{ range(10000) | unique | length }}", "too many steps"},
+      {"{% set x = 'a' * 2000000 %}{% set y = x ~ 'b' %}{% set z = x ~ 'c' %}{% for i in range(99) %}{{ "
+       "z.startswith([" +
+           repeated("y, ", 20) + "y]) }}{% endfor %}",
+       "too many steps"},
       {"{% set l = range(1000) %}{% for i in range(10000) %}{{ -1 in l }}{% endfor %}", "too many steps"},
       {"{{ ('ab' * 1000000) | list }}", "too long for a list of its characters"},
       {"{{ ('ab' * 1000001).split('a') }}", "too many parts"},
@@ -104,6 +108,26 @@ TEST_CASE("chat templates: a wrong template, and one that takes too long, ends i
     const auto text = refusal([&, source = source] { rendered(source); });
     CHECK_MESSAGE(contains(text, reason), text, " should have: ", reason);
   }
+}
+
+// A search that takes the product of both lengths, or a look at each name, would take hours here.
+TEST_CASE("chat templates: searches take time linear in their texts, and variables are found at once") {
+  const std::string texts = "{% set a = 'a' * 4000000 %}{% set b = 'a' * 2000000 ~ 'b' %}";
+  const std::vector<std::pair<std::string, std::string>> cases = {
+      {"{{ a.find(b) }}", "-1"},
+      {"{{ a.count(b) }}", "0"},
+      {"{{ b in a }}", "False"},
+      {"{{ a.split(b) | length }}", "1"},
+      {"{{ a.replace(b, '') | length }}", "4000000"},
+      {"{{ (a ~ b).find(b) }}", "4000000"},
+  };
+  for (const auto& [source, text] : cases) {
+    CAPTURE(source);
+    CHECK(rendered(texts + source) == text);
+  }
+  std::string names;
+  for (int i = 0; i < 100'000; ++i) names += "{% set v" + std::to_string(i) + " = 1 %}";
+  CHECK(rendered(names + "{{ v7 + v99999 }}") == "2");
 }
 
 TEST_CASE("chat templates: numbers at the ends of their range are Python's") {

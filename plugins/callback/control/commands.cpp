@@ -28,7 +28,8 @@ constexpr const char *key_pattern = "^[A-Za-z0-9_-]{1,64}$", *text_pattern = "^[
                      *name_pattern = "^[a-z0-9_]{1,47}$";
 
 bool fits(const std::string& text, const char* pattern) {
-  return std::regex_match(text, std::regex(pattern));
+  constexpr std::size_t longest = 200;  // std::regex recurses for each character
+  return text.size() <= longest && std::regex_match(text, std::regex(pattern));
 }
 
 // Texts and keys reach messages, so they must be plain. `place` is named by plugins that refuse a value.

@@ -44,8 +44,14 @@ std::size_t Gunzip::read(char* to, std::size_t count) {
       refuse("'" + path_ + "' is a damaged or unfinished gzip file; make it again");
     }
     is_in_member_ = status != Z_STREAM_END;
-    rest_.remove_prefix(some.size() - z.avail_in);
-    done += room - z.avail_out;
+    const std::size_t taken = some.size() - z.avail_in, made = room - z.avail_out;
+    rest_.remove_prefix(taken);
+    done += made;
+    if ((made_ += made) > most_unpacked(taken_ += taken)) {
+      refuse("'" + path_ +
+             "' unpacks to over 200 times its size, as a file made to fill the memory does; if it is "
+             "none, unpack it with gunzip, and name the unpacked file");
+    }
   }
   return done;
 }

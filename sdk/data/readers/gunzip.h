@@ -4,7 +4,9 @@
 #include <vernier/abi.h>
 #include <vernier/data_file.h>
 
+#include <algorithm>
 #include <cstddef>
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -15,6 +17,12 @@ namespace vernier {
 
 class MappedFile;
 
+// Returns the most bytes that every reader unpacks from so many packed ones. Data reach it hardly ever, and a file that
+// was made to fill the memory goes beyond it: 200 times the packed size, or 256 MB if that is more.
+constexpr std::uint64_t most_unpacked(std::uint64_t packed) {
+  return std::max<std::uint64_t>(256'000'000, 200 * packed);
+}
+
 class VERNIER_API Gunzip {
  public:
   static bool is_packed(std::string_view begin) { return begin.starts_with("\x1f\x8b"); }
@@ -23,7 +31,8 @@ class VERNIER_API Gunzip {
   Gunzip(const Gunzip&) = delete;
   Gunzip& operator=(const Gunzip&) = delete;
   ~Gunzip();
-  // Reads the next unpacked bytes. Returns fewer than `count` only at the end. Throws Error for a damaged file.
+  // Reads the next unpacked bytes. Returns fewer than `count` only at the end. Throws Error for a damaged file, and for
+  // one that unpacks to more than most_unpacked().
   std::size_t read(char* to, std::size_t count);
 
  private:
@@ -31,7 +40,8 @@ class VERNIER_API Gunzip {
   std::string path_;
   std::function<std::string_view()> source_;
   std::string_view rest_;
-  bool is_in_member_ = true;  // a file without a byte is unfinished, too
+  std::uint64_t taken_ = 0, made_ = 0;  // packed and unpacked bytes up to here
+  bool is_in_member_ = true;            // a file without a byte is unfinished, too
   std::unique_ptr<Stream> stream_;
 };
 

@@ -8,6 +8,8 @@
 #include <cstring>
 #include <limits>
 
+#include "gunzip.h"
+
 namespace vernier {
 
 namespace {
@@ -130,8 +132,11 @@ std::string inflate(const MappedFile& file, const ZipMember& member) {
   const auto refuse = [&](const std::string& reason) {
     file.refuse("is damaged: '" + shortened(member.name) + "' " + reason);
   };
-  constexpr std::uint64_t best_ratio = 1032;  // the most that deflate reaches, by zlib's documentation
-  if (member.unpacked / best_ratio > member.packed) refuse("cannot have so many bytes");
+  if (member.unpacked > most_unpacked(member.packed)) {
+    file.refuse("unpacks '" + shortened(member.name) +
+                "' to over 200 times its size, as a file made to fill the memory " +
+                "does; if it is none, store it unpacked, as numpy.savez does");
+  }
   std::string unpacked(member.unpacked, '\0');
   z_stream stream = {};
   if (inflateInit2(&stream, -MAX_WBITS) != Z_OK) file.refuse("cannot be read: there is no memory left");

@@ -51,9 +51,11 @@ constexpr Phrase phrases[] = {
 }  // namespace
 
 std::string reworded_error(const std::string& foreign, const std::string& otherwise) {
+  constexpr std::size_t most = 2000;  // std::regex recurses for each character, and a stranger's text may be long
+  const auto head = foreign.substr(0, most);
   for (const auto& [theirs, ours] : phrases) {
     const std::regex whole(theirs);
-    if (std::smatch match; std::regex_match(foreign, match, whole)) return match.format(ours);
+    if (std::smatch match; std::regex_match(head, match, whole)) return match.format(ours);
   }
   return otherwise.empty() ? foreign : otherwise;
 }

@@ -45,7 +45,7 @@ std::string replaced(const std::string& text, const std::string& from, const std
   std::string result;
   std::size_t at = 0;
   for (std::int64_t i = 0; most < 0 || i < most; ++i) {
-    const auto found = text.find(from, at);
+    const auto found = place_of(from, text, at);
     if (found == std::string::npos) break;
     result += text.substr(at, found - at) + to;
     Run::require_small(result.size());
@@ -63,8 +63,8 @@ List split(const std::string& text, const std::string* by, std::int64_t most) {
   if (by != nullptr) {
     if (by->empty()) refuse("split() by an empty text");
     std::size_t at = 0;
-    for (auto found = text.find(*by); found != std::string::npos && (most < 0 || std::ssize(parts) < most);
-         found = text.find(*by, at)) {
+    for (auto found = place_of(*by, text); found != std::string::npos && (most < 0 || std::ssize(parts) < most);
+         found = place_of(*by, text, at)) {
       add(text.substr(at, found - at));
       at = found + by->size();
     }
@@ -85,9 +85,11 @@ List split(const std::string& text, const std::string* by, std::int64_t most) {
 }
 
 // One of several texts at the beginning or the end.
-bool has_end(const std::string& text, const Value& given, bool at_end) {
+bool has_end(Run& run, const std::string& text, const Value& given, bool at_end) {
   const auto is_there = [&](const Value& one) {
     if (one.text() == nullptr) refuse("startswith() and endswith() take texts");
+    run.step();
+    run.walk(one);
     return at_end ? text.ends_with(*one.text()) : text.starts_with(*one.text());
   };
   return given.list() != nullptr ? std::ranges::any_of(*given.list(), is_there) : is_there(given);
@@ -112,7 +114,7 @@ Value method_of_text(Run& run, const std::string& text, const std::string& name,
   }
   if (name == "startswith" || name == "endswith") {
     if (given.places.size() != 1) refuse(name + "() takes one argument");
-    return has_end(text, given.places[0], name == "endswith");
+    return has_end(run, text, given.places[0], name == "endswith");
   }
   if (name == "split") {
     const auto* by = given.find(0, "sep");
@@ -127,18 +129,20 @@ Value method_of_text(Run& run, const std::string& text, const std::string& name,
   if (name == "capitalize") return in_case(text, Case::capital);
   if (name == "removeprefix" || name == "removesuffix") {
     const auto& end = text_in(given, 0, name.c_str());
-    if (!has_end(text, end, name == "removesuffix")) return text;
+    if (!has_end(run, text, end, name == "removesuffix")) return text;
     return name == "removeprefix" ? text.substr(end.size()) : text.substr(0, text.size() - end.size());
   }
   if (name == "find") {
-    const auto found = text.find(text_in(given, 0, "find"));
+    const auto found = place_of(text_in(given, 0, "find"), text);
     return found == std::string::npos ? Value(-1) : Value(size_of(text.substr(0, found)));
   }
   if (name == "count") {
     const auto& part = text_in(given, 0, "count");
     if (part.empty()) refuse("count() of an empty text is not supported");
     std::int64_t count = 0;
-    for (auto at = text.find(part); at != std::string::npos; at = text.find(part, at + part.size())) ++count;
+    for (auto at = place_of(part, text); at != std::string::npos; at = place_of(part, text, at + part.size())) {
+      ++count;
+    }
     return count;
   }
   if (name == "join") {

@@ -153,7 +153,7 @@ bool contains(Run& run, const Value& whole, const Value& part) {
   run.walk(whole);
   if (const auto* text = whole.text()) {
     if (part.text() == nullptr) refuse("a text cannot contain " + name_of_kind(part));
-    return text->find(*part.text()) != std::string::npos;
+    return place_of(*part.text(), *text) != std::string::npos;
   }
   if (const auto* map = whole.map()) return find(*map, part) != nullptr;
   if (const auto* list = whole.list()) {
@@ -193,7 +193,7 @@ Value called(Run& run, const Value& function, const Arguments& arguments) {
   return (*function.function())(run, arguments);
 }
 
-std::vector<std::pair<std::string, Value>> global_functions() {
+std::map<std::string, Value> global_functions() {
   const auto of = [](auto answer) {
     return Function([answer](Run&, const Arguments& given) { return answer(given); });
   };

@@ -1,6 +1,7 @@
 // The operations of expressions: parts, methods, filters and tests. All throw Error with a reason, without a line.
 #pragma once
 
+#include <map>
 #include <string>
 
 #include "values.h"
@@ -20,6 +21,6 @@ Value method_of(Run& run, const Value& value, const std::string& name, const Arg
 Value filtered(Run& run, const std::string& name, const Value& value, const Arguments& arguments);
 bool passes(Run& run, const std::string& test, const Value& value, const Arguments& arguments);
 
-std::vector<std::pair<std::string, Value>> global_functions();  // range(), namespace(), dict(), raise_exception() …
+std::map<std::string, Value> global_functions();  // range(), namespace(), dict(), raise_exception() …
 
 }  // namespace vernier::jinja

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <functional>
+#include <map>
 #include <memory>
 #include <string>
 #include <type_traits>
@@ -15,7 +16,7 @@ namespace vernier::jinja {
 // The variables, and the limits of a template that may be a stranger's.
 class Run {
  public:
-  using Scope = std::vector<std::pair<std::string, Value>>;
+  using Scope = std::map<std::string, Value>;
   enum class Jump { none, next, leave };  // {% continue %} and {% break %}
 
   explicit Run(Scope globals) : scopes_{std::move(globals), {}} {}

@@ -294,20 +294,13 @@ class Statements {
 
 const Value* Run::find(const std::string& name) const {
   for (auto scope = scopes_.rbegin(); scope != scopes_.rend(); ++scope) {
-    const auto found = std::ranges::find(*scope, name, &std::pair<std::string, Value>::first);
-    if (found != scope->end()) return &found->second;
+    if (const auto found = scope->find(name); found != scope->end()) return &found->second;
   }
   return nullptr;
 }
 
 void Run::set(const std::string& name, Value value) {
-  auto& scope = scopes_.back();
-  const auto found = std::ranges::find(scope, name, &std::pair<std::string, Value>::first);
-  if (found != scope.end()) {
-    found->second = std::move(value);
-  } else {
-    scope.emplace_back(name, std::move(value));
-  }
+  scopes_.back().insert_or_assign(name, std::move(value));
 }
 
 std::vector<Run::Scope> Run::cut(std::size_t depth) {

@@ -6,6 +6,7 @@
 #include <charconv>
 #include <cmath>
 #include <cstdio>
+#include <cstring>
 #include <set>
 
 #include "run.h"
@@ -307,6 +308,14 @@ std::size_t place_of(std::string_view text, std::int64_t number) {
   std::size_t at = 0;
   for (; number > 0 && at < text.size(); --number) at += character_at(text, at).size;
   return at;
+}
+
+std::size_t place_of(std::string_view part, std::string_view text, std::size_t from) {
+  if (from > text.size()) return std::string_view::npos;
+  // glibc's search keeps to linear time, which std::string::find does not.
+  const void* found = ::memmem(text.data() + from, text.size() - from, part.data(), part.size());
+  return found == nullptr ? std::string_view::npos
+                          : static_cast<std::size_t>(static_cast<const char*>(found) - text.data());
 }
 
 std::string stripped(std::string_view text, bool left, bool right, const std::string* characters) {

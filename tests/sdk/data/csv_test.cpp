@@ -378,4 +378,16 @@ TEST_CASE("csv: a file that changes while it is read is refused") {
   CHECK(says(thrown.text, "'" + path + "' has changed while it was read"));
 }
 
+// zeros.gz: 10 MB of "0,0\n", packed by Python's gzip into 10 kB.
+TEST_CASE("csv: a gzip file that unpacks to far more than its size is refused before it fills the memory") {
+  const TemporaryFolder folder;
+  const auto member = read_text(oracles + "zeros.gz");
+  std::string many;
+  for (int i = 0; i < 30; ++i) many += member;
+  CHECK(says(thrown_by([&] { read_csv(folder.write("a.csv.gz", many)); }).text, "unpacks to over 200 times its size"));
+  CsvOptions options;
+  options.header = false;
+  CHECK(read_csv(oracles + "zeros.gz", options).numbers.size(0) == 2'500'000);
+}
+
 }  // namespace csv_test

@@ -143,6 +143,16 @@ TEST_CASE("numpy: a changed byte of an archive is found") {
   }
 }
 
+TEST_CASE("numpy: an archive that unpacks to far more than its size is refused before it is unpacked") {
+  const TemporaryFolder folder;
+  auto bytes = read_text(oracles + "deflated.npz");
+  const auto member = bytes.find("PK\x01\x02");  // the first entry of the directory
+  const std::uint32_t unpacked = 300'000'000;
+  std::memcpy(bytes.data() + member + 24, &unpacked, sizeof(unpacked));
+  const auto path = folder.write("a.npz", bytes);
+  CHECK(says(thrown_by([&] { read_npz(path); }).text, "unpacks 'x.npy' to over 200 times its size"));
+}
+
 TEST_CASE("numpy: an archive is read by name, whatever its other arrays are") {
   const TemporaryFolder folder;
   auto bytes = read_text(oracles + "stored.npz");

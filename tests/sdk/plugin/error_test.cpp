@@ -108,6 +108,8 @@ TEST_CASE("error: texts of other libraries become words of ours") {
     CHECK(vernier::message(Error(theirs)) == theirs);
   }
   CHECK(vernier::reworded_error("unheard of") == "unheard of");
+  const std::string long_text(1'000'000, 'x');
+  CHECK(vernier::reworded_error(long_text) == long_text);
   CHECK(vernier::reworded_error("unheard of", "its data are damaged") == "its data are damaged");
 }
 
