@@ -8,7 +8,7 @@
 // counted are what activation checkpointing computes again, products of a task's own kernels, and those that another
 // plugin adds, such as lora. They are counted anew if the shapes of a micro-batch change. The time is that of the step;
 // on a GPU, that since the last step. With several processes the numbers are those of this one. Source: Chowdhery et
-// al., PaLM, arXiv:2204.02311, appendix B; torch.utils.flop_counter of PyTorch has the same counts.
+// al., PaLM, arXiv:2204.02311, appendix B. docs/reference/metrics.md compares torch.utils.flop_counter of PyTorch.
 #include <ATen/ops/linspace.h>
 #include <ATen/ops/mm.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
