@@ -184,7 +184,7 @@ class OfErrors final : public Metric {
   enum class Kind { mae, rmse, r2 };
   OfErrors(std::string name, Kind kind) : name_(std::move(name)), kind_(kind) {}
   std::string name() const override { return name_; }
-  void reset() override { count_ = 0, errors_ = mean_ = spread_ = torch::Tensor(); }
+  void reset() override { count_ = 0, errors_ = mean_ = spread_ = extremes_ = torch::Tensor(); }
 
   void update(const torch::Tensor& output, const torch::Tensor& target) override {
     if (output.numel() != target.numel()) {
@@ -201,7 +201,10 @@ class OfErrors final : public Metric {
     }
     errors_ = errors_ + (kind_ == Kind::mae ? error.abs() : error.square()).sum(0);
     const auto mean = wide.mean(0);
-    if (kind_ == Kind::r2) add_spread(rows, mean, (wide - mean).square().sum(0));
+    if (kind_ == Kind::r2) {
+      add_spread(rows, mean, (wide - mean).square().sum(0));
+      widen(at::stack({wide, -wide}).amax(1));
+    }
     count_ += rows;
   }
   std::optional<State> state_dict() const override {
@@ -211,6 +214,7 @@ class OfErrors final : public Metric {
     state.put("errors", errors_);
     state.put("mean", mean_);
     state.put("spread", spread_);
+    if (kind_ == Kind::r2) state.put("extremes", extremes_);
     return state;
   }
   void add(const State& state) override {
@@ -220,7 +224,10 @@ class OfErrors final : public Metric {
     if (!errors_.defined()) errors_ = mean_ = spread_ = at::zeros_like(more);
     const auto here = [&](const char* name) { return state.tensor(name).to(errors_.device()); };
     errors_ = errors_ + here("errors");
-    if (kind_ == Kind::r2) add_spread(count, here("mean"), here("spread"));
+    if (kind_ == Kind::r2) {
+      add_spread(count, here("mean"), here("spread"));
+      widen(here("extremes"));
+    }
     count_ += count;
   }
   torch::Tensor value() const override {
@@ -233,10 +240,13 @@ class OfErrors final : public Metric {
  private:
   // Outputs whose target is constant have none, and are left out; NaN where all are.
   torch::Tensor r2() const {
-    constexpr double rounding = 1e-14;  // rounding error of a float64 mean, relative to its magnitude
-    const auto varies = spread_ > (mean_ * rounding).square() * static_cast<double>(count_);
+    const auto varies = extremes_[0] != -extremes_[1];
     const auto each = at::where(varies, 1 - errors_ / spread_, at::zeros_like(spread_));
     return each.sum() / varies.sum();
+  }
+
+  void widen(const torch::Tensor& extremes) {
+    extremes_ = extremes_.defined() ? at::maximum(extremes_, extremes) : extremes;
   }
 
   // The squares around the mean, of two parts together: Chan et al., "Updating formulae …", 1979.
@@ -251,6 +261,7 @@ class OfErrors final : public Metric {
   Kind kind_;
   std::int64_t count_ = 0;                // number of rows: samples, or for mae numbers
   torch::Tensor errors_, mean_, spread_;  // [outputs]
+  torch::Tensor extremes_;                // [2, outputs]: the largest targets, and the least ones negated
 };
 
 // Scores and relevances [groups, items], in float64, for a metric of rankings.

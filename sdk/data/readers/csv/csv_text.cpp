@@ -126,6 +126,11 @@ void CsvText::refuse_other_formats() const {
       {"PAR1"sv, "a Parquet file"},
       {"\x89PNG"sv, "a PNG image"},
       {"\xff\xd8\xff"sv, "a JPEG image"},
+      {"II*\0"sv, "a TIFF image"},
+      {"GIF8"sv, "a GIF image"},
+      {"RIFF"sv, "a WebP, WAV or AVI file"},
+      {"\x80\x02"sv, "a pickle of Python"},
+      {"\x80\x03"sv, "a pickle of Python"},
       {"\x80\x04"sv, "a pickle of Python"},
       {"\x80\x05"sv, "a pickle of Python"},
       {"\x00\x00\x08\x01"sv, "an IDX file as those of MNIST, which task/images reads"},
@@ -133,9 +138,12 @@ void CsvText::refuse_other_formats() const {
       {"PK\x03\x04"sv, "a ZIP archive or an Excel file"},
       {"\xd0\xcf\x11\xe0"sv, "an old Excel file"},
       {"BZh"sv, "a bzip2 file"},
+      {"\x1f\x8b"sv, "packed by gzip twice"},
       {"\xfd"
        "7zXZ"sv,
        "an xz file"},
+      {"7z\xbc\xaf"sv, "a 7z archive"},
+      {"\x04\x22\x4d\x18"sv, "an LZ4 file"},
       {"\x28\xb5\x2f\xfd"sv, "a Zstandard file"},
       {"\x89HDF"sv, "an HDF5 file"},
       {"ARROW1"sv, "an Arrow file"},
@@ -150,9 +158,17 @@ void CsvText::refuse_other_formats() const {
     if (text.starts_with(begin)) file_.refuse(c10::str("is ", name, ", not a CSV file; save it as CSV in UTF-8"));
   }
   const auto zeros = std::ranges::count(text, '\0');
+  if (zeros > 0 && text.size() > 262 && text.substr(257, 5) == "ustar") {
+    file_.refuse("is a tar archive, not a CSV file; unpack it with tar -xf");
+  }
+  // Nearly all zeros of UTF-16 stand at every second byte.
+  std::int64_t even = 0;
+  for (std::size_t i = 0; i < text.size(); i += 2) even += text[i] == 0 ? 1 : 0;
   const auto is_of_text = [](char c) { return c == 0 || static_cast<unsigned char>(c) >= '\t'; };
-  if (zeros > std::ssize(text) / 4 && std::ranges::all_of(text, is_of_text))
+  if (zeros > std::ssize(text) / 4 && std::min<std::int64_t>(even, zeros - even) <= zeros / 16 &&
+      std::ranges::all_of(text, is_of_text)) {
     file_.refuse("is UTF-16 without a mark; save it as UTF-8");
+  }
   if (zeros > 0) file_.refuse("has a NUL byte, so it is not a text; save it as CSV in UTF-8");
   const auto first = text_.find_first_not_of(" \t\r\n"), last = text_.find_last_not_of(" \t\r\n");
   if (first == std::string_view::npos) return;
