@@ -230,17 +230,16 @@ float nearest_nf4(float number) {
                            [&](float a, float b) { return std::abs(a - number) < std::abs(b - number); });
 }
 
-// A matrix that was stored in 8 or 4 bits, one element after the other: with a scale for each 64 elements of a row, or
-// for a whole row.
+// A matrix that was stored in 8 or 4 bits, one element after the other, with a scale for each 64 of them.
 torch::Tensor stored(const torch::Tensor& matrix, const std::string& base) {
   auto result = matrix.to(torch::kFloat32).contiguous().clone();
-  const auto columns = result.size(1), block = columns % 64 == 0 ? 64 : columns;
   auto* numbers = result.mutable_data_ptr<float>();
-  for (std::int64_t begin = 0; begin < result.numel(); begin += block) {
+  for (std::int64_t begin = 0; begin < result.numel(); begin += 64) {
     float largest = 0;
-    for (std::int64_t i = begin; i < begin + block; ++i) largest = std::max(largest, std::abs(numbers[i]));
+    const auto end = std::min<std::int64_t>(begin + 64, result.numel());
+    for (std::int64_t i = begin; i < end; ++i) largest = std::max(largest, std::abs(numbers[i]));
     const float scale = largest > 0 ? largest / (base == "int8" ? 127.0F : base == "fp8" ? 448.0F : 1.0F) : 1.0F;
-    for (std::int64_t i = begin; i < begin + block; ++i) {
+    for (std::int64_t i = begin; i < end; ++i) {
       const float steps = numbers[i] / scale;
       numbers[i] = scale * (base == "int8"  ? std::nearbyint(steps)
                             : base == "fp8" ? static_cast<float>(c10::Float8_e4m3fn(steps))
@@ -303,7 +302,27 @@ TEST_CASE("lora: a base in 8 or 4 bits trains as the numbers do that it stands f
   }
 }
 
-TEST_CASE("lora: a base in 8 bits has a scale for each 64 elements of a row") {
+TEST_CASE("lora: a base in 8 or 4 bits has a scale for each 64 elements, in rows that 64 does not divide too") {
+  torch::manual_seed(5);
+  const std::pair<std::int64_t, std::int64_t> shapes[] = {{6, 200}, {32, 128}, {3, 10}, {5, 66}, {4, 64}, {1, 2}};
+  for (const auto& [rows, columns] : shapes) {
+    for (const std::string base : {"int8", "fp8", "nf4"}) {
+      CAPTURE(columns);
+      CAPTURE(base);
+      torch::nn::Module module;
+      const auto original = torch::randn({rows, columns}), matrix = original.clone(), wanted = stored(original, base);
+      lora::CompactWeight weight(module, matrix, lora::form_of(base));
+      CHECK(matrix.numel() == rows * columns / (base == "nf4" ? 2 : 1));
+      CHECK(module.named_buffers()["base_scale.weight"].numel() == (rows * columns + 63) / 64);
+      CHECK(torch::equal(weight.as(torch::kFloat32), wanted));
+      CHECK(torch::equal(weight.like(matrix.t(), torch::kBFloat16), wanted.to(torch::kBFloat16).t()));
+      weight.expand();
+      CHECK(torch::equal(matrix, wanted));
+    }
+  }
+}
+
+TEST_CASE("lora: the buffer of a base in 8 bits has its scales") {
   const std::string mlp =
       "[run]\nsteps = 1\ndevice = 'cpu'\noutput = 'out'\n[task]\nuse = 'mlp'\ninputs = 128\nhidden = [32]\n"
       "[optimizer]\nuse = 'sgd'\n[checkpoint]\nuse = 'none'\n";
@@ -316,8 +335,8 @@ TEST_CASE("lora: a base in 8 bits has a scale for each 64 elements of a row") {
     auto codes = compact.run.model->named_parameters()["layers.0.weight"].detach();
     if (base == "fp8") codes = codes.view(torch::kFloat8_e4m3fn);
     const auto scale = compact.run.model->named_buffers()["layers.0.base_scale.weight"];
-    CHECK(scale.sizes() == std::vector<std::int64_t>{32, 2});
-    const auto numbers = codes.to(torch::kFloat32).view({32, 2, 64}) * scale.unsqueeze(-1);
+    CHECK(scale.sizes() == std::vector<std::int64_t>{64});
+    const auto numbers = codes.to(torch::kFloat32).view({64, 64}) * scale.unsqueeze(-1);
     CHECK(torch::equal(numbers.view({32, 128}), stored(original, base)));
     compact.train();
   }
@@ -330,7 +349,8 @@ TEST_CASE("oracle lora: a weight in nf4 has the bytes, the scales and the number
   lora::CompactWeight weight(module, matrix, lora::Form::nf4);
   CHECK(torch::equal(matrix, oracle["nf4.codes"]));
   const auto zero = oracle["nf4.largest"] == 0;  // any scale is right there
-  CHECK(torch::equal(module.named_buffers()["base_scale.weight"], oracle["nf4.largest"].masked_fill(zero, 1)));
+  CHECK(
+      torch::equal(module.named_buffers()["base_scale.weight"], oracle["nf4.largest"].masked_fill(zero, 1).flatten()));
   CHECK(torch::equal(weight.as(torch::kFloat32), oracle["nf4.numbers"]));
   CHECK(torch::equal(weight.like(matrix.t(), torch::kBFloat16), oracle["nf4.numbers"].to(torch::kBFloat16).t()));
   weight.expand();

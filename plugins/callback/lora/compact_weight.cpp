@@ -1,6 +1,7 @@
 #include "compact_weight.h"
 
 #include <ATen/ops/bucketize.h>
+#include <ATen/ops/constant_pad_nd.h>
 #include <ATen/ops/stack.h>
 #include <ATen/ops/where.h>
 #include <c10/util/StringUtil.h>
@@ -21,10 +22,11 @@ class Scales final : public torch::nn::Module {
   torch::Tensor weight;
 };
 
-// [rows, blocks, elements of a block]
+// The numbers one after the other as [blocks, 64]. Zeros fill the last block.
 torch::Tensor in_blocks(const torch::Tensor& matrix) {
-  const auto columns = matrix.size(1), size = columns % block == 0 ? block : columns;
-  return matrix.view({matrix.size(0), columns / size, size});
+  const auto flat = matrix.flatten();
+  const auto missing = (block - flat.numel() % block) % block;
+  return (missing == 0 ? flat : at::constant_pad_nd(flat, {0, missing})).view({-1, block});
 }
 
 // The numbers of NF4: Dettmers et al. 2023, arXiv:2305.14314, appendix E.
@@ -74,7 +76,8 @@ CompactWeight::CompactWeight(torch::nn::Module& module, torch::Tensor weight, Fo
                                           : nf4_bytes(steps);
   scale_ = module.register_module("base_scale", std::make_shared<Scales>(scale))->weight;
   weight_.set_requires_grad(false);
-  weight_.set_data(stored.view({sizes_[0], -1}));
+  const auto bytes = weight_.numel() / (form == Form::nf4 ? 2 : 1);
+  weight_.set_data(stored.flatten().narrow(0, 0, bytes).view({sizes_[0], -1}).contiguous());
 }
 
 torch::Tensor CompactWeight::as(torch::ScalarType dtype) const {
@@ -83,7 +86,7 @@ torch::Tensor CompactWeight::as(torch::ScalarType dtype) const {
   const auto numbers = form_ == Form::int8  ? stored.to(torch::kFloat32)
                        : form_ == Form::fp8 ? stored.view(torch::kFloat8_e4m3fn).to(torch::kFloat32)
                                             : nf4_of(stored);
-  return in_blocks(numbers).mul_(scale_.unsqueeze(-1)).to(dtype).view(sizes_);
+  return in_blocks(numbers).mul_(scale_.unsqueeze(-1)).to(dtype).flatten().narrow(0, 0, numbers.numel()).view(sizes_);
 }
 
 // The table is copied to a device once, because a copy waits for it.

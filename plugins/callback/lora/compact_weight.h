@@ -18,8 +18,9 @@ enum class Form {
 Form form_of(const std::string& base);  // "int8", "fp8" or "nf4"
 
 // Replaces the memory of a weight, a matrix without gradient. Its parameter becomes int8 or uint8, and
-// "base_scale.weight" of its module has the scales. Blocks are 64 elements of a row; whole rows, if 64 does not divide
-// them. In nf4 a byte has two elements of a row, the first in its high bits, so the parameter has half as many columns.
+// "base_scale.weight" of its module has the scales. Blocks are 64 elements, row after row, as in bitsandbytes: where 64
+// does not divide the rows, a block goes on in the next row. In nf4 a byte has two elements of a row, the first in its
+// high bits, so the parameter has half as many columns.
 class CompactWeight {
  public:
   // Throws Error for nf4 if a row has an odd number of elements.
@@ -35,7 +36,7 @@ class CompactWeight {
 
   torch::nn::Module* module_;
   mutable torch::Tensor nf4_pairs_;  // the result of nf4_pairs() on the weight's device
-  torch::Tensor weight_, scale_;     // scale: [rows, blocks of a row]
+  torch::Tensor weight_, scale_;     // scale: [blocks]
   std::vector<std::int64_t> sizes_;
   Form form_;
 };

@@ -14,7 +14,7 @@
 //   adapter = ""            a folder of PEFT, whose adapter is trained on; it says all of the above but dropout and
 //                           fan_in_fan_out, which are its own unless they are given
 //   base = "model"          the chosen layers' own weights: as the model has them, in 8 bits, "int8" or "fp8", or in 4,
-//                           "nf4", with a scale for each 64 elements of a row
+//                           "nf4", with a scale for each 64 elements, row after row
 // All other weights of the model are frozen. A and B are parameters of it, "h.0.attn.c_attn.lora_A.weight", as are the
 // lengths of dora, "h.0.attn.c_attn.lora_magnitude_vector.weight", and so are part of checkpoints. They are float32
 // unless the precision lowers the model's weights (level O2 or O3). B begins at 0, and A with the numbers of PEFT after
