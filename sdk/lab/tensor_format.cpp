@@ -191,7 +191,7 @@ class Rounder {
     }
     for (std::int64_t i = 0; i < count; ++i) {
       const float s = scale == nullptr ? 1.0F : scale[i];
-      const double draw = draw_.rounding == Rounding::stochastic ? uniform(place + i) : 0;
+      const double draw = draw_.rounding == Rounding::stochastic ? drawn(place + i) : 0;
       y[i] = static_cast<float>(format_.round(x[i] / s, draw_.rounding, draw)) * s;
     }
   }
@@ -201,8 +201,11 @@ class Rounder {
     if (format.kind == NumberFormat::Kind::floating) return format.mantissa > 0;
     return format.kind == NumberFormat::Kind::fixed;
   }
-  double uniform(std::int64_t place) const {
-    return std::ldexp(static_cast<double>(draws_.noise(static_cast<std::uint32_t>(place))), -32);
+  // The kernel's rule with n bits: a step's fraction of at least 1 - (2 r + 1) / 2^(n + 1) is rounded up.
+  // format_.round() asks for more than the result, so it is the number below.
+  double drawn(std::int64_t place) const {
+    const auto random = draws_.noise(static_cast<std::uint32_t>(place)) >> (32 - draws_.bits);
+    return std::nextafter(1 - std::ldexp(2.0 * random + 1, -draws_.bits - 1), 0.0);
   }
 
   NumberFormat format_;

@@ -398,6 +398,45 @@ TEST_CASE("number formats: the numbers of the element are the rounded ones witho
   }
 }
 
+// P3109's second rule, by exact arithmetic: x lies at the fraction `part` / `parts` of a step of each format.
+TEST_CASE("number formats: n random bits decide in every format, and with the probabilities that they give") {
+  constexpr std::int64_t draws = 4096;
+  for (const std::string name : {"posit8_1", "posit8_0", "posit16_2", "e5m0", "k8p1", "k5p1", "e8m0", "e4m3", "e2m1",
+                                 "int8", "fixed8.4", "bf16", "k8p4"}) {
+    const auto format = number_format(name);
+    std::vector<double> numbers;
+    for (const double number : numbers_of(format)) {
+      if (number > 0 && number >= 1.0 / 16 && number <= 16) numbers.push_back(number);
+    }
+    REQUIRE(numbers.size() >= 3);
+    for (const int bits : {1, 2, 5}) {
+      const std::int64_t parts = std::int64_t{4} << bits;  // some fractions are between the rule's
+      for (const std::size_t at : {std::size_t{0}, numbers.size() / 2, numbers.size() - 2}) {
+        const double low = numbers[at], high = numbers[at + 1];
+        for (std::int64_t part = 0; part < parts; ++part) {
+          const double x = low + (high - low) * static_cast<double>(part) / static_cast<double>(parts);
+          const std::int64_t whole = std::int64_t{2} << bits;
+          std::int64_t ways = 0;
+          for (std::int64_t r = 0; r < std::int64_t{1} << bits; ++r) {
+            ways += part * whole / parts + 2 * r + 1 >= whole ? 1 : 0;
+          }
+          for (const double sign : {1.0, -1.0}) {
+            if (sign < 0 && format.kind == NumberFormat::Kind::power_of_two) continue;
+            const auto y = round_to(torch::full({draws}, sign * x, torch::kFloat32), unscaled(format),
+                                    vernier::per_tensor, {Rounding::stochastic, 5, bits});
+            const auto ups = y.eq(sign * high).sum().item<std::int64_t>();
+            const double wanted = static_cast<double>(ways) / static_cast<double>(std::int64_t{1} << bits);
+            const double spread = 6 * std::sqrt(wanted * (1 - wanted) * draws);
+            INFO(name, " bits ", bits, " at ", part, " / ", parts, " of ", low, " to ", high);
+            REQUIRE(ups + y.eq(sign * low).sum().item<std::int64_t>() == draws);
+            REQUIRE(std::abs(static_cast<double>(ups) - wanted * draws) <= spread);
+          }
+        }
+      }
+    }
+  }
+}
+
 TEST_CASE("number formats: bad input ends in one line") {
   const std::pair<const char*, const char*> names[] = {
       {"e4m4m", "there is no number format"},
