@@ -47,6 +47,7 @@
 // are those of vernier/mixed_precision.h, without level and rounding, and of vernier/precision_rules.h.
 //
 // Stochastic rounding draws from LibTorch's generator, as dropout does.
+#include <ATen/ATen.h>
 #include <torch/nn/module.h>
 #include <vernier/control.h>
 #include <vernier/error.h>
@@ -63,6 +64,7 @@
 #include "directions.h"
 #include "names.h"
 #include "stored.h"
+#include "unrounded.h"
 
 namespace {
 
@@ -75,27 +77,6 @@ using vernier::TensorFormat;
 using vernier::Values;
 
 constexpr const char* automatic = "auto";
-
-// Operators that multiply, and that this policy does not round.
-const std::set<std::string_view> uncovered = {"addbmm",
-                                              "baddbmm",
-                                              "mv",
-                                              "addmv",
-                                              "einsum",
-                                              "bilinear",
-                                              "conv_transpose1d",
-                                              "conv_transpose2d",
-                                              "conv_transpose3d",
-                                              "convolution",
-                                              "_convolution",
-                                              "scaled_dot_product_attention",
-                                              "lstm",
-                                              "gru",
-                                              "rnn_tanh",
-                                              "rnn_relu",
-                                              "lstm_cell",
-                                              "gru_cell",
-                                              "linear_cross_entropy"};
 
 // Sylvester's Hadamard matrix with random signs of its columns, orthogonal. Source: Ashkboos et al., QuaRot, 2024; the
 // signs of Transformer Engine are others.
@@ -179,6 +160,7 @@ class Format final : public vernier::MixedPrecision {
     MixedPrecision::prepare(run);
     if (recipe_.hadamard != 0) recipe_.rotation = rotation_of(recipe_.hadamard, run.seed);
     products_ = std::make_shared<Products>(recipe_);
+    layers_of_model_ = vernier::Layers(*run.model);
     if (weights_) round_weights(run);
     if (measure_every_ != 0 && run.control != nullptr) run.control->want_rerun(*this);
     if (!run.device.is_cpu()) info("numbers of ", run.device, " are rounded on the CPU, so a step takes longer");
@@ -201,11 +183,12 @@ class Format final : public vernier::MixedPrecision {
 
   torch::Tensor forward(const std::function<torch::Tensor()>& body) override {
     has_rounded_ = false;
-    auto result = MixedPrecision::forward(body);
-    if (!has_named_ && torch::GradMode::is_enabled()) {
-      has_named_ = true;
-      name_uncovered();
-    }
+    std::set<std::string> found;
+    auto result = [&] {
+      const Unrounded unrounded(layers_of_model_, found);
+      return MixedPrecision::forward(body);
+    }();
+    name_unrounded(found);
     return result;
   }
 
@@ -213,18 +196,16 @@ class Format final : public vernier::MixedPrecision {
     static const PrecisionRule none;
     const auto* rule = rules().find(operation);
     if (rule == nullptr) rule = &none;
-    if (rule->use == PrecisionRule::Use::policy && !is_exact_) {
-      if (auto output = rounded(operation, arguments)) {
-        has_rounded_ = true;
-        if (!is_written_ && operation.layer_index() >= 0) layers_.emplace(operation.layer());
-        return {rule->cast_outputs ? output->to(torch::kFloat32) : output->to(dtype())};
-      }
-      if (uncovered.contains(operation.name())) {
-        refuse_named(*rule);
-        ++kept_[operation.layer_index() >= 0 ? std::string(operation.name()) + " of " + std::string(operation.layer())
-                                             : std::string(operation.name())];
-      }
+    if (rule->use != PrecisionRule::Use::policy || is_exact_) {
+      Unrounded::settle();
+      return apply(*rule, operation, std::move(arguments));
     }
+    if (auto output = rounded(operation, arguments)) {
+      has_rounded_ = true;
+      if (!is_written_ && operation.layer_index() >= 0) layers_.emplace(operation.layer());
+      return {rule->cast_outputs ? output->to(torch::kFloat32) : output->to(dtype())};
+    }
+    if (adds_products(operation.name())) refuse_named(*rule);
     return apply(*rule, operation, std::move(arguments));
   }
 
@@ -334,21 +315,33 @@ class Format final : public vernier::MixedPrecision {
       const auto rows = linear->input.reshape({-1, linear->input.size(-1)});
       auto sizes = linear->input.sizes().vec();
       sizes.back() = linear->weight.size(0);
+      Unrounded::settle();
       return with_bias(Products::matmul(products_, layer, rows, linear->weight.t(), true), linear->bias).view(sizes);
     }
-    if (name == "matmul" || name == "mm" || name == "bmm") {
-      const auto a = arguments[0].toTensor(), b = arguments[1].toTensor();
-      if (!is_float(a) || !is_float(b) || a.dim() < 2 || b.dim() < 2) return std::nullopt;
-      return Products::matmul(products_, layer, a, b, false);
-    }
+    const auto tensor = [&](std::size_t i) { return arguments[i].toTensor(); };
+    if (name == "matmul" || name == "mm" || name == "bmm" || name == "mv") return product(layer, tensor(0), tensor(1));
     if (name == "linear") {
-      const auto a = arguments[0].toTensor(), b = arguments[1].toTensor();
-      if (!is_float(a) || !is_float(b) || a.dim() < 2 || b.dim() != 2) return std::nullopt;
-      const auto bias = arguments[2].toOptional<torch::Tensor>().value_or(torch::Tensor());
-      return with_bias(Products::matmul(products_, layer, a, b.t(), false), bias);
+      const auto y = product(layer, tensor(0), tensor(1).t());
+      return y ? with_bias(*y, arguments[2].toOptional<torch::Tensor>().value_or(torch::Tensor())) : y;
+    }
+    if ((name == "addmm" || name == "addmv" || name == "baddbmm") && arguments.size() == 5) {
+      const auto y = product(layer, tensor(1), tensor(2));
+      const auto beta = arguments[3].toScalar(), alpha = arguments[4].toScalar();
+      if (!y) return y;
+      return beta.equal(0) ? *y * alpha : *y * alpha + tensor(0) * beta;
     }
     if (name == "conv1d" || name == "conv2d" || name == "conv3d") return convolved(layer, arguments);
     return std::nullopt;
+  }
+
+  // Matrices or vectors, as matmul takes them.
+  std::optional<torch::Tensor> product(const std::string& layer, const torch::Tensor& a, const torch::Tensor& b) {
+    if (!is_float(a) || !is_float(b) || a.dim() == 0 || b.dim() == 0) return std::nullopt;
+    Unrounded::settle();
+    auto y = Products::matmul(products_, layer, a.dim() == 1 ? a.unsqueeze(0) : a, b.dim() == 1 ? b.unsqueeze(-1) : b,
+                              false);
+    if (b.dim() == 1) y = y.squeeze(-1);
+    return a.dim() == 1 ? y.squeeze(b.dim() == 1 ? -1 : -2) : y;
   }
 
   static torch::Tensor with_bias(const torch::Tensor& product, const torch::Tensor& bias) {
@@ -371,14 +364,18 @@ class Format final : public vernier::MixedPrecision {
       shape.padding = numbers(arguments[4]);
     } else {
       const bool is_same = arguments[4].toStringRef() == "same";
+      if (is_same && std::ranges::any_of(shape.stride, [](auto step) { return step != 1; })) return std::nullopt;
+      std::vector<std::int64_t> ends;  // LibTorch puts what is odd behind the end
       for (std::int64_t i = 0; i < dimensions; ++i) {
         const auto all = is_same ? shape.dilation[static_cast<std::size_t>(i)] * (weight.size(i + 2) - 1) : 0;
-        if (all % 2 != 0) return std::nullopt;
         shape.padding.push_back(all / 2);
+        ends.insert(ends.begin(), {0, all % 2});
       }
+      if (std::ranges::count(ends, 1) != 0) input = at::constant_pad_nd(input, ends);
     }
     const bool is_single = input.dim() == weight.dim() - 1;
     if (is_single) input = input.unsqueeze(0);
+    Unrounded::settle();
     auto output = Products::convolution(products_, layer, input, weight, shape);
     if (const auto bias = arguments[2].toOptional<torch::Tensor>(); bias && bias->defined()) {
       std::vector<std::int64_t> sizes(static_cast<std::size_t>(weight.dim()), 1);
@@ -407,12 +404,11 @@ class Format final : public vernier::MixedPrecision {
     rule.options->refuse("op", "is \"" + rule.op + "\", which precision/format does not round; write use = \"fp32\"");
   }
 
-  // After the first training forward.
-  void name_uncovered() {
-    if (kept_.empty()) return;
-    std::string names;
-    for (const auto& [name, calls] : kept_) names += (names.empty() ? "" : ", ") + name;
-    info("not rounded, because this policy has no format for them: ", names);
+  // Called after each forward.
+  void name_unrounded(std::set<std::string>& found) {
+    std::erase_if(found, [this](const std::string& name) { return !named_.insert(name).second; });
+    if (found.empty()) return;
+    info("not rounded, because this policy has no format for them: ", c10::Join(", ", found));
   }
 
   bool is_due(const Run& run) const { return measure_every_ != 0 && run.step % measure_every_ == 0; }
@@ -464,10 +460,10 @@ class Format final : public vernier::MixedPrecision {
   std::string title_;
   std::int64_t measure_every_ = 0;
   std::shared_ptr<Products> products_;
-  std::map<std::string, int> kept_;
-  std::set<std::string> layers_;
-  bool has_named_ = false, is_written_ = false, has_rounded_ = false;  // has_rounded_: in the last forward()
-  bool is_exact_ = false;                                              // nothing is rounded, to compare gradients
+  vernier::Layers layers_of_model_;
+  std::set<std::string> layers_, named_;           // rounded; said not to be rounded
+  bool is_written_ = false, has_rounded_ = false;  // has_rounded_: in the last forward()
+  bool is_exact_ = false;                          // nothing is rounded, to compare gradients
   std::map<std::string, double> directions_;
 };
 

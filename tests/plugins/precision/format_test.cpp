@@ -5,6 +5,9 @@
 #include <vernier/host.h>
 #include <vernier/lab/tensor_format.h>
 
+#include <algorithm>
+#include <functional>
+
 #include "plugin_library.h"
 #include "small_run.h"
 #include "thrown.h"
@@ -262,6 +265,223 @@ TEST_CASE("format: stochastic rounding repeats with the seed, and what is not co
   other([&] { return at::scaled_dot_product_attention(query, query, query); });
   REQUIRE_FALSE(told().empty());
   CHECK(says(told().back(), "not rounded, because this policy has no format for them: scaled_dot_product_attention"));
+}
+
+namespace {
+
+struct Operator {
+  const char* name;  // as the log shows it
+  std::function<Tensor()> call;
+};
+
+Tensor two(std::initializer_list<std::int64_t> sizes) {
+  return torch::randn(torch::IntArrayRef(sizes.begin(), sizes.size()));
+}
+
+// Operators that multiply in one way or another.
+std::vector<Operator> products_of_all_kinds() {
+  torch::manual_seed(8);
+  const auto m = two({8, 8}), n = two({8, 8}), v = two({8}), b = two({3, 8, 8}), x = two({2, 4, 8, 8});
+  const auto w = two({4, 4, 2, 2}), lines = two({2, 4, 8}), kernel = two({4, 4, 4});
+  return {{"matmul", [=] { return at::matmul(m, v); }},
+          {"matmul", [=] { return at::matmul(v, m); }},
+          {"matmul", [=] { return at::matmul(v, v); }},
+          {"matmul", [=] { return at::matmul(b, v); }},
+          {"matmul", [=] { return at::matmul(v, b); }},
+          {"mv", [=] { return at::mv(m, v); }},
+          {"linear", [=] { return at::linear(v, m); }},
+          {"linear", [=] { return at::linear(m, v); }},
+          {"addmm", [=] { return at::addmm(m, m, n, 0.5, 2); }},
+          {"addmv", [=] { return at::addmv(v, m, v, 0.5, 2); }},
+          {"baddbmm", [=] { return at::baddbmm(b, b, b, 0, 2); }},
+          {"addbmm", [=] { return at::addbmm(m, b, b); }},
+          {"addr", [=] { return at::addr(m, v, v); }},
+          {"dot", [=] { return at::dot(v, v); }},
+          {"vdot", [=] { return at::vdot(v, v); }},
+          {"inner", [=] { return at::inner(m, n); }},
+          {"inner", [=] { return at::inner(v, v); }},
+          {"outer", [=] { return at::outer(v, v); }},
+          {"kron", [=] { return at::kron(m, n); }},
+          {"tensordot", [=] { return at::tensordot(b, m, {2}, {0}); }},
+          {"chain_matmul",
+           [=] {
+             return at::chain_matmul({m, n, m});
+           }},
+          {"linalg_multi_dot",
+           [=] {
+             return at::linalg_multi_dot({m, n, m});
+           }},
+          {"linalg_matrix_power", [=] { return at::linalg_matrix_power(m, 3); }},
+          {"linalg_vecdot", [=] { return at::linalg_vecdot(m, n); }},
+          {"linalg_inv", [=] { return at::linalg_inv(m); }},
+          {"linalg_solve", [=] { return at::linalg_solve(m, v); }},
+          {"matrix_exp", [=] { return at::matrix_exp(m); }},
+          {"fft_rfft", [=] { return at::abs(at::fft_rfft(v)); }},
+          {"einsum",
+           [=] {
+             return at::einsum("ij,kj->ik", {m, n});
+           }},
+          {"bilinear", [=] { return at::bilinear(m, n, b, {}); }},
+          {"cdist", [=] { return at::cdist(m, n); }},
+          {"cdist",
+           [=] {
+             return at::cdist(two({40, 8}), two({40, 8}));
+           }},
+          {"cosine_similarity", [=] { return at::cosine_similarity(m, n); }},
+          {"conv1d", [=] { return at::conv1d(lines, kernel, {}, 1, "same"); }},
+          {"conv2d", [=] { return at::conv2d(x, w, {}, 1, "same"); }},
+          {"conv2d", [=] { return at::conv2d(x, w, {}, 1, "same", 3); }},
+          {"conv2d",
+           [=] {
+             return at::conv2d(x, two({4, 4, 2, 3}), {}, 1, "same");
+           }},
+          {"conv2d", [=] { return at::conv2d(x[0], w, {}, 1, "same"); }},
+          {"conv3d",
+           [=] {
+             return at::conv3d(two({1, 2, 4, 4, 4}), two({2, 2, 2, 3, 4}), {}, 1, "same");
+           }},
+          {"conv_tbc",
+           [=] {
+             return at::conv_tbc(two({8, 2, 4}), two({3, 4, 5}), two({5}));
+           }},
+          {"conv_transpose2d", [=] { return at::conv_transpose2d(x, w); }},
+          {"convolution",
+           [=] {
+             return at::convolution(x, w, {}, {1, 1}, {0, 0}, {1, 1}, false, {0, 0}, 1);
+           }},
+          {"gru_cell",
+           [=] {
+             return at::gru_cell(m, m, two({24, 8}), two({24, 8}));
+           }},
+          {"lstm_cell",
+           [=] {
+             return std::get<0>(at::lstm_cell(m, {m, m}, two({32, 8}), two({32, 8})));
+           }},
+          {"rnn_tanh_cell", [=] { return at::rnn_tanh_cell(m, m, m, n); }},
+          {"scaled_dot_product_attention", [=] { return at::scaled_dot_product_attention(x, x, x); }}};
+}
+
+// Those that do not.
+std::vector<Operator> other_operators() {
+  torch::manual_seed(9);
+  const auto m = two({8, 8}), n = two({8, 8}), x = two({2, 4, 8, 8}), ones = torch::ones({8});
+  const auto labels = torch::arange(8);
+  return {{"add", [=] { return m + n; }},
+          {"mul", [=] { return m * n; }},
+          {"cat",
+           [=] {
+             return torch::cat({m, n});
+           }},
+          {"stack",
+           [=] {
+             return torch::stack({m, n});
+           }},
+          {"where", [=] { return at::where(m > 0, m, n); }},
+          {"layer_norm", [=] { return at::layer_norm(m, {8}, ones, ones); }},
+          {"batch_norm", [=] { return at::batch_norm(m, ones, ones, {}, {}, true, 0.1, 1e-5, false); }},
+          {"group_norm", [=] { return at::group_norm(x, 2, two({4}), two({4})); }},
+          {"linalg_vector_norm", [=] { return at::linalg_vector_norm(m); }},
+          {"embedding", [=] { return at::embedding(m, labels); }},
+          {"gather",
+           [=] {
+             return at::gather(m, 0, labels.view({1, 8}));
+           }},
+          {"scatter_add",
+           [=] {
+             return at::scatter_add(m, 0, labels.view({1, 8}), n);
+           }},
+          {"mse_loss", [=] { return at::mse_loss(m, n); }},
+          {"smooth_l1_loss", [=] { return at::smooth_l1_loss(m, n); }},
+          {"kl_div", [=] { return at::kl_div(m, n.softmax(1)); }},
+          {"binary_cross_entropy_with_logits", [=] { return at::binary_cross_entropy_with_logits(m, n.sigmoid()); }},
+          {"cross_entropy_loss", [=] { return at::cross_entropy_loss(m, labels); }},
+          {"upsample_bilinear2d",
+           [=] {
+             return at::upsample_bilinear2d(x, {16, 16}, false);
+           }},
+          {"upsample_linear1d", [=] { return at::upsample_linear1d(x[0], {16}, false); }},
+          {"max_pool2d", [=] { return at::max_pool2d(x, 2); }},
+          {"prelu", [=] { return at::prelu(m, ones); }},
+          {"lgamma", [=] { return at::lgamma(m.abs()); }},
+          {"matmul of whole numbers", [=] { return at::matmul(labels, labels); }}};
+}
+
+}  // namespace
+
+TEST_CASE("format: each operator that multiplies is rounded, or the log names it") {
+  for (const auto& [name, call] : products_of_all_kinds()) {
+    CAPTURE(name);
+    for (const std::string more : {"", "[[precision.rule]]\nmatch = '*'\nuse = 'fp32'\n"}) {
+      Policy policy("forward = 'e2m1'\n" + more);
+      torch::manual_seed(3);
+      const auto exact = call();
+      torch::manual_seed(3);
+      const auto y = policy(call);
+      CHECK(y.sizes() == exact.sizes());
+      const auto line = "not rounded, because this policy has no format for them: " + std::string(name);
+      const bool is_named = std::ranges::count(told(), line) == 1, is_rounded = !torch::equal(y, exact);
+      CHECK(is_named == (more.empty() && !is_rounded));
+      if (!more.empty()) CHECK_FALSE(is_rounded);
+      if (is_rounded) CHECK((y - exact).norm().item<double>() < 0.9 * exact.norm().item<double>());
+    }
+  }
+  for (const auto& [name, call] : other_operators()) {
+    CAPTURE(name);
+    Policy policy("forward = 'e2m1'");
+    policy(call);
+    for (const auto& line : told()) CHECK_FALSE_MESSAGE(says(line, "not rounded"), line);
+  }
+}
+
+TEST_CASE("format: what is not rounded is named once, in a validation and in a later step too, with its layer") {
+  Policy policy("forward = 'e2m1'");
+  const auto v = torch::randn({64});
+  const auto names = [&] {
+    return std::ranges::count_if(told(), [](const auto& line) { return says(line, "not rounded"); });
+  };
+  policy([&] { return at::linear(v, policy.model->weight); });
+  CHECK(names() == 0);
+  {
+    const torch::NoGradGuard validation;
+    policy([&] { return at::einsum("ij,j->i", {policy.model->weight, v}); });
+  }
+  CHECK(names() == 1);
+  CHECK(says(told().back(), ": einsum of"));
+  policy([&] { return at::einsum("ij,j->i", {policy.model->weight, v}); });
+  CHECK(names() == 1);
+  policy([&] { return at::dot(v, v) + at::einsum("ij,j->i", {policy.model->weight, v}).sum(); });
+  CHECK(names() == 2);
+  CHECK(told().back().ends_with(": dot"));
+}
+
+TEST_CASE("format: a convolution with an even kernel and padding = \"same\" is that of the padded input") {
+  Policy policy("forward = 'e2m1'");
+  const auto x = torch::randn({2, 4, 9, 7}), w = torch::randn({8, 4, 2, 4}), g = torch::randn({2, 8, 9, 7});
+  const auto gradients = [&](const std::function<Tensor(const Tensor&, const Tensor&)>& convolved) {
+    const auto input = x.clone().requires_grad_(), weight = w.clone().requires_grad_();
+    const auto y = policy([&] { return convolved(input, weight); });
+    y.backward(g);
+    return std::vector{y.detach(), input.grad(), weight.grad()};
+  };
+  const auto same = gradients([](const Tensor& a, const Tensor& b) { return at::conv2d(a, b, {}, 1, "same"); });
+  const auto padded = gradients([](const Tensor& a, const Tensor& b) {
+    return at::conv2d(at::constant_pad_nd(a, {1, 2, 0, 1}), b);
+  });
+  for (std::size_t i = 0; i < same.size(); ++i) CHECK(torch::allclose(same[i], padded[i], 1e-5, 1e-5));
+  CHECK_THROWS(policy([&] { return at::conv2d(x, w, {}, 2, "same"); }));
+}
+
+TEST_CASE("format: a product with a vector is that of a matrix of one row or column") {
+  Policy policy("forward = 'mxfp4'");
+  const auto matrix = torch::randn({48, 64}), row = torch::randn({48}), column = torch::randn({64});
+  const auto same = [&](const std::function<Tensor()>& one, const std::function<Tensor()>& other) {
+    CHECK(torch::equal(policy(one), policy(other)));
+  };
+  same([&] { return at::matmul(matrix, column); }, [&] { return at::matmul(matrix, column.unsqueeze(1)).squeeze(1); });
+  same([&] { return at::mv(matrix, column); }, [&] { return at::mm(matrix, column.unsqueeze(1)).squeeze(1); });
+  same([&] { return at::matmul(row, matrix); }, [&] { return at::matmul(row.unsqueeze(0), matrix).squeeze(0); });
+  same([&] { return at::addmv(row, matrix, column, 3, 2); },
+       [&] { return at::mm(matrix, column.unsqueeze(1)).squeeze(1) * 2 + row * 3; });
 }
 
 TEST_CASE("format: a rule keeps a layer out, and everything else is in the dtype of `otherwise`") {
