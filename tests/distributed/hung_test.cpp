@@ -123,6 +123,21 @@ TEST_CASE("hung: a stranger at rank 0's port is noticed within the timeout") {
   CHECK(says(ranks.errors(), "rank 1 cannot reach rank 0 at 127.0.0.1, port "));
 }
 
+TEST_CASE(
+    "hung: a name that does not resolve is looked up until the timeout, and the configuration is not called wrong") {
+  RunFolder place(mlp);
+  for (const std::string rank : {"0", "1"}) {
+    CAPTURE(rank);
+    const auto begin = Clock::now();
+    Ranks ranks(place, 1, endless(2), {},
+                {{"WORLD_SIZE", "2"}, {"RANK", rank}, {"MASTER_ADDR", "no-such-pod.invalid"}});
+    CHECK(ranks.wait() == std::vector{4});
+    CHECK(seconds_since(begin) >= 2);
+    CHECK_MESSAGE(says(ranks.errors(), "rank " + rank + " cannot resolve no-such-pod.invalid, the machine of rank 0"),
+                  ranks.errors());
+  }
+}
+
 TEST_CASE("hung: wrong ports and numbers of ranks are refused at once") {
   struct Case {
     Environment environment;

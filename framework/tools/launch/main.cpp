@@ -4,6 +4,7 @@
 #include <toml++/toml.h>
 #include <unistd.h>
 #include <vernier/cores.h>
+#include <vernier/launchers.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -242,6 +243,11 @@ int train(const Plan& plan, Words words, const fs::path& output, std::int64_t th
 
 int launch(const po::variables_map& given, const Words& given_words) {
   const auto plan = read_plan(given, given_words);
+  if (const auto started = vernier::started_as_one_of_several(); !started.empty()) {
+    throw Refused(started +
+                  ", and each of them would start ranks of its own; call `vernier train` instead, with --set "
+                  "distributed.use=ddp, or with --set distributed.use=none to train each alone");
+  }
   Words words = {"config"};
   std::ranges::remove_copy_if(plan.words, std::back_inserter(words), is_resume);
   vernier::Ended merged;
@@ -251,6 +257,9 @@ int launch(const po::variables_map& given, const Words& given_words) {
     if (const int signal = children.stopped_by(); signal != 0) return 128 + signal;
   }
   if (merged.status != 0) {
+    const std::string help = "see vernier config --help";
+    const auto place = merged.err.find(help);
+    if (place != std::string::npos) merged.err.replace(place, help.size(), "see vernier launch --help");
     std::cerr << merged.err;
     return merged.status;
   }

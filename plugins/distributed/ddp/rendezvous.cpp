@@ -55,6 +55,22 @@ int bind_to(const std::string& loopback, std::int64_t port) {
   return file;
 }
 
+// The name of a pod or of a node may come after this process.
+void wait_for_name(const std::string& address, const Rendezvous& rendezvous) {
+  const auto end = Clock::now() + rendezvous.timeout;
+  addrinfo* found = nullptr;
+  while (const int trouble = ::getaddrinfo(address.c_str(), nullptr, nullptr, &found)) {
+    if (Clock::now() >= end) {
+      throw Error(c10::str("rank ", rendezvous.place.rank, " cannot resolve ", address,
+                           ", the machine of rank 0, within ", rendezvous.timeout.count() / 1000,
+                           " s: ", ::gai_strerror(trouble),
+                           "; set MASTER_ADDR, or [distributed] address, to a name that each machine knows"));
+    }
+    std::this_thread::sleep_for(std::min<Clock::duration>(10 * store_poll_interval, end - Clock::now()));
+  }
+  ::freeaddrinfo(found);
+}
+
 }  // namespace
 
 std::string key(const std::string& name, std::int64_t rank) {
@@ -122,6 +138,7 @@ Store open_store(const Rendezvous& rendezvous) {
   options.waitWorkers = false;  // whoever is missing is named below
   options.timeout = rendezvous.timeout;
   const auto where = c10::str(place.address, ", port ", place.port);
+  wait_for_name(place.address, rendezvous);
   try {
     if (options.isServer && is_loopback(place.address)) options.masterListenFd = bind_to(place.address, place.port);
     const auto open = [address = place.address, options] {

@@ -2,12 +2,15 @@
 #include <doctest/doctest.h>
 #include <pthread.h>
 #include <signal.h>
+#include <vernier/launch_place.h>
+#include <vernier/launchers.h>
 
 #include <chrono>
 #include <cstdlib>
 #include <fstream>
 #include <functional>
 #include <regex>
+#include <set>
 #include <sstream>
 #include <thread>
 
@@ -381,6 +384,39 @@ TEST_CASE("launch: --elastic restarts with one rank less, and with no fewer than
   CHECK(says(place.err(), "rank 0 was killed by signal 9 (Killed); see logs/rank-0.log\n"));
 }
 
+TEST_CASE("launch: one of several processes is known by its environment, and starts no ranks of its own") {
+  const Scripted place("exit 0");
+  std::ifstream cases(VERNIER_SOURCE_DIR "/tests/framework/cli/launchers.txt");
+  std::set<std::string> names;
+  for (std::string line; std::getline(cases, line);) {
+    if (line.starts_with("#")) continue;
+    CAPTURE(line);
+    const auto bar = line.find(" | ");
+    REQUIRE(bar != std::string::npos);
+    const auto wanted = line.substr(bar + 3);
+    std::istringstream words(line.substr(0, bar));
+    std::string environment = "env";
+    for (std::string word; words >> word;) {
+      environment += " '" + word + "'";
+      ::setenv(word.substr(0, word.find('=')).c_str(), word.substr(word.find('=') + 1).c_str(), 1);
+      names.insert(word.substr(0, word.find('=')));
+    }
+    const auto started = vernier::started_as_one_of_several(), reason = vernier::several_of_launcher();
+    for (const auto& name : names) ::unsetenv(name.c_str());
+    CHECK((wanted == "alone" ? started.empty() : started == wanted));
+    CHECK(reason.starts_with(started));
+    CHECK(reason.empty() == started.empty());
+    CHECK(place.launch("-n 1 run.toml", environment) == (wanted == "alone" ? 0 : 2));
+    if (wanted != "alone")
+      CHECK_MESSAGE(says(place.err(), "vernier: " + wanted + ", and each of them would"), place.err());
+  }
+  // Each row of the table is tried.
+  for (const auto& launcher : vernier::launchers) {
+    CHECK_MESSAGE(names.count(std::string(launcher.rank).substr(0, std::string(launcher.rank).find('|'))) == 1,
+                  launcher.name);
+  }
+}
+
 TEST_CASE("launch: wrong calls end in one line") {
   RunFolder place("[run]\nsteps = 1\ndevice = 'cpu'\n[task]\nuse = 'mlp'\n[optimizer]\nuse = 'sgd'\n");
   place.folder.write("none.toml", "[distributed]\nuse = 'none'\n");
@@ -405,7 +441,9 @@ TEST_CASE("launch: wrong calls end in one line") {
       {{"-n", "2", "run.toml", "none.toml"},
        "none.toml:2: [distributed] use is \"none\", which trains with one process"},
       {{"-n", "2", "run.toml", "--set", "run.steps"}, "--set run.steps"},
-      {{"-n", "2", "run.toml", "--nosuch"}, "'--nosuch'"}};
+      {{"-n", "2", "run.toml", "--nosuch"}, "'--nosuch'"},
+      {{"-n", "2", "run.toml", "--nodes"}, "see vernier launch --help"},
+      {{"-n", "2", "--nodes", "2", "run.toml"}, "see vernier launch --help"}};
   for (const auto& refused : refusals) {
     CAPTURE(refused.says);
     Words words = {"launch"};

@@ -118,8 +118,11 @@ TEST_CASE("preconditions: one of several processes does not train alone, unless 
       {[] { setenv("SLURM_STEP_ID", "0", 1), setenv("SLURM_PROCID", "1", 1), setenv("SLURM_NTASKS", "2", 1); },
        "Slurm has started this process as rank 1 of 2"},
       {[] { setenv("OMPI_COMM_WORLD_RANK", "0", 1), setenv("OMPI_COMM_WORLD_SIZE", "4", 1); },
-       "MPI has started this process as rank 0 of 4"},
-      {[] { setenv("PMI_RANK", "0", 1), setenv("PMI_SIZE", "3", 1); }, "MPI has started this process as rank 0 of 3"}};
+       "Open MPI has started this process as rank 0 of 4"},
+      {[] { setenv("PMI_RANK", "0", 1), setenv("PMI_SIZE", "3", 1); }, "MPI has started this process as rank 0 of 3"},
+      {[] { setenv("PET_NNODES", "2", 1); }, "Kubeflow has started this process as one of 2"},
+      {[] { setenv("PMIX_RANK", "1", 1); }, "PMIx has started this process as rank 1 of an unknown number"},
+      {[] { setenv("RANK", "1", 1); }, "torchrun has started this process as rank 1 of an unknown number"}};
   for (const auto& [environment, text] : cases) {
     CAPTURE(text);
     CHECK(place.train({}, environment) == 2);
@@ -132,6 +135,13 @@ TEST_CASE("preconditions: one of several processes does not train alone, unless 
   CHECK(place.train({"--set=distributed.use=none"}, cases[0].environment) == 0);
   const auto one_of_one = [] { setenv("RANK", "0", 1), setenv("WORLD_SIZE", "1", 1); };
   CHECK(place.train({"--set=run.output=one"}, one_of_one) == 0);
+  const auto shell_of_salloc = [] {
+    setenv("SLURM_STEP_ID", "4294967290", 1), setenv("SLURM_PROCID", "0", 1);
+    setenv("SLURM_STEP_NUM_TASKS", "1", 1), setenv("SLURM_NTASKS", "8", 1);
+  };
+  CHECK(place.train({"--set=run.output=shell"}, shell_of_salloc) == 0);
+  CHECK(place.train({"--set=distributed.use=ddp"}, [] { setenv("RANK", "1", 1); }) == 2);
+  CHECK(says(place.err, "set WORLD_SIZE to their number and RANK to the place of each"));
 }
 
 TEST_CASE("preconditions: batch normalisation of a last batch of one sample") {

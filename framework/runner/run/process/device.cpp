@@ -70,7 +70,7 @@ c10::Device open_device(const std::string& wanted) {
     refuse("is \"" + shortened(wanted) + "\", and this machine has " + std::to_string(gpus) + " usable GPUs");
   }
   if (!wanted.starts_with("cuda:")) {
-    device.set_index(static_cast<c10::DeviceIndex>(place_in_environment().local_rank % gpus));
+    device.set_index(static_cast<c10::DeviceIndex>(local_rank_in_environment() % gpus));
   }
   at::accelerator::setDeviceIndex(device.index());
   at::globalContext().setDeterministicAlgorithms(true, /*warn_only=*/true);

@@ -14,12 +14,16 @@ struct LaunchPlace {
   std::int64_t port = 0;            // port of the store there; 0: the launcher names none
   std::string attempt = "0";        // counts restarts: the store of torchrun outlives them
   bool launcher_has_store = false;  // torchrun serves the store itself
-  std::string launcher = {};        // "torchrun", "Slurm", "MPI"; "" for one process
+  std::string launcher = {};        // a name of vernier/launchers.h; "" for one process
 };
 
-// Reads the variables of torchrun (and `vernier launch`), Slurm, Open MPI and MPICH, in this order. Throws Error if one
-// of them is not a number, or if rank and number of ranks do not fit.
+// Reads the variables of vernier/launchers.h: torchrun's (and those of `vernier launch`) first, then those of the first
+// launcher of several processes. Throws Error if one of them is not a number, if rank and number of ranks do not fit,
+// or if one of the two is missing.
 VERNIER_API LaunchPlace place_in_environment();
+
+// Returns the place of this process on its machine, or 0.
+VERNIER_API std::int64_t local_rank_in_environment();
 
 // Why a process must not train alone: its launcher has started it as one of several. "" where it has not.
 VERNIER_API std::string several_of_launcher();
