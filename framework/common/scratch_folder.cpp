@@ -10,7 +10,10 @@ namespace vernier {
 namespace fs = std::filesystem;
 
 ScratchFolder::ScratchFolder(const fs::path& beside)
-    : path_((beside.empty() ? fs::temp_directory_path() / "vernier" : fs::absolute(beside)).string() + "-XXXXXX") {
+    : path_((beside.empty() ? fs::canonical(fs::temp_directory_path()) / "vernier"
+                            : fs::weakly_canonical(fs::absolute(beside)))
+                .string() +
+            "-XXXXXX") {
   if (::mkdtemp(path_.data()) != nullptr) return;
   const std::string why = std::strerror(errno);
   if (!beside.empty()) throw std::runtime_error(beside.string() + ": no folder can be made beside it: " + why);

@@ -15,6 +15,7 @@
 
 #include "common/child.h"
 #include "common/run_files.h"
+#include "common/scratch_folder.h"
 #include "common/verb.h"
 #include "service/api/api.h"
 #include "service/api/job_check.h"
@@ -109,14 +110,6 @@ fs::path folder_in(const std::string& text, const char* option) {
   throw Refused("--" + std::string(option) + " " + text + ": is not a folder");
 }
 
-// Tokens, journal and other jobs are within reach of no job.
-fs::path data_folder_in(const std::string& text, const char* option, const fs::path& of_server) {
-  auto folder = folder_in(text, option);
-  if (!is_below(of_server, folder) && !is_below(folder, of_server)) return folder;
-  throw Refused("--" + std::string(option) + " " + text + ": jobs must not reach the server's folder, " +
-                of_server.string() + "; keep the two apart, as in `vernier serve ~/vernier-jobs --data .`");
-}
-
 serve::Work limits_in(const po::variables_map& given) {
   constexpr std::int64_t most = std::int64_t{1} << 50;
   serve::Work limits;
@@ -154,7 +147,7 @@ Settings settings_in(const po::variables_map& given) {
   }
   for (const char* option : {"data", "models", "output-data"}) {
     for (const auto& text : vernier::words_in(given, option)) {
-      settings.data.push_back(data_folder_in(text, option, settings.queue.folder));
+      settings.data.push_back(folder_in(text, option));
       settings.queue.limits.data.push_back(settings.data.back());
       if (option == std::string("models")) settings.models.push_back(settings.data.back());
       if (option == std::string("output-data")) settings.queue.limits.writable.push_back(settings.data.back());
@@ -198,13 +191,29 @@ void say(const std::string& text) {
   std::cerr << "vernier: " << text << std::endl;
 }
 
+// Refuses to start where tokens, journal and other jobs are within reach of a job.
+void refuse_reachable_server(const serve::QueueSettings& settings) {
+  const auto& limits = settings.limits;
+  for (const auto* places : {&limits.data, &limits.writable, &limits.readable}) {
+    for (const auto& name : *places) {
+      std::error_code is_missing;
+      const auto place = fs::canonical(name, is_missing);
+      if (is_missing || (!is_below(settings.folder, place) && !is_below(place, settings.folder))) continue;
+      throw Refused(place.string() + ": jobs may read it, and must not reach the server's folder, " +
+                    settings.folder.string() + "; keep the two apart, as in `vernier serve ~/vernier-jobs --data .`");
+    }
+  }
+}
+
 // All that every job may read beside its data and its own folder.
 void set_reach(serve::QueueSettings& settings) {
   auto& readable = settings.limits.readable;
   readable = serve::places_of_system();
-  const auto more = serve::places_of_program(settings.program, settings.folder / "libraries.txt");
+  const vernier::ScratchFolder scratch;
+  const auto more = serve::places_of_program(settings.program, fs::path(scratch.path()) / "libraries.txt");
   readable.insert(readable.end(), more.begin(), more.end());
   for (std::size_t i = 1; i < settings.more.size(); i += 2) readable.push_back(settings.more[i]);
+  refuse_reachable_server(settings);
   if (serve::Sandbox::is_possible()) return;
   say("this kernel has no Landlock: paths are checked, but the code of a TorchScript model reaches all files of this "
       "user");
@@ -221,12 +230,12 @@ std::string trouble_with_configuration(const std::string& config, const std::vec
 
 int serve_jobs(Settings settings) {
   const auto& folder = settings.queue.folder;
+  set_reach(settings.queue);
   const ServerLock lock(folder);
   std::signal(SIGINT, SIG_DFL);  // a script's shell has its background jobs ignore it
   const vernier::BlockedSignals signals({SIGINT, SIGTERM, SIGHUP});  // in threads that begin later, too
   std::signal(SIGPIPE, SIG_IGN);
   raise_open_files();
-  set_reach(settings.queue);
   serve::Queue queue(settings.queue);
   serve::AuditLog audit(folder / "audit.jsonl");
   queue.on_retirement([&audit](const serve::Job& job) {

@@ -3,7 +3,6 @@
 #include <vernier/json_text.h>
 
 #include <algorithm>
-#include <fstream>
 
 #include "common/text/control_characters.h"
 #include "service/api/job_check.h"
@@ -192,11 +191,7 @@ HttpRoute act_route(const ApiContext& api, const char* action, const char* summa
 
 // Returns whole lines if there are any, so that no character is cut.
 std::string slice(const std::filesystem::path& file, std::int64_t offset, std::int64_t limit) {
-  std::ifstream in(file, std::ios::binary);
-  in.seekg(offset);
-  std::string text(static_cast<std::size_t>(limit), '\0');
-  in.read(text.data(), limit);
-  text.resize(static_cast<std::size_t>(std::max<std::streamsize>(in.gcount(), 0)));
+  auto text = read_part(file, offset, static_cast<std::size_t>(limit));
   const auto end = text.rfind('\n');
   if (end != text.npos && std::ssize(text) == limit) text.resize(end + 1);
   return text;

@@ -40,9 +40,14 @@ HttpResponse ask_run(const std::filesystem::path& run, const std::string& method
     request.fields = {{"Authorization", "Bearer " + token}};
     if (!body.empty()) request.fields.emplace_back("Content-Type", "application/json");
     request.body = body;
-    auto answer = vernier::ask_server(vernier::place_of(url), request, run_patience);
-    answer.fields.clear();  // they are of that connection
-    return answer;
+    const auto place = vernier::place_of(url);
+    if (place.host != "127.0.0.1" && place.host != "[::1]") {  // a job may have written the file
+      throw vernier::HttpError("control.url names another machine, " + place.host);
+    }
+    const auto answer = vernier::ask_server(place, request, run_patience);
+    const auto json = nlohmann::json::parse(answer.body, nullptr, /*allow_exceptions=*/false);
+    if (json.is_discarded()) throw vernier::HttpError("its answer is not JSON");
+    return {.status = answer.status, .body = answer.body, .content_type = "application/json"};
   } catch (const vernier::HttpError& error) {
     throw HttpRefused{409, std::string("the job's run cannot be asked: ") + error.what()};
   }

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <charconv>
 #include <cstring>
-#include <fstream>
 
 namespace serve {
 
@@ -94,11 +93,9 @@ void MetricHistories::read_more(RunHistory& run_history) {
   if (none || size == run_history.read) return;
   if (size < run_history.read)
     run_history = {.run = run_history.run, .attempt = run_history.attempt};  // a resumed run has cut it
-  std::ifstream in(file, std::ios::binary);
-  std::string block(std::min<std::uintmax_t>(size - run_history.read, block_size), '\0');
-  while (in.seekg(static_cast<std::streamoff>(run_history.read))) {
-    in.read(block.data(), std::ssize(block));
-    const auto text = std::string_view(block).substr(0, static_cast<std::size_t>(in.gcount()));
+  for (std::size_t most = std::min<std::uintmax_t>(size - run_history.read, block_size); run_history.read < size;) {
+    const auto block = read_part(file, static_cast<std::int64_t>(run_history.read), most);
+    const std::string_view text = block;
     const auto lines = text.rfind('\n') + 1;  // bytes of whole lines
     for (std::size_t begin = 0; begin < lines;) {
       const auto end = text.find('\n', begin);
@@ -106,7 +103,8 @@ void MetricHistories::read_more(RunHistory& run_history) {
       begin = end + 1;
     }
     run_history.read += lines;
-    if (lines == 0) block.resize(2 * block.size());  // for a longer line
+    if (lines == 0 && text.size() < most) return;  // the last line is not whole yet
+    if (lines == 0) most *= 2;                     // the line is longer
   }
 }
 

@@ -3,8 +3,10 @@
 #include <vernier/json_text.h>
 
 #include <fcntl.h>
+#include <linux/openat2.h>
 #include <sys/file.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -30,6 +32,28 @@ void sync_folder(const fs::path& folder) {
   ::close(opened);
 }
 
+// A file of a folder in which a job can make links. No part of its path may be one.
+class OpenFile {
+ public:
+  explicit OpenFile(const fs::path& file) {
+    open_how how{.flags = O_RDONLY | O_NONBLOCK | O_CLOEXEC, .mode = 0, .resolve = RESOLVE_NO_SYMLINKS};
+    descriptor_ = static_cast<int>(::syscall(SYS_openat2, AT_FDCWD, file.c_str(), &how, sizeof how));
+    struct stat status {};
+    if (descriptor_ >= 0 && ::fstat(descriptor_, &status) == 0 && S_ISREG(status.st_mode)) size_ = status.st_size;
+  }
+  OpenFile(const OpenFile&) = delete;
+  OpenFile& operator=(const OpenFile&) = delete;
+  ~OpenFile() {
+    if (descriptor_ >= 0) ::close(descriptor_);
+  }
+  int descriptor() const { return descriptor_; }
+  std::int64_t size() const { return size_; }  // 0 for what is no file
+
+ private:
+  int descriptor_ = -1;
+  std::int64_t size_ = 0;
+};
+
 }  // namespace
 
 void write_durably(const fs::path& file, const std::string& text) {
@@ -49,20 +73,23 @@ void write_durably(const fs::path& file, const std::string& text) {
   throw std::system_error(trouble, std::generic_category(), file.string() + ": cannot be written");
 }
 
-std::string read_whole(const fs::path& file, std::size_t most) {
-  const int in = ::open(file.c_str(), O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
-  struct stat status {};
-  const bool is_good = in >= 0 && ::fstat(in, &status) == 0 && S_ISREG(status.st_mode) &&
-                       static_cast<std::size_t>(status.st_size) <= most;
-  std::string text(is_good ? static_cast<std::size_t>(status.st_size) : 0, '\0');
+std::string read_part(const fs::path& file, std::int64_t from, std::size_t most) {
+  const OpenFile in(file);
+  const auto size = in.size();
+  const auto begin = std::min(size, from < 0 ? size - std::min(size, -from) : from);
+  std::string text(std::min(most, static_cast<std::size_t>(size - begin)), '\0');
   std::size_t done = 0;
   for (ssize_t count = 1; count > 0 && done < text.size();
        done += static_cast<std::size_t>(std::max<ssize_t>(count, 0))) {
-    count = ::read(in, text.data() + done, text.size() - done);
+    count = ::pread(in.descriptor(), text.data() + done, text.size() - done, begin + static_cast<off_t>(done));
   }
-  if (in >= 0) ::close(in);
   text.resize(done);
   return text;
+}
+
+std::string read_whole(const fs::path& file, std::size_t most) {
+  auto text = read_part(file, 0, most + 1);
+  return text.size() > most ? "" : text;
 }
 
 std::string last_line(std::istream& text) {

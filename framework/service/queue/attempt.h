@@ -52,9 +52,11 @@ class Attempt {
 
 // Writes a file beside the place and renames it, on the disk with its name. Throws std::system_error.
 void write_durably(const std::filesystem::path& file, const std::string& text);
-// Returns "" if there is no such file, and for what a job could have put in its place: a link, a pipe, or more than
-// `most` bytes.
+// Return "" if there is no such file, and for what a job could have put in its place or in that of a folder of its path:
+// a link, a pipe, or, for the whole, more than `most` bytes. file: absolute, without links above the server's folder.
 std::string read_whole(const std::filesystem::path& file, std::size_t most = 1 << 20);
+// Returns at most so many bytes from a place on; from below 0, so many from the end.
+std::string read_part(const std::filesystem::path& file, std::int64_t from, std::size_t most);
 // The last line that has text, up to 1000 bytes of it, without control characters.
 std::string last_line(std::istream& text);
 

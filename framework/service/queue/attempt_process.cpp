@@ -60,11 +60,9 @@ std::int64_t memory_of(pid_t process) {
 }
 
 std::string end_of(const fs::path& log) {
-  std::ifstream file(log, std::ios::binary);
-  file.seekg(0, std::ios::end);
-  const auto size = static_cast<std::int64_t>(file.tellg());
-  file.seekg(std::max<std::int64_t>(0, size - 8192));
-  return last_line(file);
+  constexpr std::int64_t most = 8192;
+  std::istringstream end(read_part(log, -most, most));
+  return last_line(end);
 }
 
 // Watches the training until it has ended.

@@ -12,6 +12,7 @@
 #include "job_server.h"
 #include "program.h"
 #include "service/api/job_check.h"
+#include "service/queue/attempt.h"
 #include "service/queue/sandbox.h"
 
 namespace sandbox_test {
@@ -210,18 +211,64 @@ TEST_CASE("sandbox: no option of any plugin can name the server's folder, a link
   CHECK(refused == tried);
 }
 
-TEST_CASE("sandbox: a folder of data that has the server's folder, or is in it, is refused") {
+TEST_CASE("sandbox: whatever jobs may read and has the server's folder, or is in it, is refused") {
   const TemporaryFolder temporary;
   fs::create_directories(temporary.path() / "home/jobs/data");
   fs::create_directory_symlink(temporary.path() / "home", temporary.path() / "link");
-  for (const char* option : {"--data", "--output-data"}) {
+  for (const char* option : {"--data", "--output-data", "--models", "--plugin-path", "VERNIER_PLUGIN_PATH"}) {
     for (const char* data : {"home", "home/jobs", "home/jobs/data", "link", "."}) {
       CAPTURE(data);
-      Program program({"serve", "home/jobs", "--listen", "127.0.0.1:0", option, data}, temporary.path());
+      std::vector<std::string> words = {"serve", "home/jobs", "--listen", "127.0.0.1:0"};
+      const bool is_option = option[0] == '-';
+      if (is_option) words.insert(words.end(), {option, data});
+      if (!is_option) ::setenv(option, data, 1);
+      Program program(words, temporary.path());
       CHECK(program.wait() == 2);
-      CHECK(program.err().find("jobs must not reach the server's folder") != std::string::npos);
+      if (!is_option) ::unsetenv(option);
+      CHECK(program.err().find("must not reach the server's folder") != std::string::npos);
     }
   }
+  for (const char* of_program : {"/jobs", "/lib/jobs"}) {
+    CAPTURE(of_program);
+    fs::create_directories(fs::path(VERNIER_BINARY_DIR) / "lib");
+    Program program({"serve", std::string(VERNIER_BINARY_DIR) + of_program, "--listen", "127.0.0.1:0"},
+                    temporary.path());
+    CHECK(program.wait() == 2);
+    CHECK(program.err().find("must not reach the server's folder") != std::string::npos);
+    CHECK(!fs::exists(std::string(VERNIER_BINARY_DIR) + of_program));
+  }
+}
+
+TEST_CASE("sandbox: links that a job makes in its folder lead the server nowhere") {
+  const TemporaryFolder temporary;
+  const auto here = fs::canonical(temporary.path());
+  temporary.write("elsewhere/losses.jsonl", "secret");
+  temporary.write("job/log", "0123456789");
+  fs::create_symlink(here / "elsewhere/losses.jsonl", here / "job/link");
+  fs::create_directory_symlink(here / "elsewhere", here / "job/run");
+  fs::create_directory(here / "job/folder");
+  ::mkfifo((here / "job/pipe").c_str(), 0600);
+  for (const char* name : {"link", "run/losses.jsonl", "folder", "pipe", "missing", "run/../log"}) {
+    CAPTURE(name);
+    CHECK(serve::read_whole(here / "job" / name).empty());
+    CHECK(serve::read_part(here / "job" / name, 0, 100).empty());
+  }
+  CHECK(serve::read_whole(here / "job/log") == "0123456789");
+  CHECK(serve::read_whole(here / "job/log", 9).empty());
+  CHECK(serve::read_part(here / "job/log", 8, 100) == "89");
+  CHECK(serve::read_part(here / "job/log", -3, 2) == "78");
+  CHECK(serve::read_part(here / "job/log", -30, 100) == "0123456789");
+  CHECK(serve::read_part(here / "job/log", 30, 100).empty());
+
+  JobServer server({"--cores", "1"});
+  const auto job = server.submit(takes("0", "until = \"go\"\n"));
+  REQUIRE(server.has_begun(job));
+  const auto log = server.path() / "jobs" / std::to_string(job) / "log";
+  fs::remove(log);
+  fs::create_symlink(server.path() / "tokens", log);
+  CHECK(server.log(job).empty());
+  server.go();
+  CHECK(server.waits_for(job, "done"));
 }
 
 TEST_CASE("sandbox: a link that is put in the place of a job's data while it waits leads nowhere") {
