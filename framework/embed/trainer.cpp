@@ -1,5 +1,6 @@
 #include <c10/util/ScopeExit.h>
 #include <torch/nn/module.h>
+#include <unistd.h>
 #include <vernier/checkpoint_split.h>
 #include <vernier/error.h>
 #include <vernier/memory.h>
@@ -27,10 +28,26 @@ namespace {
 // The trainer that is between its first use and the end of its run.
 std::atomic<const void*> in_use = nullptr;
 
+// The process in which a trainer was first used; 0: none was.
+std::atomic<pid_t> used_in = 0;
+
+bool is_forked() {
+  return used_in != 0 && used_in != ::getpid();
+}
+
+// A forked process lacks the threads of LibTorch, of data loaders and of checkpoints, and would wait for them for ever.
+void refuse_forked() {
+  if (!is_forked()) return;
+  refuse(
+      "this process was forked from one that uses a vernier::Trainer, whose threads are not in it; fork before the "
+      "first use of a trainer, or start a program of its own");
+}
+
 // Whatever else is thrown (a file system's error, LibTorch's) becomes an Error of the same text.
 template <class Body>
 auto as_errors(const Body& body) {
   try {
+    refuse_forked();
     return body();
   } catch (const Error&) {
     throw;
@@ -77,6 +94,7 @@ struct Trainer::Impl {
   TrainerOptions options;
   Table config;
   std::vector<Given> given;
+  std::string without_options;  // ids of the objects that came without Options
   const std::thread::id thread = std::this_thread::get_id();
   std::optional<OutputFolder> folder;
   std::unique_ptr<Prepared> prepared;
@@ -98,6 +116,7 @@ void Trainer::Impl::ready() {
   }
   if (refused) std::rethrow_exception(refused);
   if (prepared != nullptr) return;
+  used_in = ::getpid();
   const void* other = nullptr;
   if (!in_use.compare_exchange_strong(other, this)) {
     refuse(
@@ -148,6 +167,10 @@ void Trainer::Impl::save_nothing_without_folder() {
 // Opens the folder, and resumes the run if the options request it, once.
 void Trainer::Impl::enter() {
   ready();
+  if (listening_now() != nullptr) {
+    refuse("a function of vernier::Trainer is called by a listener of " + listening_now()->id() +
+           ", within a step; use run.control there, or call the function between two steps");
+  }
   if (is_entered || is_over) return;
   is_entered = true;
   if (stop != 0) {  // perhaps there is no model yet
@@ -164,6 +187,11 @@ void Trainer::Impl::enter() {
       write_config(*prepared);
     } else if (prepared->resumes) {
       vernier::resume(*prepared, resume_from, allows_inexact);
+    }
+    if (prepared->resumes && !without_options.empty()) {
+      log(Level::warning, "resume",
+          without_options + ": came without Options, so nothing says whether it has the numbers of the run that goes " +
+              "on; give use() and add() the Options that the object is made from, or ones with its id alone");
     }
   } catch (...) {
     refused = std::current_exception();
@@ -216,16 +244,23 @@ void Trainer::Impl::lift_memory_limit() const {
 Trainer::Trainer(TrainerOptions options)
     : impl_(as_errors([&] { return std::make_unique<Impl>(std::move(options)); })) {}
 
-Trainer::~Trainer() = default;
+Trainer::~Trainer() {
+  if (is_forked()) (void)impl_.release();  // its threads are not in this process, and could not be waited for
+}
 
 void Trainer::use(const std::string& role, std::unique_ptr<Plugin> plugin, const Options& options) {
+  refuse_forked();
   if (impl_->prepared != nullptr || impl_->refused) {
     refuse("the " + role + " comes too late: use() and add() stand before the first use of the trainer");
   }
   impl_->given.push_back(given(role, std::move(plugin), options));
+  if (!options.owner().empty() || role == Monitor::role || role == Checkpoint::role) return;
+  auto& ids = impl_->without_options;
+  ids += (ids.empty() ? "" : ", ") + impl_->given.back().made.plugin->id();
 }
 
 void Trainer::resume(const std::string& path, bool allow_inexact) {
+  refuse_forked();
   auto& impl = *impl_;
   if (impl.is_entered) refuse("resume() stands before the first step, and once");
   impl.resumes = true;
@@ -261,6 +296,7 @@ TrainOutcome Trainer::train() {
 }
 
 TrainOutcome Trainer::outcome() const {
+  refuse_forked();
   const auto& impl = *impl_;
   TrainOutcome result;
   if (impl.prepared == nullptr) return result;
@@ -281,6 +317,7 @@ TrainOutcome Trainer::outcome() const {
 }
 
 void Trainer::stop() {
+  refuse_forked();
   impl_->stop = stopped_by_program;
 }
 
@@ -298,8 +335,8 @@ std::optional<double> Trainer::Impl::evaluated(const std::function<torch::Tensor
     if (!run.is_stopping() && value.defined()) loss = value.item<double>();
   });
   if (!loss) return std::nullopt;
-  run.metrics.set("validation_loss", *loss);
   shown = run.metrics;
+  shown->set("validation_loss", *loss);
   return loss;
 }
 
@@ -318,6 +355,7 @@ std::optional<double> Trainer::validate_step(const Batch& batch) {
 }
 
 std::map<std::string, double> Trainer::metrics() const {
+  refuse_forked();
   std::map<std::string, double> all;
   if (impl_->prepared == nullptr) return all;
   const auto& run = impl_->prepared->run;

@@ -99,7 +99,9 @@ class EarlyStopping final : public vernier::Callback {
 
   // The metrics of this validation become those of the weights that the model has now.
   void restore(Run& run) const {
-    for (const auto& [name, value] : best_metrics_) run.metrics.set(name.c_str(), value);
+    auto metrics = run.metrics;
+    for (const auto& [name, value] : best_metrics_) metrics.set(name.c_str(), value);
+    run.metrics = std::move(metrics);
     const torch::NoGradGuard no_grad;
     for (const auto& parameter : run.parameters) {
       parameter.best().detach().copy_(kept_.at(parameter.name));

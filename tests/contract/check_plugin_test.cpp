@@ -70,7 +70,7 @@ constexpr Broken broken[] = {
     {"callback/lawless", "how=exits", "repeats", "the process ended with status "},
     {"callback/lawless", "how=crashes_at_end", "bears failures of others", "the process crashed by signal 6 (Aborted)"},
     {"callback/lawless", "how=throws_when_failed", "bears failures of others",
-     "another plugin threw at RunBegin, and this one threw at RunFailed, which hides it from others"},
+     "another plugin threw at RunBegin, and this one threw at RunFailed"},
     {"callback/lawless", "how=grad_mode", "leaves the thread as it was",
      "callback/lawless at StepEnd of step 20: it left LibTorch's gradient mode off"},
     {"callback/lawless", "how=default_dtype", "leaves the thread as it was",

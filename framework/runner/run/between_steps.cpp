@@ -90,6 +90,7 @@ void RequestHandler::let_look(TrainerRun& run) {
       Look now(*this, run, requester);
       is_waiting = look(now) || is_waiting;
       agree(run);
+      if (requests_.wants_rewind()) saving_.rewind(run);
       if (!requests_.finished().empty()) saving_.outdate();
       requests_.cancel_failure_if_swapped();
       fail_if_asked();

@@ -63,7 +63,7 @@ void CheckedTask::weigh(std::vector<Batch>& micro_batches) const {
 }
 
 torch::Tensor CheckedTask::loss(const TrainerRun& run) const {
-  const StepNumbers before(run);
+  const StepNumbers before(run, get());
   auto loss = (*this)->loss(run.micro_batch);
   refuse_wrong_loss(loss, run.device, LossFrom::task);
   before.refuse_wrong(Event::BatchReady, run);
@@ -91,7 +91,7 @@ bool CheckedPrecision::keep_dtype() const {
 }
 
 torch::Tensor CheckedPrecision::forward(const TrainerRun& run, const std::function<torch::Tensor()>& body) const {
-  const StepNumbers before(run);
+  const StepNumbers before(run, get());
   torch::Tensor given;
   auto loss = forward([&] {
     forward_dtype_ = dtype_in_force(run);
@@ -109,13 +109,19 @@ torch::Tensor CheckedScaler::scale(const torch::Tensor& loss, c10::Device device
 }
 
 void CheckedScaler::unscale(TrainerRun& run) const {
+  const StepNumbers by_scaler(run, get());
   (*this)->unscale(run);
   refuse_wrong_scale(run);
 }
 
+void CheckedScaler::update(TrainerRun& run) const {
+  const StepNumbers by_scaler(run, get());
+  (*this)->update(run);
+}
+
 std::vector<Batch> CheckedAccumulation::split(const TrainerRun& run) const {
   if (run.batch.samples == 0) return {};
-  const StepNumbers before(run);
+  const StepNumbers before(run, get());
   auto micro_batches = (*this)->split(run.batch);
   before.refuse_wrong(Event::StepBegin, run);
   refuse_half_a_batch(micro_batches, run.batch);
@@ -136,7 +142,7 @@ void CheckedAccumulation::check_weight(const WholeBatch& whole) const {
 
 void CheckedOptimizer::step(TrainerRun& run) const {
   const OwnGradients own(run);
-  const StepNumbers before(run);
+  const StepNumbers before(run, get());
   (*this)->step(run);
   before.refuse_wrong(Event::GradientsReady, run);
   run.moment = RunFacts::Moment::other;

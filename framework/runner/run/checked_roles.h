@@ -45,6 +45,7 @@ class CheckedScaler : public Role<Scaler> {
   using Role::Role;
   torch::Tensor scale(const torch::Tensor& loss, c10::Device device) const;
   void unscale(TrainerRun& run) const;
+  void update(TrainerRun& run) const;
 };
 
 class CheckedAccumulation : public Role<Accumulation> {

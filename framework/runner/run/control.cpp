@@ -34,6 +34,11 @@ void TrainerControl::require(RunFacts::Moment moment, const char* function, cons
 // Before a request is carried out, the ranks compare what each of them has noted.
 void TrainerControl::note(const char* request, const Plugin* requester, const std::string& why) {
   require_thread(request);
+  if (requests_.is_over()) {
+    throw Error(c10::str("run.control->", request, "() is called as the run ends, when nobody carries it out; call it ",
+                         "at Validated or before"),
+                Error::Kind::plugin);
+  }
   requests_.note(std::string(request) + " by " + id_of(requester) + why);
 }
 

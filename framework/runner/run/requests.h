@@ -32,6 +32,8 @@ class Requests {
 
   // The last request of this rank since the ranks agreed: "finish by callback/x".
   void note(std::string request) { noted_ = std::move(request); }
+  void end(bool is_over = true) { is_over_ = is_over; }  // from now on nobody carries them out
+  bool is_over() const { return is_over_; }
   std::string take_noted() { return std::exchange(noted_, ""); }
 
   void swap(const Table& roles, const std::string& requester);  // adds to what was asked before
@@ -64,6 +66,7 @@ class Requests {
     std::optional<Rewind> rewind;
     std::optional<Failure> failure;
   };
+  bool is_over_ = false;
   std::string noted_, finished_;
   Pending pending_;
   std::vector<std::pair<const Plugin*, Look>> looks_;

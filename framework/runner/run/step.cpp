@@ -113,7 +113,7 @@ void Step::step(TrainerRun& run, Until until) {
   precision_->commit(run);  // master weights into the model's
   share_weights(run);       // with the ranks that do not update them
   emit(Event::UpdateDone, run, Part::update);
-  scaler_->update(run);
+  scaler_.update(run);
   finish_step(run);
   emit(Event::StepEnd, run, Part::trainer);
 }
@@ -169,7 +169,7 @@ void Step::compute_gradients(TrainerRun& run, Tries tries) {
   const auto part = clock_.part();
   ranks_.begin_gradients();
   tries == Tries::smaller ? compute_micro_batches_that_fit(run) : compute_micro_batches(run, tries);
-  if (run.micro_batches != 1 || batches_.drawn() != 1) {
+  if (tries == Tries::smaller && (run.micro_batches != 1 || batches_.drawn() != 1)) {  // a rerun is not a step
     run.metrics.set("micro_batches", static_cast<double>(run.micro_batches));
     run.metrics.set("batch", ranks_.whole().samples);
   }

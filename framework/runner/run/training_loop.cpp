@@ -101,11 +101,8 @@ void TrainingLoop::saved_on_failure(TrainerRun& run, const std::function<void()>
     is_running_ = false;
     if (step_.transaction().can_undo()) undo_failed_step(step_, saving_, asked_, run);
     saving_.save_what_is_whole(run);
-    try {
-      HostApi::emit(roles_.wiring.bus, Event::RunFailed, run);
-    } catch (...) {
-      log(Level::error, "RunFailed", caught().message);
-    }
+    asked_.end();
+    HostApi::emit(roles_.wiring.bus, Event::RunFailed, run);
     try {
       outcome_.error = caught().message;
       complete_outcome(outcome_, step_, validation_, plugin_times_, run);
@@ -132,6 +129,7 @@ Outcome TrainingLoop::outcome_now(const Run& run, const std::string& error) {
 
 void TrainingLoop::begin(TrainerRun& run) {
   is_running_ = true;
+  asked_.end(false);
   run.metrics = {};
   HostApi::emit(roles_.wiring.bus, Event::RunBegin, run);
   run.moment = RunFacts::Moment::other;
@@ -141,6 +139,8 @@ void TrainingLoop::begin(TrainerRun& run) {
     saving_.outdate();
     conclude(run);
   } else {
+    asked_.cancel_failure_if_swapped();
+    requests_.fail_if_asked();
     requests_.swap_if_asked(run);
   }
   saving_.save_in_memory_if_due(run);
@@ -189,12 +189,17 @@ void TrainingLoop::conclude(TrainerRun& run) {
   requests_.agree(run);
   if (asked_.wants_rewind()) return saving_.rewind(run);
   asked_.cancel_failure_if_swapped();
-  const bool is_validated = !validation_.is_due() || validation_.validate(run);
+  const bool was_due = validation_.is_due();
+  bool is_validated = !was_due || validation_.validate(run);
   requests_.agree(run);
   if (is_validated) {
     const auto changing = saving_.changing();
     step_.batches().end_epoch(run);
   }
+  requests_.agree(run);
+  if (asked_.wants_rewind()) return saving_.rewind(run);
+  const bool ends_unvalidated = is_validated && !was_due && !asked_.finished().empty();  // finish() at EpochEnd
+  if (ends_unvalidated) is_validated = validation_.validate(run);
   requests_.fail_if_asked();
   if (!is_validated) return;
   requests_.swap_if_asked(run);  // before a checkpoint, so that it contains the swap
@@ -208,6 +213,7 @@ void TrainingLoop::conclude(TrainerRun& run) {
 }
 
 void TrainingLoop::end(TrainerRun& run) {
+  asked_.end();
   outcome_.signal = is_finished(run) ? 0 : ending_.signal();
   outcome_.is_out_of_time = !is_finished(run) && outcome_.signal == 0 && ending_.diverged().empty();
   outcome_.finished = run.step < run.steps ? asked_.finished() : "";

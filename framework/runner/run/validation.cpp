@@ -80,14 +80,17 @@ torch::Tensor Validation::in_plugins(TrainerRun& run, const std::function<torch:
     if (loss.defined()) refuse_wrong_loss(loss, run.device, LossFrom::validation);
     return loss;
   };
-  std::function<torch::Tensor()> body = [&] { return roles_.precision.forward([&] { return checked(innermost()); }); };
+  std::function<torch::Tensor()> body = [&] {
+    const StepNumbers by_task(run, roles_.wiring.task.get());
+    return roles_.precision.forward([&] { return checked(innermost()); });
+  };
   auto plugins = roles_.wiring.plugins();  // callbacks first: the first call is the innermost
   std::ranges::stable_partition(plugins,
                                 [](const auto* each) { return dynamic_cast<const Callback*>(each) != nullptr; });
   for (auto* plugin : plugins) {
     body = [this, &run, plugin, &checked, inner = std::move(body)] {
       roles_.calls.note(plugin);
-      const StepNumbers before(run);
+      const StepNumbers before(run, plugin);
       auto result = checked(plugin->evaluate(run, [&] {
         auto loss = inner();
         roles_.calls.note(plugin);

@@ -175,8 +175,10 @@ void Bus::tell(Event event, Run& run) {
       Plugin& plugin = *listeners[i].plugin;
       const std::string where =
           plugin.id() + " at " + name_of(event) + " of step " + std::to_string(step_of(event, run));
-      if (!listeners[i].monitor) std::throw_with_nested(Error(where + ": " + text, kind));
-      log(Level::warning, where, text + " (the monitor is detached, the run goes on)");
+      const bool is_monitor = listeners[i].monitor;
+      if (!is_monitor && event != Event::RunFailed) std::throw_with_nested(Error(where + ": " + text, kind));
+      if (is_monitor) log(Level::warning, where, text + " (the monitor is detached, the run goes on)");
+      if (!is_monitor) log(Level::error, name_of(event), where + ": " + text);
       detached_.push_back({"plugin_detached",
                            run.step,
                            {{"plugin", plugin.id()}, {"event", std::string(name_of(event))}},

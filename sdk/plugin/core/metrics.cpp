@@ -7,6 +7,8 @@
 #include <sstream>
 #include <string_view>
 
+#include "step_results.h"
+
 namespace vernier {
 
 double Metrics::Entry::value() const {
@@ -32,7 +34,9 @@ Metrics::Entry& Metrics::entry(const char* name) {
   const auto wanted = checked(name);  // its length is counted once
   const auto is_set = [](const Entry& entry) { return entry.number.index() != 0; };
   const auto found = std::ranges::find_if(entries_, [wanted](const Entry& entry) { return entry.name == wanted; });
-  if (found != entries_.end() && is_set(*found)) return *found;
+  const bool was_set = found != entries_.end() && is_set(*found);
+  StepNumbers::refuse_metric(*this, wanted, was_set);
+  if (was_set) return *found;
   const auto next = std::ranges::find_if_not(entries_, is_set);
   if (found == entries_.end()) return *entries_.insert(next, Entry{name, {}});
   std::rotate(next, found, found + 1);

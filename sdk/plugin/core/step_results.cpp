@@ -5,6 +5,10 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
+#include <utility>
+
+#include "plugin_calls.h"
 
 namespace vernier {
 
@@ -78,6 +82,24 @@ bool is_alike(const torch::Tensor& gradient, const torch::Tensor& parameter) {
          gradient.device() == parameter.device() && gradient.sizes() == parameter.sizes();
 }
 
+const StepNumbers* watching = nullptr;  // the innermost
+
+// Returns whose number `id` would replace, or "".
+std::string owner_of(const Run& run, std::string_view name, bool is_set, const std::string& id) {
+  constexpr std::string_view of_records[] = {"step", "time", "notices"};  // monitors write these beside the metrics
+  static std::map<std::string, std::string, std::less<>> setters;         // by metric, where nobody declares it
+  const auto declared = run.metric_infos.find(name);
+  const bool is_declared = declared != run.metric_infos.end();
+  const std::string sources = is_declared ? declared->second.source : "";  // "callback/a, callback/b"
+  if (sources.starts_with("trainer") || std::ranges::count(of_records, name) > 0) return "the trainer";
+  const bool is_among = sources == id || (", " + sources + ", ").find(", " + id + ", ") != std::string::npos;
+  if (is_declared) return is_among ? "" : sources;
+  auto& setter = setters[std::string(name)];
+  if (is_set && setter != id) return setter;
+  setter = id;
+  return "";
+}
+
 std::string text_of(const torch::Tensor& tensor) {
   return c10::str(tensor.scalar_type(), " ", tensor.sizes(), " on ", tensor.device());
 }
@@ -131,9 +153,35 @@ std::optional<WrongGradient> wrong_gradient(const std::vector<Parameter>& parame
   return std::nullopt;
 }
 
-StepNumbers::StepNumbers(const StepState& state)
-    : factor_(state.learning_rate_factor), has_graph_(state.micro_batch_loss.requires_grad()) {
-  for (std::size_t i = 0; i < before_.size(); ++i) before_[i] = (state.*all[i]).unsafeGetTensorImpl();
+StepNumbers::StepNumbers(const Run& run, const Plugin* plugin)
+    : factor_(run.learning_rate_factor),
+      has_graph_(run.micro_batch_loss.requires_grad()),
+      run_(run),
+      plugin_(plugin),
+      outer_(std::exchange(watching, this)) {
+  for (std::size_t i = 0; i < before_.size(); ++i) before_[i] = (run.*all[i]).unsafeGetTensorImpl();
+}
+
+StepNumbers::~StepNumbers() {
+  watching = outer_;
+}
+
+void StepNumbers::refuse_metric(const Metrics& metrics, std::string_view name, bool is_set) {
+  if (watching == nullptr || &watching->run_.metrics != &metrics) return;
+  const bool listens = watching->plugin_ == nullptr;
+  const auto event = listening_event();
+  if (listens && (event == Event::RunBegin || event >= Event::EpochEnd)) {
+    throw Error(
+        c10::str("no monitor sees the metric \"", name, "\" of ", name_of(event), "; set it at StepEnd or Validated"),
+        Error::Kind::plugin);
+  }
+  const auto& id = (listens ? listening_now() : watching->plugin_)->id();
+  const auto owner = owner_of(watching->run_, name, is_set, id);
+  if (owner.empty()) return;
+  throw Error(
+      c10::str("the metric \"", name, "\" is set by ", owner, ", whose number it would replace; give it another ",
+               "name, such as \"", id.substr(id.find('/') + 1), "_", name, '"'),
+      Error::Kind::plugin);
 }
 
 void StepNumbers::refuse_wrong(Event event, const Run& run) const {
@@ -141,6 +189,15 @@ void StepNumbers::refuse_wrong(Event event, const Run& run) const {
   const bool lost_graph = has_graph_ && !run.micro_batch_loss.requires_grad();
   if (event == Event::LossReady && (has_changed(0) || lost_graph))
     refuse_wrong_loss(run.micro_batch_loss, run.device, LossFrom::listener);
+  const auto refuse_unread = [event](const char* field, const char* remedy) {
+    throw Error(c10::str("it set run.", field, " at ", name_of(event), ", after which nobody reads it; ", remedy),
+                Error::Kind::plugin);
+  };
+  const bool is_before = event < Event::GradientsReady, is_at = event == Event::GradientsReady;
+  if (has_changed(0) && event != Event::LossReady) refuse_unread("micro_batch_loss", "set it at LossReady");
+  if (has_changed(2) && is_before) refuse_unread("found_inf", "set it in Scaler::unscale");
+  if (has_changed(3) && !is_at) refuse_unread("skip_update", "call run.skip_when(flag) at GradientsReady");
+  if (has_changed(4) && is_before) refuse_unread("grad_scale", "set it in Scaler::unscale");
   if (has_changed(1)) {
     auto other = other_than_number(run.loss);
     if (other.empty() && !run.loss.is_floating_point()) other = c10::str("a tensor of dtype ", run.loss.scalar_type());
@@ -150,6 +207,9 @@ void StepNumbers::refuse_wrong(Event event, const Run& run) const {
   if (has_changed(3)) refuse_other_flag("skip_update", run.skip_update, run, "call run.skip_when(flag)");
   if (has_changed(4)) refuse_wrong_grad_scale(run);
   const double factor = run.learning_rate_factor;
+  if (factor != factor_ && (event == Event::RunBegin || event > Event::GradientsReady)) {
+    refuse_unread("learning_rate_factor", "multiply yours in at StepBegin");
+  }
   if (factor != factor_ && !(std::isfinite(factor) && factor >= 0)) {
     refuse_field("learning_rate_factor", c10::str(factor),
                  "the learning rate is multiplied by it: set a finite number, at least 0");

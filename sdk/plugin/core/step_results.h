@@ -8,6 +8,7 @@
 #include <array>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace vernier {
@@ -34,11 +35,18 @@ struct WrongGradient {
 VERNIER_API std::optional<WrongGradient> wrong_gradient(const std::vector<Parameter>& parameters,
                                                         torch::Tensor Parameter::*of);
 
-// The numbers of a step that a listener may replace, as they were before it was called.
+// The numbers of a step that a plugin may replace, as they were before it was called. While it lives, the metrics that
+// are set in the run are the plugin's. plugin: null for the listeners of an event.
 class VERNIER_API StepNumbers {
  public:
-  explicit StepNumbers(const StepState& state);
+  explicit StepNumbers(const Run& run, const Plugin* plugin = nullptr);
+  StepNumbers(const StepNumbers&) = delete;
+  StepNumbers& operator=(const StepNumbers&) = delete;
+  ~StepNumbers();
   void refuse_wrong(Event event, const Run& run) const;  // refuses numbers that were replaced since
+  // Called before a metric is set. Refuses a name that is another plugin's or the trainer's, whose number would be
+  // replaced, and an event after which nobody reads it. is_set: it has a number in this step.
+  static void refuse_metric(const Metrics& metrics, std::string_view name, bool is_set);
 
  private:
   static constexpr torch::Tensor StepState::*all[] = {&StepState::micro_batch_loss, &StepState::loss,
@@ -47,6 +55,9 @@ class VERNIER_API StepNumbers {
   std::array<const c10::TensorImpl*, std::size(all)> before_;
   double factor_;
   bool has_graph_;
+  const Run& run_;
+  const Plugin* plugin_;
+  const StepNumbers* outer_;
 };
 
 }  // namespace vernier

@@ -348,7 +348,7 @@ TEST_CASE("wiring: what throws at RunFailed hides neither the failure nor the ev
   for (const std::string kind : {"std", "configuration", "int"}) {
     CAPTURE(kind);
     const std::string text = kind == "int" ? "it threw no std::exception" : "boom";
-    train("callback", kind);
+    CHECK(train("callback", kind));
     CHECK(says(logged, "RunFailed: callback/throws_at#2 at RunFailed of step 2: " + text + "\n"));
     CHECK(train("monitor", kind));
     CHECK(says(logged,
