@@ -21,6 +21,7 @@ namespace {
 
 constexpr double coldest = 1e-6;  // below, the quotient of a logit may overflow
 constexpr std::int64_t first_room = 64;
+constexpr std::int64_t piece_size = 1024;  // tokens of a prompt in one pass
 constexpr double infinity = std::numeric_limits<double>::infinity();
 
 // A larger tensor that begins with the first `length` positions.
@@ -98,6 +99,10 @@ std::vector<std::string> LanguageModel::end_words() const {
 }
 std::string LanguageModel::chat_template() const {
   return "";
+}
+
+std::int64_t LanguageModel::context() const {
+  return longest();
 }
 
 std::int64_t LanguageModel::cacheable() const {
@@ -196,7 +201,8 @@ torch::Tensor sampling_scores(const torch::Tensor& logits, const torch::Tensor& 
 Generation::Generation(LanguageModel& model, GenerationOptions options, torch::Device device)
     : model_(model), options_(std::move(options)), device_(device) {}
 
-void Generation::add(const std::vector<TokenId>& prompt, const at::Generator& generator, std::vector<Text> texts) {
+void Generation::add(const std::vector<TokenId>& prompt, const at::Generator& generator, std::vector<Text> texts,
+                     const std::function<bool()>& goes_on) {
   require_readable(model_, prompt, options_.slides);
   const torch::NoGradGuard no_grad;
   Row row{.tokens = {prompt.begin(), prompt.end()},
@@ -208,7 +214,11 @@ void Generation::add(const std::vector<TokenId>& prompt, const at::Generator& ge
   row.is_cached = fits_cache(row);
   if (row.is_cached) {
     KeyValueCache cache;
-    row.logits = model_.next_logits(at::tensor(row.tokens, torch::kInt64).unsqueeze(0).to(device_), &cache)[0];
+    const auto tokens = at::tensor(row.tokens, torch::kInt64).unsqueeze(0).to(device_);
+    for (const auto& piece : tokens.split(piece_size, 1)) {
+      if (cache.length() > 0 && goes_on && !goes_on()) return;
+      row.logits = model_.next_logits(piece, &cache)[0];
+    }
     cache.keep(std::vector<std::int64_t>(texts.size(), 0));
     cache_.join(cache);
   } else {

@@ -55,6 +55,18 @@ struct Server : Learned {
 
 }  // namespace
 
+TEST_CASE("completion server: a prompt longer than the server takes is refused with the option that takes it") {
+  Server server("--longest-prompt=5");
+  CHECK(server.answered("/v1/completions",
+                        {{"prompt", "abcde"}, {"max_tokens", 1}, {"temperature", 0}})["choices"][0]["text"] == "f");
+  const auto [status, answer] = server.asked("POST", "/v1/completions", R"({"model": "out", "prompt": "abcdef"})");
+  CHECK(status == 400);
+  CHECK(
+      Json::parse(answer)["error"]["message"].get<std::string>().find(
+          "the prompt has 6 tokens, and the server takes 5; shorten it, or start the server with --longest-prompt 6") !=
+      std::string::npos);
+}
+
 TEST_CASE("completion server: answers, streams and refuses as OpenAI's API does, and a signal ends it") {
   Server server;
   CHECK(Json::parse(server.asked("GET", "/v1/models").second)["data"][0]["id"] == "out");

@@ -336,6 +336,29 @@ TEST_CASE("generation: a text ends at the model's last position, or slides on wi
   }
 }
 
+TEST_CASE("generation: a long prompt is read in pieces, with the token of the whole, and ends between two of them") {
+  const torch::NoGradGuard no_grad;
+  const PublishedFolder given("llama");
+  auto task = given.load();
+  auto& model = model_of(task);
+  Tokens prompt;
+  for (int i = 0; i < 2100; ++i) prompt.push_back(i * i % model.vocabulary());
+  GenerationOptions options;
+  options.max_tokens = 1;
+  options.sampling.temperature = 0;
+  const auto whole =
+      model.next_logits(torch::tensor(std::vector<std::int64_t>(prompt.begin(), prompt.end())).unsqueeze(0), nullptr);
+  CHECK(text_of(model, prompt, options).tokens.back() == whole.argmax().item<TokenId>());
+  for (const int most : {0, 1, 2}) {
+    vernier::Generation texts(model, options, torch::kCPU);
+    int pieces = 0;
+    texts.add(prompt, at::make_generator<at::CPUGeneratorImpl>(1), {{[](const auto&) { return true; }, [](auto) {}}},
+              [&] { return pieces++ < most; });
+    CHECK(texts.size() == (most == 2 ? 1 : 0));
+    CHECK(pieces == std::min(most + 1, 2));
+  }
+}
+
 TEST_CASE("generation: prompts that the model cannot read are refused in one line") {
   const PublishedFolder given("gpt2");
   auto task = given.load();

@@ -55,7 +55,8 @@ GenerationSettings read_settings(const po::variables_map& given) {
   const auto whole = [&](const char* option, limits::Range range) {
     return number_in(given, option, static_cast<std::int64_t>(range.least), static_cast<std::int64_t>(range.most));
   };
-  auto& [options, beams, stops, seed, count, batch] = settings;
+  auto& [options, beams, stops, seed, count, batch, longest_prompt] = settings;
+  longest_prompt = number_in<std::int64_t>(given, "longest-prompt", 0, 1 << 30);
   auto& sampling = options.sampling;
   sampling.temperature = number("temperature", limits::temperature);
   sampling.top_k = whole("top-k", limits::top_k);

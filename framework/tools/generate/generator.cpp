@@ -154,7 +154,9 @@ void Generator::begin(const GenerationSettings& settings, PromptJob job, Generat
     takers.push_back({take, end});
   }
   const auto generator = at::make_generator<at::CPUGeneratorImpl>(settings.seed + all->job.more_seed);
-  at_place(all->job.where, [&] { texts.add(all->job.prompt, generator, std::move(takers)); });
+  const auto goes_on = [&] { return stop_signal_ == 0 && (!all->job.is_wanted || all->job.is_wanted()); };
+  at_place(all->job.where, [&] { texts.add(all->job.prompt, generator, std::move(takers), goes_on); });
+  require_no_signal();
 }
 
 void Generator::search(const GenerationSettings& settings, const PromptJob& job) const {

@@ -24,8 +24,9 @@ struct GenerationSettings {
   BeamOptions beams{.beams = 1};  // 1: no beam search
   std::vector<std::string> stops;
   std::uint64_t seed = 1;
-  std::int64_t count = 1;  // completions of each prompt
-  std::int64_t batch = 1;  // texts in one forward pass
+  std::int64_t count = 1;           // completions of each prompt
+  std::int64_t batch = 1;           // texts in one forward pass
+  std::int64_t longest_prompt = 0;  // tokens of a request's prompt; 0: any
 };
 
 struct Completion {
@@ -45,7 +46,7 @@ struct PromptJob {
   // log-probabilities if asked for.
   std::function<void(std::size_t index, const std::string& text, std::span<const GeneratedToken> fresh)> print = {};
   std::function<void(std::vector<Completion>)> done;  // called once
-  std::function<bool()> is_wanted = {};               // asked before each token
+  std::function<bool()> is_wanted = {};               // asked before each token, and each piece of a long prompt
 };
 
 class Generator {

@@ -73,6 +73,7 @@ a server that speaks OpenAI's requests for completions and chats, on this machin
   --tokens FILE          file with the token, which clients give as their API key (generate.tokens); it is made where
                          there is none
   --queue NUMBER         requests that may wait; more are answered with 503 (16)
+  --longest-prompt NUMBER  tokens that a prompt may have; 0: as many as the model was made for (0)
 )";
 
 std::atomic<int> stop_signal = 0;
@@ -172,7 +173,7 @@ void refuse_wrong_calls(const po::variables_map& given) {
   for (const char* option : {"count", "logprobs", "batch"}) {
     if (!has("input") && is_set(option)) vernier::refuse("--" + std::string(option) + " is for --input");
   }
-  for (const char* option : {"tokens", "queue"}) {
+  for (const char* option : {"tokens", "queue", "longest-prompt"}) {
     if (!has("listen") && is_set(option)) vernier::refuse("--" + std::string(option) + " is for --listen");
   }
   for (const char* option : {"beams", "length-penalty", "early-stopping", "seed"}) {
@@ -231,6 +232,7 @@ int run(const po::variables_map& given) {
   // Within an evaluation, so that precision and averages are those of a validation.
   prepared->trainer.validation().evaluate(prepared->run, [&] {
     if (listens) {
+      if (settings.longest_prompt == 0) settings.longest_prompt = model.context();
       vernier::serve_completions(generator, settings, server_of(given));
     } else if (is_batch) {
       vernier::write_completions(generator, settings, lines, {text("input"), text("output")});
@@ -255,6 +257,6 @@ int main(int argc, char** argv) {
       "beams", whole(1))("length-penalty", number(1))("early-stopping", po::value<std::string>()->default_value("no"))(
       "count", whole(1))("logprobs", whole(-1))("batch", whole(1))("no-cache", "")("slide", "")(
       "listen", po::value<std::string>())("tokens", po::value<std::string>()->default_value("generate.tokens"))(
-      "queue", whole(16))("set", po::value<Words>())("plugin-path", po::value<Words>());
+      "queue", whole(16))("longest-prompt", whole(0))("set", po::value<Words>())("plugin-path", po::value<Words>());
   return vernier::call_verb({"generate", usage, known, run}, argc, argv);
 }

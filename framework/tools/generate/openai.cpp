@@ -172,7 +172,13 @@ void read_completion(Fields& fields, const Generator& generator, Request& reques
 
 // Before the answer begins, because a stream has sent its status by then.
 void require_possible(const Request& request, const LanguageModel& model) {
-  for (const auto& prompt : request.prompts) require_readable(model, prompt, request.settings.options.slides);
+  for (const auto& prompt : request.prompts) {
+    require_readable(model, prompt, request.settings.options.slides);
+    const auto size = std::ssize(prompt), most = request.settings.longest_prompt;
+    if (most == 0 || size <= most) continue;
+    refuse(c10::str("the prompt has ", size, " tokens, and the server takes ", most,
+                    "; shorten it, or start the server with --longest-prompt ", size));
+  }
   const auto choices = std::ssize(request.prompts) * request.settings.count;
   if (choices > most_choices)
     refuse(c10::str("the request asks for ", choices, " texts, and ", most_choices, " are the most"));

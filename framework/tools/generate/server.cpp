@@ -121,6 +121,13 @@ class Server {
   // Server's thread.
   HttpResponse take(const HttpCall& call, bool is_chat) {
     require_model(call.body.value("model", Json()));
+    {
+      const std::lock_guard lock(mutex_);  // a full queue refuses before it reads: long prompts take time
+      std::erase_if(waiting_, [](const auto& each) { return each->client.expired(); });
+      if (waiting_.size() >= options_.queue) {
+        throw HttpRefused{503, std::to_string(waiting_.size()) + " requests wait already; ask again later"};
+      }
+    }
     const auto exchange = std::make_shared<Exchange>();
     try {
       exchange->request = openai::read_request(call.body, is_chat, settings_, generator_);
@@ -135,10 +142,6 @@ class Server {
     exchange->client = client;
     {
       const std::lock_guard lock(mutex_);
-      std::erase_if(waiting_, [](const auto& each) { return each->client.expired(); });
-      if (waiting_.size() >= options_.queue) {
-        throw HttpRefused{503, std::to_string(waiting_.size()) + " requests wait already; ask again later"};
-      }
       waiting_.push_back(exchange);
     }
     is_there_.notify_one();

@@ -62,7 +62,8 @@ class Network : public torch::nn::Module {
   torch::Tensor next_logits(Texts texts);
   virtual std::int64_t vocabulary() const = 0;
   std::int64_t width() const { return head().size(1); }
-  virtual std::int64_t longest() const = 0;  // tokens of a sequence; 0: there is no limit
+  virtual std::int64_t longest() const = 0;                   // tokens of a sequence; 0: there is no limit
+  virtual std::int64_t context() const { return longest(); }  // tokens of a sequence that it was made for
   // The most tokens of a text whose first ones have the same keys as in a longer text; 0: there is no limit.
   virtual std::int64_t cacheable() const { return longest(); }
   virtual bool is_tied() const = 0;  // the head is the token embedding

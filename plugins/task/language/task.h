@@ -86,6 +86,7 @@ class PublishedTask : public vernier::SupervisedTask,
 
   std::int64_t vocabulary() const override { return network_->vocabulary(); }
   std::int64_t longest() const override { return network_->longest(); }
+  std::int64_t context() const override { return network_->context(); }
   std::int64_t cacheable() const override { return network_->cacheable(); }
   std::string tokenizer_folder() const override { return data_.tokenizer_folder(model_folder()); }
   // The folder of its files: those of the checkpoint, or else of the option.

@@ -55,6 +55,7 @@ class Network final : public language::Network {
 
   std::int64_t vocabulary() const override { return embedding_.size(0); }
   std::int64_t longest() const override { return 0; }
+  std::int64_t context() const override { return ropes_.front().context(); }
   std::int64_t cacheable() const override;
   bool is_tied() const override { return !head_.defined(); }
   torch::Tensor features(const language::Texts& texts) override;

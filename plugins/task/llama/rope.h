@@ -32,6 +32,7 @@ class Rope {
   std::pair<torch::Tensor, torch::Tensor> tables(std::int64_t time, torch::Device device);
   // The most positions for which the tables begin as those of fewer do; 0: any number.
   std::int64_t cacheable() const;
+  std::int64_t context() const { return longest_; }
 
  private:
   enum class Kind : std::uint8_t { plain, linear, dynamic, llama3, yarn, longrope };

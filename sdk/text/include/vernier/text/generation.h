@@ -59,6 +59,7 @@ class VERNIER_API LanguageModel : public TrainedModel {
   ~LanguageModel() override;
   virtual std::int64_t vocabulary() const = 0;
   virtual std::int64_t longest() const = 0;  // tokens that the model has positions for; 0: any number
+  virtual std::int64_t context() const;      // tokens of a text that it was made for; by default longest()
   // The most tokens up to which keys and values stay what they are while a text grows; 0: any. By default longest().
   virtual std::int64_t cacheable() const;
   virtual std::string tokenizer_folder() const = 0;  // "": there is none
@@ -128,8 +129,10 @@ class VERNIER_API Generation {
   };
   Generation(LanguageModel& model, GenerationOptions options, torch::Device device);
   // Begins texts behind one prompt. All random numbers come from the generator, which is on the CPU; the texts draw in
-  // turn. Throws as require_readable().
-  void add(const std::vector<TokenId>& prompt, const at::Generator& generator, std::vector<Text> texts);
+  // turn. A long prompt is read in pieces; goes_on is asked between them, and where it returns false, no text begins.
+  // Throws as require_readable().
+  void add(const std::vector<TokenId>& prompt, const at::Generator& generator, std::vector<Text> texts,
+           const std::function<bool()>& goes_on = {});
   std::size_t size() const { return rows_.size(); }  // number of texts that have not ended
   void step();
 
