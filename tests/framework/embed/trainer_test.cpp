@@ -1,18 +1,24 @@
 // vernier::Trainer, compared with the run that the program makes of the same TOML, and with itself.
 #include <doctest/doctest.h>
+#include <poll.h>
+#include <sys/wait.h>
 #include <torch/nn/modules/activation.h>
 #include <torch/nn/modules/container/sequential.h>
 #include <torch/nn/modules/linear.h>
+#include <unistd.h>
 #include <vernier/autocast.h>
 #include <vernier/checkpoint_folder.h>
 #include <vernier/data/supervised_task.h>
 #include <vernier/sdk.h>
 #include <vernier/trainer.h>
 
+#include <algorithm>
 #include <chrono>
+#include <csignal>
 #include <nlohmann/json.hpp>
 #include <thread>
 
+#include "log_lines.h"
 #include "run/state/snapshot.h"
 #include "small_run.h"
 #include "thrown.h"
@@ -88,6 +94,11 @@ std::unique_ptr<vernier::Monitor> recorder(std::vector<std::string>& events) {
 std::unique_ptr<vernier::Monitor> on(Event event, std::function<void(const Run&)> look) {
   return std::make_unique<toy::Told<vernier::Monitor>>("monitor/at",
                                                        [event, look](vernier::Bus& bus) { bus.on(event, look); });
+}
+
+std::unique_ptr<vernier::Callback> on_step_end(std::function<void(Run&)> act) {
+  return std::make_unique<toy::Told<vernier::Callback>>("callback/at",
+                                                        [act](vernier::Bus& bus) { bus.on(Event::StepEnd, act); });
 }
 
 // A task with data and a loss, made in code.
@@ -823,6 +834,102 @@ TEST_CASE("the folder has what the program writes; without it nothing is written
   const auto thrown = thrown_by([&] { Trainer(options).train(); });
   CHECK(thrown.kind == 2);
   CHECK(says(thrown.text, "[checkpoint] has no folder to write to"));
+}
+
+namespace {
+
+// Calls body in a forked process, which ends at once. Returns the text of the error, or "" if none was thrown.
+std::string in_child(const std::function<void()>& body) {
+  int ends[2];
+  REQUIRE(::pipe(ends) == 0);
+  const auto child = ::fork();
+  REQUIRE(child >= 0);
+  if (child == 0) {
+    const auto text = thrown_by(body).text;
+    (void)!::write(ends[1], text.data(), text.size());
+    ::_exit(0);
+  }
+  ::close(ends[1]);
+  pollfd end{ends[0], POLLIN, 0};
+  const bool is_heard = ::poll(&end, 1, 60'000) == 1;  // an end of the child is heard too
+  char text[1000];
+  const auto length = is_heard ? ::read(ends[0], text, sizeof text) : -1;
+  ::close(ends[0]);
+  ::kill(child, SIGKILL);
+  ::waitpid(child, nullptr, 0);
+  return is_heard ? std::string(text, static_cast<std::size_t>(std::max<ssize_t>(length, 0))) : "it hangs";
+}
+
+}  // namespace
+
+TEST_CASE("a forked process hears at once that the trainer is not in it, from every function") {
+  const TemporaryFolder folder;
+  auto trainer = std::make_unique<Trainer>(options_of(base, folder));
+  trainer->train_step();
+  const std::pair<std::string, std::function<void()>> functions[] = {
+      {"constructor", [] { Trainer another({.toml = base}); }},
+      {"use", [&] { trainer->add(on(Event::StepEnd, [](const Run&) {})); }},
+      {"resume", [&] { trainer->resume(); }},
+      {"train_step", [&] { trainer->train_step(); }},
+      {"train_epoch", [&] { trainer->train_epoch(); }},
+      {"train", [&] { trainer->train(); }},
+      {"outcome", [&] { trainer->outcome(); }},
+      {"stop", [&] { trainer->stop(); }},
+      {"validate", [&] { trainer->validate(); }},
+      {"validate_step", [&] { trainer->validate_step({}); }},
+      {"metrics", [&] { trainer->metrics(); }},
+      {"save", [&] { trainer->save(); }},
+      {"swap", [&] { trainer->swap("[precision]\nuse = 'fp32'"); }},
+      {"use_mixed_precision", [&] { trainer->use_mixed_precision(false); }},
+      {"run", [&] { trainer->run(); }},
+      {"model", [&] { trainer->model(); }},
+      {"amp", [&] { trainer->amp(); }},
+      {"reset_amp", [&] { trainer->reset_amp(); }},
+      {"destructor", [&] { trainer.reset(), throw std::runtime_error("this process was forked"); }}};
+  for (const auto& [name, function] : functions) {
+    CAPTURE(name);
+    CHECK(in_child(function).starts_with("this process was forked"));
+  }
+  CHECK(trainer->train().steps == 12);  // the process itself goes on
+  CHECK(in_child([&] { Trainer({.toml = base}).train(); }).starts_with("this process was forked"));
+}
+
+TEST_CASE("a run of objects that came without Options says so where it is resumed, and one with them is compared") {
+  for (const bool has_options : {false, true}) {
+    CAPTURE(has_options);
+    const TemporaryFolder folder;
+    const auto make = [&](std::int64_t batch_size) {
+      auto trainer = std::make_unique<Trainer>(options_of(
+          "[run]\nsteps = 4\ndevice = \"cpu\"\nthreads = 1\n[optimizer]\nuse = \"sgd\"\nlearning_rate = 0.01", folder));
+      Options options("task/points", {{"batch_size", {batch_size, ""}}}, "test");
+      auto points = std::make_unique<Points>(options);
+      has_options ? trainer->use(std::move(points), options) : trainer->use(std::move(points));
+      trainer->add(on(Event::StepEnd, [](const Run&) {}));  // a monitor may differ
+      return trainer;
+    };
+    auto first = make(8);
+    first->train_step();
+    first->save();
+    first.reset();
+    const LogLines log;
+    const auto refused = thrown_by([&] { make(16)->resume(); });
+    CHECK(refused.kind == (has_options ? 2 : 0));
+    CHECK(says(refused.text, "batch_size") == has_options);
+    CHECK(LogLines::count("resume: task/object: came without Options") == (has_options ? 0 : 1));
+  }
+}
+
+TEST_CASE("a listener cannot train, save or swap by the trainer that calls it") {
+  const std::function<void(Trainer&)> calls[] = {[](Trainer& trainer) { trainer.train_step(); },
+                                                 [](Trainer& trainer) { trainer.save(); },
+                                                 [](Trainer& trainer) { trainer.swap("[scaler]\nuse = 'none'"); }};
+  for (const auto& call : calls) {
+    const TemporaryFolder folder;
+    Trainer trainer(options_of(base, folder));
+    trainer.add(on_step_end([&](Run&) { call(trainer); }));
+    CHECK(says(thrown_by([&] { trainer.train_step(); }).text,
+               "a function of vernier::Trainer is called by a listener of callback/at, within a step"));
+  }
 }
 
 }  // namespace trainer_test

@@ -40,18 +40,20 @@ struct TrainOutcome {
   std::string why;       // finished: the plugin and its reason; diverged and error: what is wrong
 };
 
-// One run. Main thread only, but for stop(). Errors are vernier::Error, with the texts of the program. The constructor
-// reads the TOML; the first use of anything but use() and add() makes plugins, data and model. One trainer at a time
-// may be between its first use and the end of its run, since LibTorch's random numbers, thread count and memory limit
-// belong to the process: another is refused.
+// One run. For the thread that made it, but for stop(). A process that is forked after the first use of a trainer gets
+// an error from each function. Errors are vernier::Error, with the texts of the program. The constructor reads the
+// TOML; the first use of anything but use() and add() makes plugins, data and model. One trainer at a time may be
+// between its first use and the end of its run, since LibTorch's random numbers, thread count and memory limit belong
+// to the process: another is refused.
 class VERNIER_API Trainer {
  public:
   explicit Trainer(TrainerOptions options);
   ~Trainer();  // waits for checkpoints that are being written; a run that has not ended is not saved
 
   // Before the first use. Makes an object the plugin of its role, which then may have no table. Its id is its own, or
-  // the owner of `options`, or "task/object". options: those it was made from, which a resumed run must have too. A
-  // role that is neither a table nor an object gets the program's default.
+  // the owner of `options`, or "task/object". options: those it was made from, which a resumed run must have too;
+  // without them a resumed run warns that nothing is compared. A role that is neither a table nor an object gets the
+  // program's default.
   template <class Role>
   void use(std::unique_ptr<Role> plugin, const Options& options = Options("", {}, "")) {
     use(Role::role, std::unique_ptr<Plugin>(std::move(plugin)), options);
