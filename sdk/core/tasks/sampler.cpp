@@ -1,6 +1,7 @@
 #include <c10/util/StringUtil.h>
 #include <torch/types.h>
 #include <vernier/error.h>
+#include <vernier/memory.h>
 #include <vernier/sampler.h>
 
 #include <algorithm>
@@ -61,8 +62,13 @@ Sampler Sampler::weighted(const torch::Tensor& weights, std::uint64_t seed) {
 }
 
 torch::Tensor Sampler::make_order() const {
+  constexpr std::int64_t large = 1 << 23;  // 64 MiB: smaller ones fit, or nothing does
+  const auto room = size_ < large ? size_ : free_memory(torch::kCPU) / std::int64_t{sizeof(std::int64_t)};
+  if (size_ > room) {
+    refuse(c10::str("the random order of ", size_, " samples takes 8 bytes for each, and there is memory for ", room,
+                    "; read them in sequential order, or draw the random sample in Dataset::get"));
+  }
   auto indices = torch::arange(size_, torch::kInt64);
-  if (order_ == Order::sequential) return indices;
   auto engine = make_engine(seed_, static_cast<std::uint64_t>(epoch_));
   auto* index = indices.mutable_data_ptr<std::int64_t>();
   if (order_ == Order::shuffled) shuffle(index, size_, engine);
@@ -87,8 +93,10 @@ torch::Tensor Sampler::make_order() const {
 
 torch::Tensor Sampler::next(std::int64_t count) {
   if (count < 1) refuse(c10::str("a batch cannot have ", count, " samples"));
-  if (!indices_.defined()) indices_ = make_order();
-  const auto taken = indices_.narrow(0, position_, std::min(count, size_ - position_));
+  const bool is_stream = order_ == Order::sequential;  // no memory is needed for its order
+  if (!is_stream && !indices_.defined()) indices_ = make_order();
+  const auto end = position_ + std::min(count, size_ - position_);
+  const auto taken = is_stream ? torch::arange(position_, end, torch::kInt64) : indices_.slice(0, position_, end);
   position_ += taken.numel();
   if (position_ == size_) {
     epoch_ += 1;

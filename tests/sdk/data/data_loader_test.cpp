@@ -288,4 +288,20 @@ TEST_CASE("wrong options and other data are refused") {
   CHECK_THROWS_AS(seeded.load_state_dict(loader.state_dict()), Error);
 }
 
+TEST_CASE("loader: a dataset of 2^40 samples streams in order, with and without workers") {
+  constexpr std::int64_t size = std::int64_t{1} << 40;
+  for (const std::int64_t workers : {0, 2}) {
+    DataLoader loader(std::make_shared<Uneven>(size),
+                      {.batch_size = 3, .order = Order::sequential, .workers = workers});
+    CHECK(loader.batches_per_epoch() == (size + 2) / 3);
+    CHECK(loader.next().indices == std::vector<std::int64_t>{0, 1, 2});
+    auto state = loader.state_dict();
+    CHECK(state.integer("position") == 3);
+    state.put("position", size - 1);
+    loader.load_state_dict(state);
+    CHECK(loader.next().indices == std::vector<std::int64_t>{size - 1});
+    CHECK(loader.epoch() == 1);
+  }
+}
+
 }  // namespace data_loader_test

@@ -160,4 +160,30 @@ TEST_CASE("the order is read from an option of its own") {
   CHECK_THROWS_AS(read(order("random")), Error);
 }
 
+TEST_CASE("samples without end stream in order, and a random order of them is refused before memory is asked for") {
+  constexpr std::int64_t size = std::int64_t{1} << 40;
+  Sampler stream(size, 1, Sampler::Order::sequential);
+  CHECK(to_vector(stream.next(3)) == Indices{0, 1, 2});
+  auto state = stream.state_dict();
+  state.put("position", size - 2);
+  stream.load_state_dict(state);
+  CHECK(to_vector(stream.next(5)) == Indices{size - 2, size - 1});
+  CHECK(stream.epoch() == 1);
+  CHECK(to_vector(stream.next(2)) == Indices{0, 1});
+  Sampler random(size, 1), shards = Sampler::by_shard({size - 1, 1}, 1);
+  for (auto* sampler : {&random, &shards}) {
+    std::string text;
+    try {
+      sampler->next(1);
+    } catch (const Error& error) {
+      text = error.what();
+      CHECK(error.kind() == Error::Kind::configuration);
+    }
+    CHECK_MESSAGE(
+        text.starts_with("the random order of 1099511627776 samples takes 8 bytes for each, and there is memory "
+                         "for "),
+        text);
+  }
+}
+
 }  // namespace sampler_test
