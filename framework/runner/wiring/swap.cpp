@@ -123,6 +123,12 @@ std::vector<Takeover> make_all(const Wiring& wiring, const Table& roles) {
   for (const auto& role : swappable_roles()) {
     const auto table = roles.find(role);
     if (table != roles.end()) takeovers.push_back({role, make(wiring.host, role, table->second)});
+    const bool reads_other_files = table != roles.end() && role == Checkpoint::role && wiring.checkpoint != nullptr &&
+                                   takeovers.back().next->id() != wiring.checkpoint->id();
+    if (!reads_other_files) continue;
+    refuse(table->second.where + ": " + wiring.checkpoint->id() + " cannot become " + takeovers.back().next->id() +
+           " while the run runs, because --resume reads the checkpoints of the plugin that the configuration names; " +
+           "swap its options alone, or start a new run");
   }
   return takeovers;
 }
@@ -171,7 +177,7 @@ BuiltModel built_model(const torch::nn::Module& model) {
 
 void try_swap(const Wiring& wiring, const Table& roles) {
   refuse_other_roles(roles);
-  for (const auto& [role, table] : roles) (void)make(wiring.host, role, table);
+  (void)make_all(wiring, roles);
 }
 
 void swap(Wiring& wiring, TrainerRun& run, const Table& roles) {

@@ -545,4 +545,29 @@ TEST_CASE("swap: asked for at RunBegin it holds from the first step on") {
   CHECK(without_notices(result_of(run)) == without_notices(train(bf16)));
 }
 
+TEST_CASE("swap: the checkpoint plugin stays, so that --resume finds what was written, and nothing of it is removed") {
+  const std::pair<std::string, std::string> cases[] = {{"careless", "rolling"},
+                                                       {"rolling", "careless"},
+                                                       {"rolling", "none"},
+                                                       {"none", "rolling"},
+                                                       {"one_file", "rolling"}};
+  for (const auto& [from, to] : cases) {
+    CAPTURE(from);
+    CAPTURE(to);
+    const TemporaryFolder output;
+    auto config = from_toml({base});
+    config["checkpoint"] = from_toml({"checkpoint = {use = '" + from + "'}"})["checkpoint"];
+    SmallRun run(config, output.path().string(), plugins_and_fixtures());
+    const auto wanted = from_toml({"checkpoint = {use = '" + to + "'}"});
+    const auto text = "checkpoint/" + from + " cannot become checkpoint/" + to + " while the run runs";
+    CHECK(says(thrown_by([&] { run.run.control->try_swap(wanted); }).text, text));
+    run.on(Event::StepEnd, [&](Run& now) {
+      if (now.step == 2) now.control->swap(wanted);
+    });
+    CHECK(says(thrown_by([&] { run.train(); }).text, text));
+    CHECK(run.wiring->checkpoint->id() == "checkpoint/" + from);
+    run.wiring->bus = {};
+  }
+}
+
 }  // namespace swap_test
