@@ -78,9 +78,11 @@ Prints what this program was built of.
 
 int print_config(const po::variables_map& given) {
   if (wants_to_resume(given)) refuse("config only prints; leave --resume out");
-  auto merged = merged_config(given);
-  if (given.count("low-memory") != 0) merged = with_low_memory(std::move(merged), make_host(given, words_of(given)));
-  std::cout << to_toml(merged, /*with_places=*/true);
+  print_result([&] {
+    auto merged = merged_config(given);
+    if (given.count("low-memory") != 0) merged = with_low_memory(std::move(merged), make_host(given, words_of(given)));
+    return to_toml(merged, /*with_places=*/true);
+  });
   return 0;
 }
 
@@ -144,7 +146,11 @@ int complete(const Verb& verb, const std::vector<std::string>& pieces) {
   std::size_t cut = 0;
   const auto words = joined_pieces(pieces, cut);
   const Host host(plugin_folders({}, "--plugin-path ", {}));
-  for (const auto& word : completions(verb, words, host)) std::cout << word.substr(cut) << '\n';
+  print_result([&] {
+    std::string lines;
+    for (const auto& word : completions(verb, words, host)) lines += word.substr(cut) + '\n';
+    return lines;
+  });
   return 0;
 }
 

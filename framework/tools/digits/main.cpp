@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <charconv>
 #include <cstdint>
-#include <iostream>
 
 #include "cli/command.h"
 #include "cli/program.h"
@@ -118,8 +117,10 @@ int print_run(const po::variables_map& given, std::int64_t steps, std::int64_t s
   }
   const ScratchFolder scratch;
   const auto prepare = [&] { return prepare_new_run(given, scratch, steps, "--steps "); };
-  const auto digits = digits_of_runs(prepare, steps, samples, stop_signal());
-  std::cout << (given.count("json") != 0 ? json_of(digits) : text_of(digits));
+  print_result([&] {
+    const auto digits = digits_of_runs(prepare, steps, samples, stop_signal());
+    return given.count("json") != 0 ? json_of(digits) : text_of(digits);
+  });
   return 0;
 }
 
@@ -136,8 +137,10 @@ int call(const po::variables_map& given) {
   }
   const auto paths = words_of(given);
   const bool has_run = paths.size() == 1 && is_run(paths.front());
-  const auto digits = has_run ? digits_of_run(given, paths.front(), wanted) : digits_of_files(given, wanted);
-  std::cout << (given.count("json") != 0 ? json_of(digits) : text_of(digits));
+  print_result([&] {
+    const auto digits = has_run ? digits_of_run(given, paths.front(), wanted) : digits_of_files(given, wanted);
+    return given.count("json") != 0 ? json_of(digits) : text_of(digits);
+  });
   return 0;
 }
 

@@ -2,8 +2,6 @@
 #include <vernier/error.h>
 #include <vernier/json_text.h>
 
-#include <iostream>
-
 #include "cli/command.h"
 #include "cli/program.h"
 #include "schema.h"
@@ -17,13 +15,15 @@ the schema of its table alone.
 )";
 
 int print_schema(const boost::program_options::variables_map& given) {
-  const auto host = vernier::cli::make_host(given);
-  vernier::OrderedJson tables = vernier::OrderedJson::object();
-  for (const auto& name : vernier::words_of(given)) {
-    if (name.ends_with(".toml")) vernier::refuse("--schema is that of every configuration; name tables, not a file");
-    tables[name] = vernier::schema_of_table(host, name);
-  }
-  std::cout << vernier::json_text(tables.empty() ? vernier::schema_of(host) : tables, 2) << '\n';
+  vernier::print_result([&] {
+    const auto host = vernier::cli::make_host(given);
+    vernier::OrderedJson tables = vernier::OrderedJson::object();
+    for (const auto& name : vernier::words_of(given)) {
+      if (name.ends_with(".toml")) vernier::refuse("--schema is that of every configuration; name tables, not a file");
+      tables[name] = vernier::schema_of_table(host, name);
+    }
+    return vernier::json_text(tables.empty() ? vernier::schema_of(host) : tables, 2) + '\n';
+  });
   return 0;
 }
 

@@ -140,4 +140,20 @@ TEST_CASE("config: a run keeps the expanded values, and resumes without the envi
   CHECK(place.summary("runs/$${odd-1")["digest"] != digest);
 }
 
+TEST_CASE("what plugins print is not in what other programs read, whenever they print it") {
+  RunFolder place(base_run(3) + "learning_rate = 0.1\n[[callback]]\nuse = \"chatty\"\n");
+  const std::string fixtures = VERNIER_BINARY_DIR "/fixtures/plugins";
+  const std::vector<Arguments> calls = {{"config", "--schema", "--plugin-path", fixtures},
+                                        {"digits", "run.toml", "--json", "--samples", "3", "--plugin-path", fixtures}};
+  for (const auto& arguments : calls) {
+    CAPTURE(arguments[0]);
+    CHECK(place.call(arguments) == 0);
+    CHECK(nlohmann::json::accept(place.out));
+    for (const char* said : {"hello\n", "made\n", "good-bye\n"}) CHECK_MESSAGE(says(place.err, said), place.err);
+  }
+  CHECK(place.call({"config", "run.toml", "--low-memory", "--plugin-path", fixtures}) == 0);
+  CHECK(place.out.starts_with("["));
+  CHECK_FALSE(says(place.out, "hello"));
+}
+
 }  // namespace print_config_test
