@@ -83,11 +83,12 @@ TEST_CASE("language task: perplexity with a stride is that of a plain loop over 
     const PublishedFolder given(variant);
     const auto tokens = given.oracle["tokens"].flatten();  // 42
     constexpr std::int64_t context = 8;
-    for (const std::int64_t stride : {1, 3, 5, 7, 8}) {
-      CAPTURE(stride);
+    for (const std::int64_t option : {0, 1, 3, 5, 7, 8}) {  // 0: the context, and the last tokens count too
+      CAPTURE(option);
+      const auto stride = option == 0 ? context : option;
       auto task = given.load({{"validation", list<std::string>({given.folder / "tokens.bin"})},
                               {"context", value(context)},
-                              {"validation_stride", value(stride)}});
+                              {"validation_stride", value(option)}});
       const double loss = task.validate();
       double sum = 0;
       std::int64_t predicted = 0, seen = 0;

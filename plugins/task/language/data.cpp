@@ -240,12 +240,13 @@ std::vector<DatasetPtr> Data::read(const std::vector<std::string>& files, Model&
   return all;
 }
 
-// Each token is predicted once if the option validation_stride is given.
+// Each token of a file of tokens is predicted once, those behind its last whole window too.
 DatasetPtr Data::held_out_of(const std::vector<std::string>& files, Model& model) const {
-  if (validation_stride_ == 0) return together(read(files, model));
+  if (are_texts_) return together(read(files, model));
+  const auto stride = validation_stride_ > 0 ? validation_stride_ : context_;
   std::vector<DatasetPtr> all;
   for (const auto& file : files) {
-    all.push_back(std::make_shared<Overlapping>(tokens_of(file, model, 1), context_, validation_stride_));
+    all.push_back(std::make_shared<Overlapping>(tokens_of(file, model, 1), context_, stride));
   }
   return together(all);
 }
