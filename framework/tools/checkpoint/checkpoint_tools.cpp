@@ -45,7 +45,7 @@ options
   --dtype DTYPE               export, import: float32, bfloat16 or float16; the default keeps the dtypes
   --weights masters|model|average
                               export: float32 master weights if the run kept them (the default), the model's weights, or
-                              the average of callback/ema, or of callback/swa
+                              the average of callback/ema, callback/swa or optimizer/asgd
   --plugin-path FOLDER        looks there first for the plugin that keeps the checkpoints of the run
 )";
 

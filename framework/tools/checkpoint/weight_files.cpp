@@ -19,6 +19,33 @@ Tensors kept_by(const std::string& plugin, const StoredCheckpoint& stored, const
   return kept;
 }
 
+// The average that an evaluation has in the model: of the first callback that keeps one, or else of the optimizer.
+Tensors averages_in(const StoredCheckpoint& stored) {
+  for (const auto& [id, version] : stored.manifest.plugins) {
+    auto averages = stored.state.part("plugin/" + id + "/average").tensors;
+    if (id.starts_with("callback/") && !averages.empty()) return averages;
+  }
+  Tensors of_optimizer;
+  const auto state = stored.state.part("plugin/optimizer/asgd");
+  for (const auto& [name, tensor] : stored.model.tensors) {
+    if (state.has(name + "/ax")) of_optimizer[name] = state.tensor(name + "/ax");
+  }
+  return of_optimizer;
+}
+
+// Puts in other values of weights by name. A tied weight is in the model under each of its names, and has one here.
+void replace(Tensors& weights, const Tensors& values, const Tensors& model) {
+  for (const auto& [name, value] : values) {
+    const auto own = model.find(name);
+    for (const auto& [other, tensor] : model) {
+      const bool is_tied = own != model.end() && !values.contains(other) && tensor.dim() > 1 &&
+                           tensor.scalar_type() == own->second.scalar_type() && tensor.equal(own->second);
+      if (is_tied) weights[other] = value;
+    }
+    weights[name] = value;
+  }
+}
+
 std::int64_t not_finite(const torch::Tensor& tensor) {
   return tensor.numel() - tensor.isfinite().sum().item<std::int64_t>();
 }
@@ -28,30 +55,29 @@ std::int64_t not_finite(const torch::Tensor& tensor) {
 Tensors best_weights(const StoredCheckpoint& stored) {
   const auto masters = kept_by("plugin/precision/", stored, "master");
   const auto compensations = kept_by("plugin/precision/", stored, "compensation");
-  Tensors weights;
-  for (const auto& [name, tensor] : stored.model.tensors) {
+  const auto& model = stored.model.tensors;
+  Tensors values, weights = model;
+  for (const auto& [name, tensor] : model) {
     const auto master = masters.find(name), compensation = compensations.find(name);
     if (master != masters.end()) {
-      weights[name] = master->second;
+      values[name] = master->second;
     } else if (compensation != compensations.end()) {
-      weights[name] = tensor.to(torch::kFloat32).add_(compensation->second);
-    } else {
-      weights[name] = tensor;
+      values[name] = tensor.to(torch::kFloat32).add_(compensation->second);
     }
   }
+  replace(weights, values, model);
   return weights;
 }
 
 Tensors averaged_weights(const std::string& path, const StoredCheckpoint& stored) {
-  auto averages = kept_by("plugin/callback/ema/", stored, "average");
-  if (averages.empty()) averages = kept_by("plugin/callback/swa/", stored, "average");
+  const auto averages = averages_in(stored);
   if (averages.empty()) {
     refuse(path +
-           ": has no average of the weights; a run with [[callback]] use = \"ema\" or \"swa\" keeps one once it has "
-           "begun");
+           ": has no average of the weights; a run with [[callback]] use = \"ema\" or \"swa\", or with [optimizer] use "
+           "= \"asgd\", keeps one once it has begun");
   }
   auto weights = best_weights(stored);
-  for (const auto& [name, average] : averages) weights[name] = average;
+  replace(weights, averages, stored.model.tensors);
   return weights;
 }
 

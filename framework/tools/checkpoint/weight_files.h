@@ -11,8 +11,8 @@ namespace vernier {
 // its compensation, if the precision kept one.
 Tensors best_weights(const StoredCheckpoint& stored);
 
-// The same with the averages of the first callback/ema. Buffers have no average and keep their values. Throws Error,
-// naming `path`, if the checkpoint has no average.
+// The same with the average of the first callback that keeps one, or else of optimizer/asgd. Buffers have no average
+// and keep their values. Throws Error, naming `path`, if the checkpoint has no average.
 Tensors averaged_weights(const std::string& path, const StoredCheckpoint& stored);
 
 // Converts floating-point tensors to another dtype. Throws Error, naming path and tensor, if a finite value becomes

@@ -59,11 +59,13 @@ struct FakeRun {
   std::string at(std::int64_t step) const { return (checkpoints() / vernier::checkpoint_name(step)).string(); }
   std::string path() const { return folder.path().string(); }
 
-  void save(std::int64_t step, const Tensors& model, const Tensors& state = {}) const {
+  void save(std::int64_t step, const Tensors& model, const Tensors& state = {},
+            const std::vector<std::string>& callbacks = {}) const {
     vernier::CheckpointManifest about;
     about.step = step;
     about.run = "test";
     about.plugins = {{"task/mlp", "1.0.0"}, {"optimizer/adamw", "1.2.0"}};
+    for (const auto& id : callbacks) about.plugins.push_back({id, "1.0.0"});
     vernier::write_checkpoint(at(step), about, model, state);
   }
   void flip_a_byte(std::int64_t step, const std::string& file) const {
@@ -211,9 +213,10 @@ TEST_CASE("checkpoint export: masters where there are, another dtype, one file")
   CHECK(call({"export", run.at(1), run.folder / "half.safetensors", "--dtype=float16"}).status == 0);
   CHECK(refusal({"export", run.at(1), run.folder / "average.safetensors", "--weights=average"}) ==
         configuration(run.at(1) +
-                      ": has no average of the weights; a run with [[callback]] use = \"ema\" or \"swa\" keeps one "
-                      "once it has begun"));
-  run.save(2, {{"w", low}, {"seen", torch::ones({1}, torch::kInt64)}}, {{"plugin/callback/swa/average/w", 4 * master}});
+                      ": has no average of the weights; a run with [[callback]] use = \"ema\" or \"swa\", or "
+                      "with [optimizer] use = \"asgd\", keeps one once it has begun"));
+  run.save(2, {{"w", low}, {"seen", torch::ones({1}, torch::kInt64)}}, {{"plugin/callback/swa/average/w", 4 * master}},
+           {"callback/swa"});
   CHECK(call({"export", run.at(2), run.folder / "swa.safetensors", "--weights=average"}).status == 0);
   check_equal(vernier::load_safetensors(run.folder / "swa.safetensors"),
               {{"w", 4 * master}, {"seen", torch::ones({1}, torch::kInt64)}});
@@ -221,7 +224,8 @@ TEST_CASE("checkpoint export: masters where there are, another dtype, one file")
            {{"plugin/precision/bf16/master/w", master},
             {"plugin/callback/ema/updates", torch::scalar_tensor(3, torch::kInt64)},
             {"plugin/callback/ema/average/w", 2 * master},
-            {"plugin/callback/ema#2/average/w", 3 * master}});
+            {"plugin/callback/ema#2/average/w", 3 * master}},
+           {"callback/ema", "callback/ema#2"});
   CHECK(call({"export", run.at(3), run.folder / "average.safetensors", "--weights=average"}).status == 0);
   check_equal(vernier::load_safetensors(run.folder / "average.safetensors"),
               {{"w", 2 * master}, {"seen", torch::ones({1}, torch::kInt64)}});
@@ -232,6 +236,39 @@ TEST_CASE("checkpoint export: masters where there are, another dtype, one file")
   CHECK(refusal({"export", run.path(), run.folder / "large.safetensors", "--dtype=float16"}) ==
         configuration(run.at(4) + ": tensor 'w': 2 of its values are too large for float16; take bfloat16 or float32"));
   CHECK_FALSE(fs::exists(run.folder / "large.safetensors"));
+}
+
+TEST_CASE("checkpoint: the exported average is the one that an evaluation has, under all names of a tied weight") {
+  const auto trained = torch::ones({2, 2}), other = torch::full({2, 2}, 5.0);
+  const Tensors model = {{"embedding", trained}, {"head", trained}, {"own", other}};
+  const auto average_of = [&](const std::string& plugin, double value) {
+    return std::pair<std::string, torch::Tensor>("plugin/" + plugin, torch::full({2, 2}, value));
+  };
+  const Tensors both = {average_of("callback/ema/average/embedding", 2),
+                        average_of("callback/swa/average/embedding", 3)};
+  const struct {
+    Tensors state;
+    std::vector<std::string> callbacks;
+    double average;
+  } cases[] = {
+      {both, {"callback/ema", "callback/swa"}, 2},
+      {both, {"callback/swa", "callback/ema"}, 3},
+      {{average_of("optimizer/asgd/embedding/ax", 4)}, {"callback/clip_norm"}, 4},
+      {{average_of("optimizer/asgd/embedding/ax", 4), *both.begin()}, {"callback/ema"}, 2},
+      {{average_of("callback/early_stopping/averages/callback/swa/average/embedding", 9),
+        average_of("optimizer/asgd/embedding/ax", 4)},
+       {"callback/early_stopping"},
+       4},
+  };
+  for (const auto& [state, callbacks, average] : cases) {
+    CAPTURE(average);
+    const FakeRun run;
+    run.save(1, model, state, callbacks);
+    REQUIRE(call({"export", run.at(1), run.folder / "average.safetensors", "--weights=average"}).status == 0);
+    const auto expected = torch::full({2, 2}, average);
+    check_equal(vernier::load_safetensors(run.folder / "average.safetensors"),
+                {{"embedding", expected}, {"head", expected}, {"own", other}});
+  }
 }
 
 TEST_CASE("checkpoint: bad calls end in one line that says what to do") {
