@@ -7,11 +7,12 @@
 //   restore_best = true          the run ends with the best weights, also at its last planned step, and where another
 //                                callback has ended it: give that one before this one
 // The last checkpoint then has the best weights, and the optimizer's state of the last step. A run that a signal or the
-// time limit ends goes on with its own weights. With callback/ema the metric may be the average's; what is kept are the
-// trained weights. A value that is not finite is never the best.
-// Source: Prechelt, Early Stopping - But When?, 1998; the options are those of Keras and Lightning.
+// time limit ends goes on with its own weights. Where a validation has an average of the weights in the model, such as
+// that of callback/ema, that average is kept too and returns with the weights. A value that is not finite is never the
+// best. Source: Prechelt, Early Stopping - But When?, 1998; the options are those of Keras and Lightning.
 #include <torch/nn/module.h>
 #include <vernier/sdk.h>
+#include <vernier/with_weights.h>
 
 #include "average.h"
 #include "shared/judged_metric.h"
@@ -51,6 +52,7 @@ class EarlyStopping final : public vernier::Callback {
     state.put("best_step", best_step_);
     for (const auto& [name, value] : best_metrics_) state.put("metrics/" + name, value);
     for (const auto& [name, tensor] : kept_) state.put("kept/" + name, tensor);
+    state.put("averages", averages_);
     return state;
   }
 
@@ -63,6 +65,8 @@ class EarlyStopping final : public vernier::Callback {
     for (const auto& [name, value] : metrics.tensors) best_metrics_.emplace_back(name, metrics.real(name));
     kept_.clear();
     for (const auto& [name, tensor] : state.part("kept").tensors) kept_[name] = tensor.to(run_->device).clone();
+    averages_ = state.part("averages");
+    for (auto& [name, tensor] : averages_.tensors) tensor = tensor.clone();
   }
 
  private:
@@ -95,6 +99,7 @@ class EarlyStopping final : public vernier::Callback {
     kept_.clear();
     for (const auto& parameter : run.parameters) kept_[parameter.name] = exact_weight(parameter, id()).clone();
     for (const auto& buffer : run.model->named_buffers()) kept_[buffer.key()] = buffer.value().detach().clone();
+    if (auto* averages = vernier::averages_of(run)) averages_ = averages->keep(*this);
   }
 
   // The metrics of this validation become those of the weights that the model has now.
@@ -108,6 +113,7 @@ class EarlyStopping final : public vernier::Callback {
       parameter.model.detach().copy_(kept_.at(parameter.name));
     }
     for (const auto& buffer : run.model->named_buffers()) buffer.value().detach().copy_(kept_.at(buffer.key()));
+    if (auto* averages = vernier::averages_of(run)) averages->put_back(averages_);
     info("the model has the weights of step ", best_step_, " again, where ", metric_.name(), " was ", best_);
   }
 
@@ -121,6 +127,7 @@ class EarlyStopping final : public vernier::Callback {
   std::vector<std::pair<std::string, double>> best_metrics_;  // metrics of the best validation
   std::int64_t bad_ = 0;                                      // validations since then
   vernier::Tensors kept_;                                     // weights and buffers of the best validation, by name
+  vernier::State averages_;                                   // averages of the weights at that time
 };
 
 VERNIER_PLUGIN(EarlyStopping, "early_stopping", "1.0.0")

@@ -31,12 +31,15 @@ class ASGDPlugin final : public FusedPlugin<vernier::ASGDOptions> {
   }
 
   torch::Tensor evaluate(vernier::Run& run, const std::function<torch::Tensor()>& body) override {
-    if (static_cast<double>(run.updates) <= settings().t0) return body();  // it is the weights
-    const auto state = save();
+    const bool has_begun = static_cast<double>(run.updates) > settings().t0;  // until then it is the weights
+    if (!has_begun && static_cast<double>(run.steps) <= settings().t0) return body();
+    const auto state = has_begun ? save() : vernier::State();
     std::vector<torch::Tensor> average;
     for (const auto& parameter : run.parameters) {
       const auto entry = parameter.name + "/ax";
-      average.push_back(state.has(entry) ? state.tensor(entry) : parameter.best().detach());
+      average.push_back(state.has(entry) ? state.tensor(entry)
+                        : has_begun      ? parameter.best().detach()
+                                         : parameter.model.detach());
     }
     return vernier::with_weights(average, run, body);
   }

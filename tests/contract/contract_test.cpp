@@ -659,6 +659,11 @@ TEST_CASE("with activations computed again, in every precision, the run has the 
   precisions.emplace_back("rules",
                           "[precision]\nuse = 'bf16'\nrule = [{match = "
                           "'h.1.*', use = 'fp32'}]\n");
+  for (const char* format : {"e2m1", "mxfp8"}) {
+    precisions.emplace_back(
+        std::string("stochastic ") + format,
+        "[precision]\nuse = 'format'\nrounding = 'stochastic'\nforward = '" + std::string(format) + "'\n");
+  }
   std::size_t place = 0;
   for (const auto& [name, precision] : precisions) {
     if (says(precision, "\"adaptive\"")) continue;  // its choice hangs on times

@@ -47,6 +47,7 @@ TEST_CASE("apart: what one of two ranks does alone ends both within that step or
       {"gradients", apart + "the weight layers.0.weight is norm "},
       {"weight", apart + "the weight layers.0.bias is norm "},
       {"veto", apart + "the number of updates is 6 on rank 0, and 5 on rank 1"},
+      {"late draws", apart + "what the random generator has drawn is up to "},
       {"recompute", apart + "the number of steps is 6 on rank 0, and 5 on rank 1"},
       {"swap", next + "swap by callback/disagrees on rank 1"},
       {"finish", apart + "what comes next is "},
@@ -61,7 +62,11 @@ TEST_CASE("apart: what one of two ranks does alone ends both within that step or
     CAPTURE(each.what);
     const TemporaryFolder folder;
     const auto begin = Clock::now();
-    for (const auto& end : ends_of("[[callback]]\nuse = \"disagrees\"\nwhat = \"" + each.what + "\"\n", folder)) {
+    const std::string rounding =
+        "[precision]\nuse = 'format'\nforward = 'fp32'\nweights = 'bf16'\nrounding = 'stochastic'\n";
+    const auto* precision = each.what == "late draws" ? rounding.c_str() : "";
+    for (const auto& end :
+         ends_of(precision + ("[[callback]]\nuse = \"disagrees\"\nwhat = \"" + each.what + "\"\n"), folder)) {
       CHECK_MESSAGE(says(end, each.says), end);
     }
     CHECK(seconds_since(begin) < 10);
@@ -83,6 +88,21 @@ TEST_CASE("apart: a plugin adds numbers of all ranks up, and each rank gets the 
   const TemporaryFolder folder;
   for (const auto& end : ends_of("[[callback]]\nuse = \"disagrees\"\nwhat = \"sum\"\n", folder)) {
     CHECK_MESSAGE(says(end, "sums 3 0.75 Long 1099511627776"), end);
+  }
+}
+
+TEST_CASE("apart: random numbers of validations and of one rank alone change nothing that the ranks share") {
+  const std::string stochastic = "[precision]\nuse = 'format'\nrounding = 'stochastic'\n";
+  for (const auto* format : {"forward = 'e3m2'\n", "forward = 'fp32'\nweights = 'bf16'\n",
+                             "forward = 'mxfp8'\nweights = 'bf16'\n[run]\nvalidate_every = 1\n"}) {
+    for (const std::string what : {"nothing", "draws"}) {
+      CAPTURE(format);
+      CAPTURE(what);
+      const TemporaryFolder folder;
+      const auto ends =
+          ends_of(stochastic + format + "[[callback]]\nuse = 'disagrees'\nwhat = '" + what + "'\n", folder);
+      CHECK(ends == std::vector<std::string>{"", ""});
+    }
   }
 }
 

@@ -1,12 +1,16 @@
 // Several processes that train one model, as a launcher starts them.
+#include <ATen/Parallel.h>
 #include <doctest/doctest.h>
 #include <vernier/launch_place.h>
 
+#include <algorithm>
 #include <cmath>
 #include <regex>
 #include <sstream>
 
+#include "run/state/snapshot.h"
 #include "several_ranks.h"
+#include "toy_run.h"
 
 namespace ddp_test {
 
@@ -251,6 +255,147 @@ tokenizer = ")" + tokenizer +
     return place.summary()["validation_loss"]["final"].get<double>();
   };
   CHECK(validated(several) == doctest::Approx(validated(alone)).epsilon(1e-6));
+}
+
+namespace {
+
+// Buffers that forward writes in every way: by batch and by instance normalisation, which raise no version, through
+// .data, and as plain memory. A mask is never written.
+class Normed final : public torch::nn::Module {
+ public:
+  Normed() {
+    weight = register_parameter("weight", torch::linspace(-1, 1, 12).reshape({4, 3}));
+    head = register_parameter("head", torch::linspace(1, -1, 8).reshape({2, 4}));
+    for (const char* name : {"batch_mean", "instance_mean", "through_data", "by_pointer"}) {
+      register_buffer(name, torch::zeros({name[0] == 'i' ? 2 : 4}));
+    }
+    register_buffer("batch_variance", torch::ones({4}));
+    register_buffer("instance_variance", torch::ones({2}));
+    register_buffer("count", torch::zeros({1}, torch::kInt64));
+    register_buffer("mask", torch::ones({64, 64}, torch::kBool));
+  }
+  torch::Tensor forward(const torch::Tensor& x) {
+    const bool trains = is_training();
+    auto all = named_buffers();
+    auto h = at::linear(x, weight);
+    if (trains) {
+      all["through_data"].variable_data().add_(h.detach().mean(0));
+      for (int i = 0; i < 4; ++i) all["by_pointer"].mutable_data_ptr<float>()[i] += h[0][i].item<float>();
+      all["count"].mutable_data_ptr<std::int64_t>()[0] +=
+          x.size(0) * static_cast<std::int64_t>(1 + 10 * std::abs(h[0][0].item<float>()));
+    }
+    h = at::batch_norm(h, {}, {}, all["batch_mean"], all["batch_variance"], trains, 0.3, 1e-5, false);
+    h = at::instance_norm(h.reshape({-1, 2, 2}), {}, {}, all["instance_mean"], all["instance_variance"], trains, 0.3,
+                          1e-5, false)
+            .reshape({-1, 4});
+    const auto shift = all["through_data"] + all["by_pointer"] * 0.01 + all["count"] * 0.001;
+    return at::linear(at::tanh(h + shift), head);
+  }
+  torch::Tensor weight, head;
+};
+
+class NormedTask final : public toy::Task {
+ public:
+  void prepare(vernier::Run& run) override { run.set_model(model_ = std::make_shared<Normed>()); }
+  torch::Tensor loss(const vernier::Batch& part) override {
+    return at::mse_loss(model_->forward(part.tensors[0]), part.tensors[1]);
+  }
+
+ private:
+  std::shared_ptr<Normed> model_;
+};
+
+}  // namespace
+
+TEST_CASE("ddp: all ranks validate and save one model, whose buffers are rank 0's, however they were written") {
+  for (const std::string distributed : {"distributed/ddp", "distributed/zero1"}) {
+    CAPTURE(distributed);
+    const TemporaryFolder folder;
+    const auto texts = texts_of(2, folder, [&](int) {
+      at::set_num_threads(1);
+      std::string text;
+      toy::Toy toy;
+      toy.wiring.task = std::make_unique<NormedTask>();
+      toy.wiring.accumulation = make_plugin<vernier::Accumulation>("accumulation/fixed");
+      toy.wiring.optimizer = make_plugin<vernier::Optimizer>("optimizer/adamw");
+      toy.wiring.distributed = make_plugin<vernier::Distributed>(distributed);
+      toy.wiring.checkpoint = make_plugin<vernier::Checkpoint>("checkpoint/none");
+      toy.on(vernier::Event::Validated, [&](vernier::Run& run) {
+        text += c10::str(run.step, ' ', *run.metrics.value("validation_loss"), ' ', vernier::digest(*run.model), '\n');
+      });
+      toy.on(vernier::Event::StepEnd, [&](vernier::Run& run) {  // of a listener's own rank
+        if (run.step == 4)
+          run.model->named_buffers()["by_pointer"].mutable_data_ptr<float>()[0] +=
+              static_cast<float>(run.control->rank());
+      });
+      toy.prepare(2).train(toy.run);
+      return text;
+    });
+    CHECK_MESSAGE(std::ranges::count(texts[0], '\n') == 3, texts[0]);
+    CHECK(texts[0] == texts[1]);
+  }
+}
+
+TEST_CASE("ddp: with batch normalisation validations are those of one process, before and after a resume" *
+          doctest::test_suite("data")) {
+  const auto idx = [](const std::vector<int>& sizes, int (*byte)(int)) {
+    std::string bytes = {0, 0, 8, static_cast<char>(sizes.size())};
+    int count = 1;
+    for (const auto size : sizes) {
+      bytes += {0, 0, 0, static_cast<char>(size)};
+      count *= size;
+    }
+    for (int i = 0; i < count; ++i) bytes += static_cast<char>(byte(i));
+    return bytes;
+  };
+  const std::string table = R"([run]
+steps = 6
+device = "cpu"
+threads = 1
+output = "out"
+validate_every = 2
+[task]
+use = "images"
+images = "images"
+labels = "labels"
+validation_share = 0.3
+model = "resnet"
+channels = 4
+blocks = [1]
+batch_size = 9
+[optimizer]
+use = "sgd"
+learning_rate = 0.1
+[checkpoint]
+every = 3
+[[monitor]]
+use = "jsonl"
+)";
+  for (const char* use : {"ddp", "zero1"}) {
+    CAPTURE(use);
+    RunFolder whole(table), parts(table);
+    for (const auto* place : {&whole, &parts}) {
+      place->folder.write("images", idx({40, 6, 6}, [](int i) { return i * i % 251 + i / 36 % 2 * (i % 5); }));
+      place->folder.write("labels", idx({40}, [](int i) { return i % 2; }));
+    }
+    const auto train = [&](RunFolder& place, const std::vector<std::string>& more = {}) {
+      auto all = more;
+      all.push_back(std::string("--set=distributed.use=") + use);
+      Ranks ranks(place, 2, all);
+      REQUIRE_MESSAGE(ranks.wait() == all_of(2, 0), ranks.errors());
+    };
+    train(whole);
+    train(parts, {"--set=run.steps=3"});
+    train(parts, {"--resume", "--set=run.steps=6"});
+    CHECK(digest_of(parts) == digest_of(whole));
+    const auto last_of = [](const RunFolder& place) {
+      return place.summary()["validation_loss"]["final"].get<double>();
+    };
+    CHECK(last_of(parts) == last_of(whole));
+    REQUIRE_MESSAGE(whole.call({"evaluate", "out", "--set=distributed.use=none"}) == 0, whole.err);
+    const auto place = whole.out.find("validation_loss") + 15;
+    CHECK(std::stod(whole.out.substr(place)) == doctest::Approx(last_of(whole)).epsilon(5e-6));
+  }
 }
 
 TEST_CASE("ddp: a run is resumed on another number of ranks with the same batches") {

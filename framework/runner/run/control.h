@@ -10,10 +10,17 @@
 
 namespace vernier {
 
-class TrainerControl final : public Control {
+class TrainerControl final : public Control, public TrainerAverages {
  public:
-  TrainerControl(Roles& roles, Step& step, Saving& saving, SnapshotRing& snapshots, Requests& requests, TrainerRun& run)
-      : roles_(roles), step_(step), saving_(saving), snapshots_(snapshots), requests_(requests), run_(run) {}
+  TrainerControl(Roles& roles, Step& step, const Validation& validation, Saving& saving, SnapshotRing& snapshots,
+                 Requests& requests, TrainerRun& run)
+      : TrainerAverages(roles, validation),
+        roles_(roles),
+        step_(step),
+        saving_(saving),
+        snapshots_(snapshots),
+        requests_(requests),
+        run_(run) {}
   void swap(const Table& roles) override;
   void try_swap(const Table& roles) override;
   void keep_savepoints(std::int64_t every, std::int64_t keep) override;

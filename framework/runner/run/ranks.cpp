@@ -74,7 +74,60 @@ std::string value_in(const State& facts, const std::string& key) {
   return facts.has(key) ? facts.text(key) : "none";
 }
 
+bool are_equal(const double* of_ranks, std::int64_t ranks) {
+  return std::all_of(of_ranks, of_ranks + ranks, [&](double each) { return each == of_ranks[0]; });
+}
+
+at::Generator host_generator() {
+  return at::globalContext().defaultGenerator(torch::kCPU);
+}
+
 }  // namespace
+
+void SharedBuffers::watch(const torch::nn::Module& model) {
+  for (const auto& buffer : model.buffers()) buffers_.push_back({buffer, bits_of(buffer)});
+}
+
+void SharedBuffers::share() {
+  if (distributed_->ranks() == 1 || buffers_.empty()) return;
+  const auto as = calls_.as(distributed_.get());
+  const auto flags = numbers_of(count());
+  note_written(flags.mutable_data_ptr<double>());
+  distributed_->sum(flags)();
+  take(flags.const_data_ptr<double>());
+}
+
+// A buffer that was written once is sent from then on.
+void SharedBuffers::note_written(double* flags) const {
+  for (const auto& [tensor, bits, is_written] : buffers_) *flags++ = is_written || bits_of(tensor) != bits ? 1 : 0;
+}
+
+void SharedBuffers::take(const double* flags) {
+  std::vector<torch::Tensor> written;
+  for (auto& buffer : buffers_) {
+    buffer.is_written = *flags++ > 0;
+    if (buffer.is_written) written.push_back(buffer.tensor);
+  }
+  if (!written.empty()) distributed_->broadcast({written});
+}
+
+void CommonRandom::note() {
+  bits_ = bits_of(host_generator().get_state());
+}
+
+void CommonRandom::compare(const double* digests, std::int64_t ranks) {
+  is_apart_ = !are_equal(digests, ranks);
+}
+
+void CommonRandom::share(Distributed& distributed) {
+  if (!std::exchange(is_apart_, false)) return;
+  auto generator = host_generator();
+  const auto state = generator.get_state().clone();
+  auto* bytes = static_cast<char*>(state.mutable_data_ptr());
+  const auto all = distributed.gather({bytes, state.nbytes()});
+  all[0].copy(bytes, state.nbytes());
+  generator.set_state(state);
+}
 
 void Ranks::refuse_differences(const Facts& facts) const {
   if (!are_several()) return;
@@ -101,7 +154,7 @@ void Ranks::share_model(TrainerRun& run) {
   auto tensors = run.model->parameters();
   for (const auto& buffer : run.model->buffers()) tensors.push_back(buffer);
   distributed_->broadcast({std::move(tensors)});
-  for (const auto& buffer : run.model->buffers()) buffers_.push_back({buffer, buffer._version(), false});
+  buffers.watch(*run.model);
 }
 
 bool Ranks::any(bool here) {
@@ -113,6 +166,11 @@ bool Ranks::any(bool here) {
 Batch Ranks::share_of(Batch batch) const {
   if (!are_several() || batch.is_share) return batch;
   return batch.share(distributed_->rank(), ranks());
+}
+
+void Ranks::begin_gradients() {
+  is_weighed_ = false;
+  if (are_several()) random_.note();  // before each rank has numbers of its own
 }
 
 void Ranks::weigh(const Run& run, const Batch& share) {
@@ -128,8 +186,10 @@ void Ranks::agree(const Run& run, const std::string& doing, Compared compared) {
   if (!are_several()) return;
   const auto as = calls_.as(distributed_.get());
   const auto whole_before = whole_;
+  random_.note();
   send(run, doing, compared, {});
   whole();
+  random_.share(*distributed_);
   whole_ = whole_before;
 }
 
@@ -149,20 +209,22 @@ void Ranks::send(const Run& run, const std::string& doing, Compared compared, co
               {"the batches of an update", std::to_string(run.batches)},
               {"the batches drawn", std::to_string(run.batches_drawn)},
               {"the weights", alike_.empty() ? "" : bits_of(run, compared == Compared::all_weights)}};
-  weights_ = numbers_of(3 + ranks());
+  weights_ = numbers_of(3 + 2 * ranks());
   auto* numbers = weights_.mutable_data_ptr<double>();
   numbers[0] = share.samples;
   numbers[1] = share.weight.value_or(0);
   numbers[2] = static_cast<double>(share.tokens);
   numbers[3 + distributed_->rank()] = digest_of(message_);
+  numbers[3 + ranks() + distributed_->rank()] = digest_of(Message{{"random", random_.bits()}});
   wait_for_weights_ = distributed_->sum(weights_);
 }
 
 // All ranks see the same digests. If these differ, all ranks exchange the facts behind them.
 void Ranks::refuse_apart(const double* digests) const {
-  if (std::all_of(digests, digests + ranks(), [&](double each) { return each == digests[0]; })) return;
+  if (are_equal(digests, ranks())) return;
   auto facts = message_;
   facts.insert(facts.end(), alike_.begin(), alike_.end());
+  facts.emplace_back("what the random generator has drawn", "up to " + random_.bits().substr(0, 8));
   for (const auto& parameter : run_->parameters) {
     if (alike_.empty()) break;
     facts.emplace_back("the weight " + parameter.name,
@@ -195,6 +257,7 @@ const WholeBatch& Ranks::whole() {
   if (whole_.weight) whole_.weight = numbers[1];
   whole_.tokens = std::llround(numbers[2]);
   refuse_apart(numbers + 3);
+  random_.compare(numbers + 3 + ranks(), ranks());
   return whole_;
 }
 
@@ -202,12 +265,9 @@ void Ranks::all_reduce(TrainerRun& run, const Own& here) {
   if (!are_several()) return;
   const auto as = calls_.as(distributed_.get());
   whole();
-  for (auto& buffer : buffers_) {  // one counts as changed from the first step on in which any rank wrote it
-    buffer.has_changed = buffer.has_changed || buffer.tensor._version() != buffer.version;
-  }
-  const auto parameters = std::ssize(run.parameters), buffers = std::ssize(buffers_);
+  const auto parameters = std::ssize(run.parameters);
   const auto after_slots = slots * ranks();
-  const auto sums = numbers_of(after_slots + 1 + parameters + buffers);
+  const auto sums = numbers_of(after_slots + 1 + parameters + buffers.count());
   auto* numbers = sums.mutable_data_ptr<double>();
   auto* own = numbers + slots * distributed_->rank();
   own[stop_slot] = here.stop;
@@ -215,14 +275,14 @@ void Ranks::all_reduce(TrainerRun& run, const Own& here) {
   own[seconds_slot] = here.seconds;
   auto* loss = numbers + after_slots;
   *loss = run.loss.defined() ? run.loss.item<double>() : 0;  // a rank without samples has none
-  auto *has_gradient = loss + 1, *has_changed = has_gradient + parameters;
+  auto *has_gradient = loss + 1, *is_written = has_gradient + parameters;
   for (std::int64_t i = 0; i < parameters; ++i) {
     has_gradient[i] = run.parameters[static_cast<std::size_t>(i)].model.grad().defined() ? 1 : 0;
   }
-  for (std::int64_t i = 0; i < buffers; ++i) has_changed[i] = buffers_[static_cast<std::size_t>(i)].has_changed ? 1 : 0;
-
+  buffers.note_written(is_written);
   distributed_->all_reduce(run, sums);
   is_reduced_ = true;
+  random_.share(*distributed_);
 
   stop_ = 0;
   is_out_of_time_ = false;
@@ -238,14 +298,7 @@ void Ranks::all_reduce(TrainerRun& run, const Own& here) {
   for (std::int64_t i = 0; i < parameters; ++i) {
     if (has_gradient[i] == 0) run.parameters[static_cast<std::size_t>(i)].model.mutable_grad().reset();
   }
-  std::vector<torch::Tensor> changed;
-  for (std::int64_t i = 0; i < buffers; ++i) {
-    auto& buffer = buffers_[static_cast<std::size_t>(i)];
-    buffer.has_changed = has_changed[i] > 0;
-    if (buffer.has_changed) changed.push_back(buffer.tensor);
-  }
-  if (!changed.empty()) distributed_->broadcast({changed});
-  for (auto& buffer : buffers_) buffer.version = buffer.tensor._version();
+  buffers.take(is_written);
 }
 
 void Ranks::end_step(TrainerRun& run) {

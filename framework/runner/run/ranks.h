@@ -17,12 +17,52 @@ struct WholeBatch {
   std::int64_t tokens = 0;
 };
 
+// The buffers of a model. Once any rank has written one, all ranks have rank 0's. What is written is compared, because
+// batch normalisation raises no version.
+class SharedBuffers {
+ public:
+  SharedBuffers(const std::unique_ptr<Distributed>& distributed, Calls& calls)
+      : distributed_(distributed), calls_(calls) {}
+  void watch(const torch::nn::Module& model);  // all ranks have the same values now
+  std::int64_t count() const { return std::ssize(buffers_); }
+  void share();  // called by all ranks together: before a validation and a checkpoint
+  // The two halves of share(), for flags that are summed beside other numbers; there is one for each buffer.
+  void note_written(double* flags) const;
+  void take(const double* flags);
+
+ private:
+  struct Buffer {
+    torch::Tensor tensor;
+    std::string bits;         // the checksum of what all ranks had in it
+    bool is_written = false;  // whether any rank has ever written it
+  };
+  const std::unique_ptr<Distributed>& distributed_;
+  Calls& calls_;
+  std::vector<Buffer> buffers_;
+};
+
+// LibTorch's random generator outside of a rank's own part of a step. A plugin may draw on one rank alone: then all go
+// on with the generator of rank 0, as they would after a resume.
+class CommonRandom {
+ public:
+  void note();  // at the moment of a message
+  const std::string& bits() const { return bits_; }
+  void compare(const double* digests, std::int64_t ranks);  // one for each rank, of bits()
+  void share(Distributed& distributed);
+
+ private:
+  std::string bits_;
+  bool is_apart_ = false;
+};
+
 // Main thread only. All ranks call the same functions in the same order. A function that waits for other ranks notes
 // that the role distributed is called, because an error there means that a rank is lost.
 class Ranks {
  public:
-  Ranks(const std::unique_ptr<Distributed>& distributed, Calls& calls) : distributed_(distributed), calls_(calls) {}
+  Ranks(const std::unique_ptr<Distributed>& distributed, Calls& calls)
+      : buffers(distributed, calls), distributed_(distributed), calls_(calls) {}
   bool are_several() const { return distributed_->ranks() > 1; }
+  SharedBuffers buffers;
 
   // Throws Error::Kind::configuration on every rank if a fact differs; the text names it and both values.
   void refuse_differences(const Facts& facts) const;
@@ -34,7 +74,7 @@ class Ranks {
   Batch share_of(Batch batch) const;
   // Before the first micro-batch is computed: begins to sum what the shares weigh. Once for each computed gradient,
   // however often its micro-batches are tried. The message also has a digest of all that must be alike.
-  void begin_gradients() { is_weighed_ = false; }
+  void begin_gradients();
   void weigh(const Run& run, const Batch& share);
   const WholeBatch& whole();  // waits for the sum; throws Error on every rank if they have come apart
   auto keep_whole() {
@@ -49,7 +89,7 @@ class Ranks {
   // Notes what the plugins are, for the digest. Called after prepare, and after each swap.
   void note_alike(const Facts& facts);
 
-  // Called after backward: gives every rank the whole batch's gradients and loss, and rank 0's changed buffers.
+  // Called after backward: gives every rank the whole batch's gradients and loss, and rank 0's written buffers.
   struct Own {
     int stop;             // the signal that this rank received
     bool is_out_of_time;  // whether the time limit has passed here
@@ -74,6 +114,7 @@ class Ranks {
   double last_factor_ = 1;
   Facts alike_;  // empty before the ranks have the same model
   std::string alike_digest_;
+  CommonRandom random_;
   const Run* run_ = nullptr;  // the run whose message is under way
   Message message_;
   torch::Tensor weights_;
@@ -81,12 +122,6 @@ class Ranks {
   WholeBatch whole_;
   std::atomic<int> stop_ = 0;
   bool is_out_of_time_ = false;
-  struct Buffer {
-    torch::Tensor tensor;
-    std::int64_t version;
-    bool has_changed;
-  };
-  std::vector<Buffer> buffers_;
   std::vector<double> seconds_;  // seconds of each rank since the last notice was due
   std::int64_t slowest_ = -1;    // the slowest rank in the last notice
 };

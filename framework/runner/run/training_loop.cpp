@@ -63,7 +63,7 @@ TrainingLoop::TrainingLoop(Wiring& wiring, std::int64_t validate_every, const st
 void TrainingLoop::prepare(TrainerRun& run, std::int64_t epochs, const InitModel& init, bool trains) {
   run.stop = &ending_.flag();
   run.results_are_late = run.results_are_late || !run.device.is_cpu();
-  control_ = std::make_unique<TrainerControl>(roles_, step_, saving_, snapshots_, asked_, run);
+  control_ = std::make_unique<TrainerControl>(roles_, step_, validation_, saving_, snapshots_, asked_, run);
   run.control = control_.get();
   roles_.calls.attributed(run, [&] { prepare_plugins(roles_, step_, saving_, run, epochs, init, trains); });
 }

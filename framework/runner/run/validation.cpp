@@ -1,13 +1,35 @@
 #include "validation.h"
 
 #include <torch/nn/module.h>
+#include <vernier/checksum.h>
 
 #include <algorithm>
 #include <cmath>
 
 #include "core/step_results.h"
+#include "files/weights.h"
 
 namespace vernier {
+
+namespace {
+
+// A checksum that changes where anybody writes or replaces weights or buffers: of places, versions and first bytes.
+std::string marks_of(const torch::nn::Module& model) {
+  constexpr std::size_t most = 256;
+  Checksum sum;
+  for (const auto& [name, tensor] : model_tensors(model)) {
+    if (!tensor.defined() || !tensor.has_storage()) continue;
+    const auto* place = tensor.const_data_ptr();
+    const auto version = tensor._version();
+    sum.add(&place, sizeof place);
+    sum.add(&version, sizeof version);
+    const bool is_readable = place != nullptr && tensor.is_cpu() && tensor.is_non_overlapping_and_dense();
+    if (is_readable) sum.add(place, std::min(most, tensor.nbytes()));
+  }
+  return sum.digits();
+}
+
+}  // namespace
 
 Better better_of(const Run& run, const std::string& metric) {
   const auto* info = run.metric_info(metric);
@@ -18,6 +40,7 @@ bool Validation::validate(TrainerRun& run) {
   is_due_ = true;
   if (run.is_stopping()) return false;
   roles_.ranks.agree(run, "a validation");
+  roles_.ranks.buffers.share();
   HostApi::clear(run.metrics);  // removes the step's metrics, because Validated has the validation's alone
   const auto begin = std::chrono::steady_clock::now();
   const auto loss = evaluate(run);
@@ -68,7 +91,11 @@ torch::Tensor Validation::evaluate(TrainerRun& run, const std::function<torch::T
   const auto restore = c10::make_scope_exit([&] {
     for (auto& [module, training] : modes) module->train(training);
   });
+  RandomState random;
+  random.take(run.device);
+  const auto random_back = c10::make_scope_exit([&] { random.restore(run.device); });
   run.model->eval();
+  averages_.clear();
   auto loss = in_plugins(run, body);
   roles_.calls.note(roles_.wiring.task.get());  // the loss is the task's
   return loss;
@@ -91,7 +118,10 @@ torch::Tensor Validation::in_plugins(TrainerRun& run, const std::function<torch:
     body = [this, &run, plugin, &checked, inner = std::move(body)] {
       roles_.calls.note(plugin);
       const StepNumbers before(run, plugin);
+      const auto marks = marks_of(*run.model);
       auto result = checked(plugin->evaluate(run, [&] {
+        const bool is_known = std::ranges::find(averages_, plugin->id()) != averages_.end();
+        if (!is_known && marks_of(*run.model) != marks) averages_.push_back(plugin->id());
         auto loss = inner();
         roles_.calls.note(plugin);
         return loss;
@@ -101,6 +131,30 @@ torch::Tensor Validation::in_plugins(TrainerRun& run, const std::function<torch:
     };
   }
   return body();
+}
+
+bool TrainerAverages::is_average(const std::string& id) const {
+  return std::ranges::find(validation_.averages(), id) != validation_.averages().end();
+}
+
+// Any callback may have an average from a later step on. An optimizer counts where it has one.
+State TrainerAverages::keep(const Plugin& requester) {
+  requesters_.insert(requester.id());
+  State kept;
+  for (const auto* plugin : roles_.wiring.plugins()) {
+    const bool may_have = is_average(plugin->id()) || dynamic_cast<const Callback*>(plugin) != nullptr;
+    if (may_have && !requesters_.contains(plugin->id())) kept.put(plugin->id(), plugin->save());
+  }
+  for (auto& [name, tensor] : kept.tensors) tensor = tensor.detach().clone();
+  return kept;
+}
+
+void TrainerAverages::put_back(const State& kept) {
+  for (auto* plugin : roles_.wiring.plugins()) {
+    const auto state = kept.part(plugin->id());
+    const bool is_kept = !state.tensors.empty() || dynamic_cast<const Callback*>(plugin) != nullptr;
+    if (is_kept && is_average(plugin->id())) plugin->load(state);
+  }
 }
 
 void Validation::save(State& state) const {

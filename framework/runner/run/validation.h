@@ -1,11 +1,15 @@
 // Validations: those of the run, and those that somebody asks for.
 #pragma once
 
+#include <vernier/with_weights.h>
+
 #include <functional>
 #include <optional>
+#include <set>
 
 #include "checked_roles.h"
 #include "run/state/outcome.h"
+#include "run/state/random_state.h"
 #include "step_clock.h"
 
 namespace vernier {
@@ -26,12 +30,16 @@ class Validation {
   bool is_due() const { return is_due_; }
   const ValidationOutcome& outcome() const { return outcome_; }
 
-  // Runs `body` as a validation: the model in evaluation mode, without gradients, in the run's precision, within the
-  // callbacks' validate(). body returns a loss, or an undefined tensor.
+  // Runs `body` as a validation: with the model of the run, in evaluation mode, without gradients, in the run's
+  // precision, within Plugin::evaluate of all plugins. Random numbers that are drawn meanwhile are drawn again
+  // afterwards. body returns a loss, or an undefined tensor. Whoever needs the model of a run asks this function.
   torch::Tensor evaluate(TrainerRun& run, const std::function<torch::Tensor()>& body);
   torch::Tensor evaluate(TrainerRun& run) {
     return evaluate(run, [&] { return roles_.task->validate(run); });
   }
+  // The ids of the plugins that put weights of their own into the model in the last evaluation. The last one's are
+  // those that it had; empty: the trained ones.
+  const std::vector<std::string>& averages() const { return averages_; }
 
   void save(State& state) const;
   void load(const State& state);
@@ -44,6 +52,21 @@ class Validation {
   StepClock& clock_;
   bool is_due_ = false;
   ValidationOutcome outcome_;
+  std::vector<std::string> averages_;
+};
+
+// The averages of the plugins, for callback/early_stopping.
+class TrainerAverages : public Averages {
+ public:
+  TrainerAverages(Roles& roles, const Validation& validation) : roles_(roles), validation_(validation) {}
+  State keep(const Plugin& requester) override;
+  void put_back(const State& kept) override;
+
+ private:
+  bool is_average(const std::string& id) const;
+  Roles& roles_;
+  const Validation& validation_;
+  std::set<std::string> requesters_;  // a copy has none of their own copies
 };
 
 }  // namespace vernier

@@ -107,7 +107,7 @@ int evaluate(const boost::program_options::variables_map& given) {
     std::cout << "stopped; nothing was written\n";
     return 128 + signal;
   }
-  std::cout << printable(call.path) << " after step " << run.step << '\n';
+  std::cout << printable(call.path) << " after step " << run.step << average_in(*prepared) << '\n';
   print_metrics(columns);
   for (const auto& [set, table] : classes) {
     if (table.empty()) continue;

@@ -265,7 +265,7 @@ int export_run(const boost::program_options::variables_map& given) {
   write_as(format, part, *prepared, type, onnx);
   if (!description.empty()) write_text(description_file.part(), description + '\n'), description_file.finish();
   file.finish();
-  std::cout << printable(output) << ": the model after step " << prepared->run.step << '\n';
+  std::cout << printable(output) << ": the model after step " << prepared->run.step << average_in(*prepared) << '\n';
   return 0;
 }
 

@@ -13,7 +13,7 @@
 #include "common/log.h"
 #include "output/recorded_run.h"
 #include "run/state/snapshot.h"
-#include "wiring/wiring.h"
+#include "wiring/swap.h"
 
 namespace vernier {
 
@@ -63,6 +63,16 @@ bool give_learned(const State& snapshot, Task& task, bool reads_data) {
   return has_facts;
 }
 
+// Puts in the precision and the optimizer that the run had swapped in by then. Both know the model's exact weights.
+void swap_what_computes(const State& snapshot, Prepared& prepared) {
+  if (!snapshot.has("trainer/swaps")) return;
+  const auto saved = parse_toml(snapshot.text("trainer/swaps"), "the checkpoint");
+  auto tables = std::get<Table>(saved.at("tables").data);
+  std::erase_if(tables,
+                [](const auto& entry) { return entry.first != Precision::role && entry.first != Optimizer::role; });
+  if (!tables.empty()) swap(*prepared.wiring, prepared.run, tables);
+}
+
 }  // namespace
 
 std::unique_ptr<Prepared> load_run(const std::string& path, const std::vector<std::string>& sets, const Host& host,
@@ -85,11 +95,17 @@ std::unique_ptr<Prepared> load_run(const std::string& path, const std::vector<st
   const auto* task = dynamic_cast<const SupervisedTask*>(prepared->wiring->task.get());
   if (task != nullptr && use != Use::other_data) require_same_data(path, *snapshot, *task, has_facts);
   try {
+    swap_what_computes(*snapshot, *prepared);
     restore_weights(std::move(*snapshot), prepared->run, prepared->wiring->plugins());
   } catch (...) {
     rethrow_of_run(path, Error::Kind::configuration);
   }
   return prepared;
+}
+
+std::string average_in(Prepared& prepared) {
+  const auto& averages = prepared.trainer.validation().averages();
+  return averages.empty() ? "" : ", with the average of " + averages.back();
 }
 
 RunCall run_of(const po::variables_map& given, const std::string& example) {

@@ -34,6 +34,9 @@ std::unique_ptr<Prepared> load_run(const RunCall& call, const boost::program_opt
 // Returns the value of an option that the verb needs.
 std::string needed(const boost::program_options::variables_map& given, const char* option, const std::string& example);
 
+// After an evaluation: ", with the average of callback/ema", if the model had that; else "".
+std::string average_in(Prepared& prepared);
+
 // Returns the task, or refuses one that is not built on SupervisedTask. verb: for the error.
 SupervisedTask& supervised(const Prepared& prepared, const char* verb);
 

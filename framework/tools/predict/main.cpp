@@ -106,7 +106,7 @@ int predict(const boost::program_options::variables_map& given) {
   });
   predictions->finish();
   file.finish();
-  std::cout << printable(output) << ": " << dataset->size() << " rows\n";
+  std::cout << printable(output) << ": " << dataset->size() << " rows" << average_in(*prepared) << '\n';
   return 0;
 }
 

@@ -92,7 +92,8 @@ class Products {
 
   Recipe recipe_;
   bool measures_ = false;
-  bool records_ = false;  // a gradient is asked for, or comes, of the product in work
+  bool records_ = false;    // a gradient is asked for, or comes, of the product in work
+  std::uint64_t seed_ = 0;  // the next rounding's, of the product in work
   std::map<std::string, Loss> losses_;
   std::set<std::string> uneven_;
   bool notes_uneven_ = true;  // until they are taken

@@ -26,4 +26,10 @@ torch::Tensor with_weights(const std::vector<torch::Tensor>& weights, const Run&
   return body();
 }
 
+Averages::~Averages() = default;
+
+Averages* averages_of(const Run& run) {
+  return dynamic_cast<Averages*>(run.control);
+}
+
 }  // namespace vernier

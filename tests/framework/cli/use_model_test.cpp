@@ -34,7 +34,7 @@ learning_rate = 1e-2
 )";
 
 struct Points : RunFolder {
-  explicit Points(const std::string& more = "") : RunFolder(configuration + more) {
+  explicit Points(const std::string& more = "", std::vector<std::string> sets = {}) : RunFolder(configuration + more) {
     std::ostringstream text, inputs;
     text << "x,y,class\n";
     inputs << "x,y\n";
@@ -49,7 +49,8 @@ struct Points : RunFolder {
     }
     folder.write("points.csv", quoted);
     folder.write("new.csv", inputs.str());
-    REQUIRE_MESSAGE(train({"--quiet"}) == 0, err);
+    sets.emplace_back("--quiet");
+    REQUIRE_MESSAGE(train(sets) == 0, err);
   }
 };
 
@@ -70,12 +71,30 @@ std::string number_after(const std::string& text, const std::string& name) {
 }  // namespace
 
 TEST_CASE("evaluate prints what the run's last validation was, also with an average of the weights") {
-  for (const char* more :
-       {"", "[[callback]]\nuse = 'ema'\ndecay = 0.9\n", "[precision]\nuse = 'bf16'\nlevel = 'O2'\n"}) {
+  const std::string ema = "[[callback]]\nuse = 'ema'\ndecay = 0.9\n";
+  const std::string averaged = "optimizer={use=\"asgd\",learning_rate=0.5,t0=2}";
+  const std::string swaps = "[[callback]]\nuse = 'switch'\nat_step = 30\n[callback.to]\n";
+  struct Case {
+    std::string more;
+    std::vector<std::string> sets = {};
+    std::string average = {};
+  };
+  const std::vector<Case> cases = {
+      {""},
+      {ema, {}, ", with the average of callback/ema"},
+      {ema + "validate = 'trained'\n"},
+      {"[precision]\nuse = 'bf16'\nlevel = 'O2'\n"},
+      {"", {"--set=" + averaged}, ", with the average of optimizer/asgd"},
+      {ema, {"--set=" + averaged}, ", with the average of callback/ema"},
+      {swaps + "precision = {use = 'bf16', level = 'O2'}\n"},
+      {swaps + "optimizer = {use = 'asgd', learning_rate = 0.5, t0 = 2}\n", {}, ", with the average of optimizer/asgd"},
+  };
+  for (const auto& [more, sets, average] : cases) {
     CAPTURE(more);
-    Points points(more);
-    REQUIRE(points.call({"evaluate", "out"}) == 0);
-    CHECK(points.out.starts_with("out after step 60\n"));
+    CAPTURE(sets.size());
+    Points points(more, sets);
+    REQUIRE_MESSAGE(points.call({"evaluate", "out"}) == 0, points.err);
+    CHECK_MESSAGE(points.out.starts_with("out after step 60" + average + "\n"), points.out);
     const double before = points.summary()["validation_loss"]["final"].get<double>();
     CHECK(std::stod(number_after(points.out, "validation_loss")) == doctest::Approx(before).epsilon(1e-5));
     CHECK(std::stod(number_after(points.out, "accuracy")) > 0.8);

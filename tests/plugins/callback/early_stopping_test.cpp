@@ -5,6 +5,7 @@
 #include <vernier/plugin.h>
 
 #include "run/preparation.h"
+#include "run/state/snapshot.h"
 #include "same_tensors.h"
 #include "small_run.h"
 #include "thrown.h"
@@ -26,10 +27,12 @@ class Measured final : public toy::Task {
     return {{"accuracy", Better::higher}, {"r2", Better::higher}, {"f1", Better::higher}};
   }
   torch::Tensor validate(Run& run) override {
+    validated.push_back(torch::cat({run.parameters[0].model.flatten(), run.parameters[1].model.flatten()}).detach());
     const double loss = losses_.at(static_cast<std::size_t>(run.step - 1));
     for (const char* name : {"accuracy", "r2", "own"}) run.metrics.set(name, -loss);
     return torch::tensor(loss);
   }
+  std::vector<torch::Tensor> validated;  // the weights that each validation had
 
  private:
   std::vector<double> losses_;
@@ -249,6 +252,85 @@ TEST_CASE("early_stopping: masters get the best weights too, and a stopped and r
       CHECK(second.run.step == whole.run.step);
       CHECK(second.digest() == whole.digest());
     }
+  }
+}
+
+namespace {
+
+struct Averaging : Stopping {
+  // plugins: with their options, some before and some behind early_stopping.
+  Averaging(const std::vector<std::pair<std::string, std::string>>& plugins, const std::vector<double>& losses)
+      : Stopping("patience = 2", losses) {
+    bool is_before = true;
+    for (const auto& [id, options] : plugins) {
+      if (id == "callback/early_stopping") {
+        is_before = false;
+      } else if (id.starts_with("optimizer/")) {
+        wiring.optimizer = make_plugin<vernier::Optimizer>(id, from_toml({options}));
+      } else {
+        auto plugin = make_plugin<vernier::Callback>(id, from_toml({options}));
+        auto& all = wiring.callbacks;
+        all.insert(is_before ? all.begin() : all.end(), std::move(plugin));
+      }
+    }
+  }
+  std::vector<torch::Tensor>& validated() { return static_cast<Measured&>(*wiring.task).validated; }
+  // The weights that evaluate, export, predict and generate have.
+  torch::Tensor evaluated() {
+    trainer->validation().evaluate(run, [&] {
+      validated().push_back(torch::cat({run.parameters[0].model.flatten(), run.parameters[1].model.flatten()}));
+      return torch::Tensor();
+    });
+    return validated().back();
+  }
+};
+
+}  // namespace
+
+TEST_CASE("early_stopping: the model that was the best is validated, evaluated, saved and read, with any average") {
+  const std::pair<std::string, std::string> stopping = {"callback/early_stopping", ""};
+  const std::pair<std::string, std::string> ema = {"callback/ema", "decay = 0.5"}, late = {"callback/ema", "start = 3"};
+  const std::pair<std::string, std::string> swa = {"callback/swa", "from = 1"}, late_swa = {"callback/swa", "from = 4"};
+  const auto asgd = [](const char* t0) {
+    return std::pair<std::string, std::string>("optimizer/asgd", "learning_rate = 0.1\nt0 = " + std::string(t0));
+  };
+  const std::vector<std::vector<std::pair<std::string, std::string>>> cases = {
+      {},
+      {stopping, ema},
+      {ema},
+      {stopping, late},
+      {late},
+      {stopping, {"callback/ema", "decay = 0.5\nvalidate = 'both'"}},
+      {stopping, {"callback/ema", "decay = 0.5\nvalidate = 'trained'"}},
+      {swa},
+      {late_swa},
+      {ema, stopping, swa},
+      {asgd("0")},
+      {asgd("1")},
+      {asgd("3")},
+      {asgd("100")},
+      {asgd("1"), stopping, ema},
+  };
+  const std::vector<double> losses = {5, 4, 3, 4, 4, 9};
+  for (std::size_t i = 0; i < cases.size(); ++i) {
+    CAPTURE(i);
+    Averaging run(cases[i], losses);
+    const auto outcome = run.prepare(1).train(run.run);
+    CHECK(run.run.step == 5);
+    REQUIRE(run.validated().size() >= 5);
+    const auto best = run.validated()[run.validated().size() == 5 ? 2 : 5];  // `both` validates twice
+    CHECK(outcome.validation_loss == 3);
+    CHECK(torch::equal(run.evaluated(), best));
+    REQUIRE(run.memory().last);
+    const auto saved = *run.memory().last;
+    Averaging used(cases[i], losses);  // as the verbs do
+    used.prepare(1);
+    vernier::restore_weights(saved, used.run, used.wiring.plugins());
+    CHECK(torch::equal(used.evaluated(), best));
+    Averaging resumed(cases[i], losses);
+    resumed.prepare(1);
+    vernier::restore_snapshot(saved, resumed.run, resumed.wiring.plugins(), "", /*allow_inexact=*/true);
+    CHECK(torch::equal(resumed.evaluated(), best));
   }
 }
 

@@ -558,6 +558,26 @@ TEST_CASE("format: measuring changes no number of a run, and a format that loses
   run.train();
 }
 
+TEST_CASE("format: evaluations between the steps change no number of a run whose rounding is random") {
+  for (const char* options :
+       {"forward = 'e3m2'\nrounding = 'stochastic'\n", "forward = 'mxfp8'\nrounding = 'stochastic'\n",
+        "forward = 'fp32'\nweights = 'bf16'\nrounding = 'stochastic'\n",
+        "forward = 'e3m2'\nbackward_rounding = 'stochastic'\n"}) {
+    CAPTURE(options);
+    std::vector<Tensor> ends;
+    for (const bool evaluates : {false, true}) {
+      const TemporaryFolder output;
+      SmallRun run(from_toml({std::string(small) + options}), output.path().string());
+      run.on(vernier::Event::StepEnd, [&](vernier::Run&) {
+        if (evaluates) run.trainer->validation().evaluate(run.run);
+      });
+      run.train();
+      ends.push_back(run.run.parameters[0].model.clone());
+    }
+    CHECK(torch::equal(ends[0], ends[1]));
+  }
+}
+
 TEST_CASE("format: weights of a format are numbers of it after every update") {
   const TemporaryFolder output;
   SmallRun run(from_toml({std::string(small) + "forward = 'fp32'\nweights = 'e5m2'\nscaling = 'none'\n"}),

@@ -9,6 +9,7 @@
 #include <vernier/matmul.h>
 
 #include <algorithm>
+#include <array>
 #include <iterator>
 #include <sstream>
 
@@ -345,8 +346,8 @@ void restore_weights(State snapshot, TrainerRun& run, const std::vector<Plugin*>
   for (auto* plugin : plugins) {
     const auto& id = plugin->id();
     const auto own = snapshot.part("plugin/" + id);
-    const bool is_kept =
-        id.starts_with(std::string(Precision::role) + "/") || id.starts_with(std::string(Callback::role) + "/");
+    const bool is_kept = std::ranges::any_of(std::array{Precision::role, Optimizer::role, Callback::role},
+                                             [&](const std::string& role) { return id.starts_with(role + "/"); });
     if (is_kept && !own.tensors.empty()) named(*plugin, "while it was loaded", [&] { plugin->load(own); });
   }
   run.step = snapshot.integer("run/step");

@@ -5,6 +5,7 @@
 //   }
 #pragma once
 
+#include <vernier/plugin.h>
 #include <vernier/run.h>
 
 #include <functional>
@@ -18,5 +19,15 @@ namespace vernier {
 // Throws Error if there is not one weight for each parameter.
 VERNIER_API torch::Tensor with_weights(const std::vector<torch::Tensor>& weights, const Run& run,
                                        const std::function<torch::Tensor()>& body);
+
+// The memory of the plugins that evaluate with weights of their own, which they are known by. For a callback that puts
+// the model of an earlier validation back: the trained weights alone are not that model. Valid at Validated.
+class VERNIER_API Averages {
+ public:
+  virtual ~Averages();
+  virtual State keep(const Plugin& requester) = 0;  // a copy; its entries are for put_back() alone
+  virtual void put_back(const State& kept) = 0;
+};
+VERNIER_API Averages* averages_of(const Run& run);  // null if there is no trainer
 
 }  // namespace vernier
