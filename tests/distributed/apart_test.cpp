@@ -47,7 +47,6 @@ TEST_CASE("apart: what one of two ranks does alone ends both within that step or
       {"gradients", apart + "the weight layers.0.weight is norm "},
       {"weight", apart + "the weight layers.0.bias is norm "},
       {"veto", apart + "the number of updates is 6 on rank 0, and 5 on rank 1"},
-      {"late draws", apart + "what the random generator has drawn is up to "},
       {"recompute", apart + "the number of steps is 6 on rank 0, and 5 on rank 1"},
       {"swap", next + "swap by callback/disagrees on rank 1"},
       {"finish", apart + "what comes next is "},
@@ -62,11 +61,7 @@ TEST_CASE("apart: what one of two ranks does alone ends both within that step or
     CAPTURE(each.what);
     const TemporaryFolder folder;
     const auto begin = Clock::now();
-    const std::string rounding =
-        "[precision]\nuse = 'format'\nforward = 'fp32'\nweights = 'bf16'\nrounding = 'stochastic'\n";
-    const auto* precision = each.what == "late draws" ? rounding.c_str() : "";
-    for (const auto& end :
-         ends_of(precision + ("[[callback]]\nuse = \"disagrees\"\nwhat = \"" + each.what + "\"\n"), folder)) {
+    for (const auto& end : ends_of("[[callback]]\nuse = \"disagrees\"\nwhat = \"" + each.what + "\"\n", folder)) {
       CHECK_MESSAGE(says(end, each.says), end);
     }
     CHECK(seconds_since(begin) < 10);

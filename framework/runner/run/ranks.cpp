@@ -74,59 +74,40 @@ std::string value_in(const State& facts, const std::string& key) {
   return facts.has(key) ? facts.text(key) : "none";
 }
 
-bool are_equal(const double* of_ranks, std::int64_t ranks) {
-  return std::all_of(of_ranks, of_ranks + ranks, [&](double each) { return each == of_ranks[0]; });
-}
-
 at::Generator host_generator() {
   return at::globalContext().defaultGenerator(torch::kCPU);
 }
 
 }  // namespace
 
-void SharedBuffers::watch(const torch::nn::Module& model) {
-  for (const auto& buffer : model.buffers()) buffers_.push_back({buffer, bits_of(buffer)});
+void SharedState::watch(const torch::nn::Module& model) {
+  parts_.push_back({{}, bits_of(host_generator().get_state())});
+  for (const auto& buffer : model.buffers()) parts_.push_back({buffer, bits_of(buffer)});
 }
 
-void SharedBuffers::share() {
-  if (distributed_->ranks() == 1 || buffers_.empty()) return;
-  const auto as = calls_.as(distributed_.get());
+void SharedState::share() {
   const auto flags = numbers_of(count());
   note_written(flags.mutable_data_ptr<double>());
   distributed_->sum(flags)();
   take(flags.const_data_ptr<double>());
 }
 
-// A buffer that was written once is sent from then on.
-void SharedBuffers::note_written(double* flags) const {
-  for (const auto& [tensor, bits, is_written] : buffers_) *flags++ = is_written || bits_of(tensor) != bits ? 1 : 0;
+void SharedState::note_written(double* flags) {
+  parts_.front().tensor = host_generator().get_state();
+  for (const auto& [tensor, bits, is_written] : parts_) *flags++ = is_written || bits_of(tensor) != bits ? 1 : 0;
 }
 
-void SharedBuffers::take(const double* flags) {
-  std::vector<torch::Tensor> written;
-  for (auto& buffer : buffers_) {
-    buffer.is_written = *flags++ > 0;
-    if (buffer.is_written) written.push_back(buffer.tensor);
+void SharedState::take(const double* flags) {
+  std::vector<torch::Tensor> buffers;
+  for (auto& part : parts_) {
+    part.is_written = *flags++ > 0;
+    if (part.is_written && &part != &parts_.front()) buffers.push_back(part.tensor);
   }
-  if (!written.empty()) distributed_->broadcast({written});
-}
-
-void CommonRandom::note() {
-  bits_ = bits_of(host_generator().get_state());
-}
-
-void CommonRandom::compare(const double* digests, std::int64_t ranks) {
-  is_apart_ = !are_equal(digests, ranks);
-}
-
-void CommonRandom::share(Distributed& distributed) {
-  if (!std::exchange(is_apart_, false)) return;
-  auto generator = host_generator();
-  const auto state = generator.get_state().clone();
-  auto* bytes = static_cast<char*>(state.mutable_data_ptr());
-  const auto all = distributed.gather({bytes, state.nbytes()});
-  all[0].copy(bytes, state.nbytes());
-  generator.set_state(state);
+  if (!buffers.empty()) distributed_->broadcast({buffers});
+  if (const auto& [state, bits, is_written] = parts_.front(); is_written) {
+    distributed_->broadcast({std::vector<torch::Tensor>{state}});  // apart from buffers, which may be on a GPU
+    host_generator().set_state(state);
+  }
 }
 
 void Ranks::refuse_differences(const Facts& facts) const {
@@ -154,7 +135,7 @@ void Ranks::share_model(TrainerRun& run) {
   auto tensors = run.model->parameters();
   for (const auto& buffer : run.model->buffers()) tensors.push_back(buffer);
   distributed_->broadcast({std::move(tensors)});
-  buffers.watch(*run.model);
+  shared_.watch(*run.model);
 }
 
 bool Ranks::any(bool here) {
@@ -166,11 +147,6 @@ bool Ranks::any(bool here) {
 Batch Ranks::share_of(Batch batch) const {
   if (!are_several() || batch.is_share) return batch;
   return batch.share(distributed_->rank(), ranks());
-}
-
-void Ranks::begin_gradients() {
-  is_weighed_ = false;
-  if (are_several()) random_.note();  // before each rank has numbers of its own
 }
 
 void Ranks::weigh(const Run& run, const Batch& share) {
@@ -186,10 +162,9 @@ void Ranks::agree(const Run& run, const std::string& doing, Compared compared) {
   if (!are_several()) return;
   const auto as = calls_.as(distributed_.get());
   const auto whole_before = whole_;
-  random_.note();
   send(run, doing, compared, {});
   whole();
-  random_.share(*distributed_);
+  if (compared == Compared::all) shared_.share();
   whole_ = whole_before;
 }
 
@@ -208,23 +183,21 @@ void Ranks::send(const Run& run, const std::string& doing, Compared compared, co
               {"the learning rate factor of the step before", shortest_number(last_factor_)},
               {"the batches of an update", std::to_string(run.batches)},
               {"the batches drawn", std::to_string(run.batches_drawn)},
-              {"the weights", alike_.empty() ? "" : bits_of(run, compared == Compared::all_weights)}};
-  weights_ = numbers_of(3 + 2 * ranks());
+              {"the weights", alike_.empty() ? "" : bits_of(run, compared == Compared::all)}};
+  weights_ = numbers_of(3 + ranks());
   auto* numbers = weights_.mutable_data_ptr<double>();
   numbers[0] = share.samples;
   numbers[1] = share.weight.value_or(0);
   numbers[2] = static_cast<double>(share.tokens);
   numbers[3 + distributed_->rank()] = digest_of(message_);
-  numbers[3 + ranks() + distributed_->rank()] = digest_of(Message{{"random", random_.bits()}});
   wait_for_weights_ = distributed_->sum(weights_);
 }
 
 // All ranks see the same digests. If these differ, all ranks exchange the facts behind them.
 void Ranks::refuse_apart(const double* digests) const {
-  if (are_equal(digests, ranks())) return;
+  if (std::all_of(digests, digests + ranks(), [&](double each) { return each == digests[0]; })) return;
   auto facts = message_;
   facts.insert(facts.end(), alike_.begin(), alike_.end());
-  facts.emplace_back("what the random generator has drawn", "up to " + random_.bits().substr(0, 8));
   for (const auto& parameter : run_->parameters) {
     if (alike_.empty()) break;
     facts.emplace_back("the weight " + parameter.name,
@@ -257,7 +230,6 @@ const WholeBatch& Ranks::whole() {
   if (whole_.weight) whole_.weight = numbers[1];
   whole_.tokens = std::llround(numbers[2]);
   refuse_apart(numbers + 3);
-  random_.compare(numbers + 3 + ranks(), ranks());
   return whole_;
 }
 
@@ -267,7 +239,7 @@ void Ranks::all_reduce(TrainerRun& run, const Own& here) {
   whole();
   const auto parameters = std::ssize(run.parameters);
   const auto after_slots = slots * ranks();
-  const auto sums = numbers_of(after_slots + 1 + parameters + buffers.count());
+  const auto sums = numbers_of(after_slots + 1 + parameters + shared_.count());
   auto* numbers = sums.mutable_data_ptr<double>();
   auto* own = numbers + slots * distributed_->rank();
   own[stop_slot] = here.stop;
@@ -279,10 +251,10 @@ void Ranks::all_reduce(TrainerRun& run, const Own& here) {
   for (std::int64_t i = 0; i < parameters; ++i) {
     has_gradient[i] = run.parameters[static_cast<std::size_t>(i)].model.grad().defined() ? 1 : 0;
   }
-  buffers.note_written(is_written);
+  shared_.note_written(is_written);
+
   distributed_->all_reduce(run, sums);
   is_reduced_ = true;
-  random_.share(*distributed_);
 
   stop_ = 0;
   is_out_of_time_ = false;
@@ -298,7 +270,7 @@ void Ranks::all_reduce(TrainerRun& run, const Own& here) {
   for (std::int64_t i = 0; i < parameters; ++i) {
     if (has_gradient[i] == 0) run.parameters[static_cast<std::size_t>(i)].model.mutable_grad().reset();
   }
-  buffers.take(is_written);
+  shared_.take(is_written);
 }
 
 void Ranks::end_step(TrainerRun& run) {

@@ -17,42 +17,26 @@ struct WholeBatch {
   std::int64_t tokens = 0;
 };
 
-// The buffers of a model. Once any rank has written one, all ranks have rank 0's. What is written is compared, because
-// batch normalisation raises no version.
-class SharedBuffers {
+// All ranks have rank 0's buffers once any rank has written them, and its random generator outside of their own part of
+// a step. What is in them is compared: batch normalisation raises no version, and a plugin may draw on one rank alone.
+class SharedState {
  public:
-  SharedBuffers(const std::unique_ptr<Distributed>& distributed, Calls& calls)
-      : distributed_(distributed), calls_(calls) {}
+  explicit SharedState(const std::unique_ptr<Distributed>& distributed) : distributed_(distributed) {}
   void watch(const torch::nn::Module& model);  // all ranks have the same values now
-  std::int64_t count() const { return std::ssize(buffers_); }
-  void share();  // called by all ranks together: before a validation and a checkpoint
-  // The two halves of share(), for flags that are summed beside other numbers; there is one for each buffer.
-  void note_written(double* flags) const;
+  void share();                                // called by all ranks together
+  // The two halves of share(), for flags that are summed beside other numbers; there are count() of them.
+  std::int64_t count() const { return std::ssize(parts_); }
+  void note_written(double* flags);
   void take(const double* flags);
 
  private:
-  struct Buffer {
+  struct Part {
     torch::Tensor tensor;
-    std::string bits;         // the checksum of what all ranks had in it
+    std::string bits;         // the checksum of what all ranks had at first
     bool is_written = false;  // whether any rank has ever written it
   };
   const std::unique_ptr<Distributed>& distributed_;
-  Calls& calls_;
-  std::vector<Buffer> buffers_;
-};
-
-// LibTorch's random generator outside of a rank's own part of a step. A plugin may draw on one rank alone: then all go
-// on with the generator of rank 0, as they would after a resume.
-class CommonRandom {
- public:
-  void note();  // at the moment of a message
-  const std::string& bits() const { return bits_; }
-  void compare(const double* digests, std::int64_t ranks);  // one for each rank, of bits()
-  void share(Distributed& distributed);
-
- private:
-  std::string bits_;
-  bool is_apart_ = false;
+  std::vector<Part> parts_;  // the generator, and the buffers
 };
 
 // Main thread only. All ranks call the same functions in the same order. A function that waits for other ranks notes
@@ -60,9 +44,8 @@ class CommonRandom {
 class Ranks {
  public:
   Ranks(const std::unique_ptr<Distributed>& distributed, Calls& calls)
-      : buffers(distributed, calls), distributed_(distributed), calls_(calls) {}
+      : distributed_(distributed), calls_(calls), shared_(distributed) {}
   bool are_several() const { return distributed_->ranks() > 1; }
-  SharedBuffers buffers;
 
   // Throws Error::Kind::configuration on every rank if a fact differs; the text names it and both values.
   void refuse_differences(const Facts& facts) const;
@@ -74,7 +57,7 @@ class Ranks {
   Batch share_of(Batch batch) const;
   // Before the first micro-batch is computed: begins to sum what the shares weigh. Once for each computed gradient,
   // however often its micro-batches are tried. The message also has a digest of all that must be alike.
-  void begin_gradients();
+  void begin_gradients() { is_weighed_ = false; }
   void weigh(const Run& run, const Batch& share);
   const WholeBatch& whole();  // waits for the sum; throws Error on every rank if they have come apart
   auto keep_whole() {
@@ -83,13 +66,14 @@ class Ranks {
   bool is_within_gradients() const { return is_weighed_ && !is_reduced_; }
 
   // Sends the same message on its own, before all ranks do something else together. doing: "a checkpoint". A rank that
-  // calls this alone receives the message of the others' next step. compared: a step compares a part of the weights.
-  enum class Compared { part, all_weights };
+  // calls this alone receives the message of the others' next step. compared: a step compares a part of the weights;
+  // before a validation and a checkpoint all weights are compared, and what is shared is rank 0's.
+  enum class Compared { part, all };
   void agree(const Run& run, const std::string& doing, Compared compared = Compared::part);
   // Notes what the plugins are, for the digest. Called after prepare, and after each swap.
   void note_alike(const Facts& facts);
 
-  // Called after backward: gives every rank the whole batch's gradients and loss, and rank 0's written buffers.
+  // Called after backward: gives every rank the whole batch's gradients and loss, and rank 0's shared state.
   struct Own {
     int stop;             // the signal that this rank received
     bool is_out_of_time;  // whether the time limit has passed here
@@ -110,11 +94,11 @@ class Ranks {
 
   const std::unique_ptr<Distributed>& distributed_;
   Calls& calls_;
+  SharedState shared_;
   bool is_weighed_ = false, is_reduced_ = true;
   double last_factor_ = 1;
   Facts alike_;  // empty before the ranks have the same model
   std::string alike_digest_;
-  CommonRandom random_;
   const Run* run_ = nullptr;  // the run whose message is under way
   Message message_;
   torch::Tensor weights_;

@@ -101,8 +101,7 @@ void Saving::save_finite(TrainerRun& run) {
 
 void Saving::save(TrainerRun& run, Unsavable unsavable) {
   const auto begin = std::chrono::steady_clock::now();
-  roles_.ranks.agree(run, "a checkpoint", Ranks::Compared::all_weights);
-  roles_.ranks.buffers.share();
+  roles_.ranks.agree(run, "a checkpoint", Ranks::Compared::all);
   auto& distributed = *roles_.wiring.distributed;
   const bool is_sharded = roles_.owners.are_sharded();
   roles_.calls.note(nullptr);  // the snapshot names whoever cannot be saved

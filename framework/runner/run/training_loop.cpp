@@ -217,7 +217,7 @@ void TrainingLoop::end(TrainerRun& run) {
   outcome_.signal = is_finished(run) ? 0 : ending_.signal();
   outcome_.is_out_of_time = !is_finished(run) && outcome_.signal == 0 && ending_.diverged().empty();
   outcome_.finished = run.step < run.steps ? asked_.finished() : "";
-  roles_.ranks.agree(run, "the end of the run", Ranks::Compared::all_weights);
+  roles_.ranks.agree(run, "the end of the run", Ranks::Compared::all);
   if (!saving_.is_saved(run)) saving_.save_unless_spoiled(run);
   step_.update_log().conclude(run);
   HostApi::emit(roles_.wiring.bus, Event::RunEnd, run);

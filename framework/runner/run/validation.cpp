@@ -7,26 +7,25 @@
 #include <cmath>
 
 #include "core/step_results.h"
-#include "files/weights.h"
 
 namespace vernier {
 
 namespace {
 
-// A checksum that changes where anybody writes or replaces weights or buffers: of places, versions and first bytes.
+// A checksum that changes where anybody writes or replaces weights: of places, versions and first numbers.
 std::string marks_of(const torch::nn::Module& model) {
-  constexpr std::size_t most = 256;
   Checksum sum;
-  for (const auto& [name, tensor] : model_tensors(model)) {
-    if (!tensor.defined() || !tensor.has_storage()) continue;
-    const auto* place = tensor.const_data_ptr();
-    const auto version = tensor._version();
-    sum.add(&place, sizeof place);
-    sum.add(&version, sizeof version);
-    const bool is_readable = place != nullptr && tensor.is_cpu() && tensor.is_non_overlapping_and_dense();
-    if (is_readable) sum.add(place, std::min(most, tensor.nbytes()));
+  for (const auto& weight : model.parameters()) {
+    const auto* place = weight.const_data_ptr();
+    const std::int64_t marks[] = {reinterpret_cast<std::int64_t>(place), static_cast<std::int64_t>(weight._version())};
+    sum.add(marks, sizeof marks);
+    if (place != nullptr && weight.is_cpu() && weight.numel() > 0) sum.add(place, weight.element_size());
   }
   return sum.digits();
+}
+
+bool is_in(const std::vector<std::string>& ids, const Plugin& plugin) {
+  return std::ranges::find(ids, plugin.id()) != ids.end();
 }
 
 }  // namespace
@@ -39,8 +38,7 @@ Better better_of(const Run& run, const std::string& metric) {
 bool Validation::validate(TrainerRun& run) {
   is_due_ = true;
   if (run.is_stopping()) return false;
-  roles_.ranks.agree(run, "a validation");
-  roles_.ranks.buffers.share();
+  roles_.ranks.agree(run, "a validation", Ranks::Compared::all);
   HostApi::clear(run.metrics);  // removes the step's metrics, because Validated has the validation's alone
   const auto begin = std::chrono::steady_clock::now();
   const auto loss = evaluate(run);
@@ -120,8 +118,7 @@ torch::Tensor Validation::in_plugins(TrainerRun& run, const std::function<torch:
       const StepNumbers before(run, plugin);
       const auto marks = marks_of(*run.model);
       auto result = checked(plugin->evaluate(run, [&] {
-        const bool is_known = std::ranges::find(averages_, plugin->id()) != averages_.end();
-        if (!is_known && marks_of(*run.model) != marks) averages_.push_back(plugin->id());
+        if (!is_in(averages_, *plugin) && marks_of(*run.model) != marks) averages_.push_back(plugin->id());
         auto loss = inner();
         roles_.calls.note(plugin);
         return loss;
@@ -133,18 +130,14 @@ torch::Tensor Validation::in_plugins(TrainerRun& run, const std::function<torch:
   return body();
 }
 
-bool TrainerAverages::is_average(const std::string& id) const {
-  return std::ranges::find(validation_.averages(), id) != validation_.averages().end();
-}
-
 // Any callback may have an average from a later step on. An optimizer counts where it has one.
 State TrainerAverages::keep(const Plugin& requester) {
-  requesters_.insert(requester.id());
   State kept;
   for (const auto* plugin : roles_.wiring.plugins()) {
-    const bool may_have = is_average(plugin->id()) || dynamic_cast<const Callback*>(plugin) != nullptr;
-    if (may_have && !requesters_.contains(plugin->id())) kept.put(plugin->id(), plugin->save());
+    const bool may_have = is_in(validation_.averages(), *plugin) || dynamic_cast<const Callback*>(plugin) != nullptr;
+    if (may_have && plugin != &requester) kept.put(plugin->id(), plugin->save());
   }
+  std::erase_if(kept.tensors, [](const auto& entry) { return entry.first.find("/averages/") != std::string::npos; });
   for (auto& [name, tensor] : kept.tensors) tensor = tensor.detach().clone();
   return kept;
 }
@@ -153,7 +146,7 @@ void TrainerAverages::put_back(const State& kept) {
   for (auto* plugin : roles_.wiring.plugins()) {
     const auto state = kept.part(plugin->id());
     const bool is_kept = !state.tensors.empty() || dynamic_cast<const Callback*>(plugin) != nullptr;
-    if (is_kept && is_average(plugin->id())) plugin->load(state);
+    if (is_kept && is_in(validation_.averages(), *plugin)) plugin->load(state);
   }
 }
 

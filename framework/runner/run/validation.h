@@ -5,7 +5,6 @@
 
 #include <functional>
 #include <optional>
-#include <set>
 
 #include "checked_roles.h"
 #include "run/state/outcome.h"
@@ -63,10 +62,8 @@ class TrainerAverages : public Averages {
   void put_back(const State& kept) override;
 
  private:
-  bool is_average(const std::string& id) const;
   Roles& roles_;
   const Validation& validation_;
-  std::set<std::string> requesters_;  // a copy has none of their own copies
 };
 
 }  // namespace vernier
