@@ -3,9 +3,9 @@
 
     tests/docs/claims.py ROOT BUILD
 
-ROOT is the source tree, BUILD the folder in which ctest lists the tests. A claim is a sentence of README.md or of a page
-below docs/ that says that numbers are equal to the bit or within a bound, as CLAIM finds it. Decisions, which are of
-their day, and the changelog are left out. The head of claims.tsv describes its columns.
+ROOT is the source tree, BUILD the folder in which ctest lists the tests. A claim is a sentence of README.md or of a
+page below docs/ that says that numbers are equal to the bit or within a bound, as CLAIM finds it. Decisions, which are
+of their day, and the changelog are left out. The head of claims.tsv describes its columns.
 """
 import json
 import re
@@ -14,8 +14,8 @@ import sys
 from pathlib import Path
 
 BITS = (r"same bits|bit for bit|to the (?:last )?bit|same codes|chang\w+ no (?:number|bit)|(?:is|are) exact\b|"
-        r"not depend on the number of threads|(?:equal|equals|are) (?:those of )?(?:scikit-learn|torchao|PyTorch|bitsandbytes|"
-        r"transformers|TRL|PEFT|Python's|LibTorch)")
+        r"not depend on the number of threads|(?:equal|equals|are) (?:those of )?(?:scikit-learn|torchao|PyTorch|"
+        r"bitsandbytes|transformers|TRL|PEFT|Python's|LibTorch)")
 BOUND = (r"(?:within|to|agree to|at most|apart by|more than|closer than|up to|near to) "
          r"(?:[0-9.]+ (?:of|times) )?(?:[0-9.]*[0-9]e-[0-9]+|half a digit)")
 CLAIM = re.compile(f"{BITS}|{BOUND}")
@@ -81,7 +81,8 @@ def main():
         folder, _, rest = file.removesuffix("_test.cpp").partition("/")
         if f'TEST_CASE("{case}' not in source.replace('" "', "").replace("( ", "("):
             wrong.append(f"claims.tsv:{number}: tests/{file} has no case that begins with `{case}`")
-        elif not {f"{folder}: {rest}", f"{path.parent.name}: {rest.rpartition('/')[2]}"} & tests and not any(test.startswith(f"{folder}: {case}") for test in tests):
+        elif not ({f"{folder}: {rest}", f"{path.parent.name}: {rest.rpartition('/')[2]}"} & tests
+                  or any(test.startswith(f"{folder}: {case}") for test in tests)):
             wrong.append(f"claims.tsv:{number}: ctest does not run tests/{file}")
     wrong += [f"{page} claims what is not in claims.tsv: {text}" for page, text in found if (page, text) not in seen]
     print(*wrong, sep="\n", end="\n" if wrong else "")

@@ -1,6 +1,8 @@
 // precision/format: each product is that of the operands rounded beforehand, in forward and backward, by a plain loop.
 #include <ATen/ATen.h>
+#include <ATen/core/dispatch/Dispatcher.h>
 #include <doctest/doctest.h>
+#include <torch/library.h>
 #include <vernier/error.h>
 #include <vernier/host.h>
 #include <vernier/lab/tensor_format.h>
@@ -433,6 +435,29 @@ TEST_CASE("format: each operator that multiplies is rounded, or the log names it
     policy(call);
     for (const auto& line : told()) CHECK_FALSE_MESSAGE(says(line, "not rounded"), line);
   }
+}
+
+TEST_CASE("format: operators of other libraries are named where they take two tensors, unless they are pointwise") {
+  torch::Library library(torch::Library::DEF, "strangers", std::nullopt, __FILE__, __LINE__);
+  const auto product = [](const Tensor& a, const Tensor& b) { return a * b; };
+  library.def("gemm(Tensor a, Tensor b) -> Tensor");
+  library.def("join(Tensor a, Tensor b) -> Tensor", {at::Tag::pointwise});
+  library.def("flip(Tensor a) -> Tensor");
+  library.impl("gemm", c10::DispatchKey::CPU, product);
+  library.impl("join", c10::DispatchKey::CPU, product);
+  library.impl("flip", c10::DispatchKey::CPU, [](const Tensor& a) { return -a; });
+  const auto called = [](const char* name, const std::vector<Tensor>& inputs) {
+    torch::jit::Stack stack(inputs.begin(), inputs.end());
+    c10::Dispatcher::singleton().findSchemaOrThrow(name, "").callBoxed(&stack);
+    return stack.at(0).toTensor();
+  };
+  Policy policy("forward = 'e2m1'");
+  const torch::NoGradGuard no_gradient;
+  const auto x = torch::randn({8, 8});
+  policy([&] { return called("strangers::join", {x, x}) + called("strangers::flip", {x}); });
+  CHECK(std::ranges::none_of(told(), [](const auto& line) { return says(line, "not rounded"); }));
+  policy([&] { return called("strangers::gemm", {x, x}); });
+  CHECK(told().back().ends_with("has no format for them: strangers::gemm"));
 }
 
 TEST_CASE("format: what is not rounded is named once, in a validation and in a later step too, with its layer") {
