@@ -26,6 +26,15 @@ void refuse_wrong_weight(const Batch& micro_batch) {
   throw Error(c10::str("the weight of a micro-batch is ", *weight, ", and must be at least 0"), Error::Kind::plugin);
 }
 
+// Refuses weights on a part of the micro-batches: those of the others are unknown.
+void refuse_some_weights(const std::vector<Batch>& micro_batches, const char* source) {
+  const auto count = std::ranges::count_if(micro_batches, [](const Batch& each) { return each.weight.has_value(); });
+  if (count == 0 || count == std::ssize(micro_batches)) return;
+  throw Error(c10::str(source, " gave ", count, " of ", micro_batches.size(),
+                       " micro-batches a weight; give each of them one, or none"),
+              Error::Kind::plugin);
+}
+
 // The dtype in which a product of weights would be computed now: autocast's, whoever has switched it on, or that of the
 // weights, of which one with 16 bits decides.
 c10::ScalarType dtype_in_force(const Run& run) {
@@ -60,6 +69,7 @@ void CheckedTask::weigh(std::vector<Batch>& micro_batches) const {
     micro_batch.weight = (*this)->weight_of(micro_batch);
     refuse_wrong_weight(micro_batch);
   }
+  refuse_some_weights(micro_batches, "its weight_of()");
 }
 
 torch::Tensor CheckedTask::loss(const TrainerRun& run) const {
@@ -126,6 +136,7 @@ std::vector<Batch> CheckedAccumulation::split(const TrainerRun& run) const {
   before.refuse_wrong(Event::StepBegin, run);
   refuse_half_a_batch(micro_batches, run.batch);
   for (const auto& micro_batch : micro_batches) refuse_wrong_weight(micro_batch);
+  refuse_some_weights(micro_batches, "its split()");
   return micro_batches;
 }
 
