@@ -4,13 +4,18 @@
 // samples = 1024      points, drawn from [run] seed
 // batch_size = 8
 // noise = 1.0         deviation of the points around their centre; that of the centres is 1
+// dropout = 0, batch_norm = false   between the hidden layers
 // recompute = "none"  full, selective: backward computes hidden layers again; see vernier/task_options.h
 // order = "shuffled"  of the points in an epoch, or "sequential"
 // validation = 0.1    share of the points held out; 0: none
 #include <ATen/CPUGeneratorImpl.h>
+#include <ATen/ops/batch_norm.h>
 #include <ATen/ops/cross_entropy_loss.h>
+#include <ATen/ops/dropout.h>
 #include <ATen/ops/linear.h>
+#include <ATen/ops/ones.h>
 #include <ATen/ops/relu.h>
+#include <ATen/ops/zeros.h>
 #include <torch/nn/modules/container/modulelist.h>
 #include <vernier/draft/capture.h>
 #include <vernier/exported_model.h>
@@ -40,16 +45,40 @@ class Linear final : public torch::nn::Module {
   torch::Tensor weight, bias;
 };
 
+// As nn::BatchNorm1d. One sample, which has no deviation, is normalised as in evaluation.
+class BatchNorm final : public torch::nn::Module {
+ public:
+  explicit BatchNorm(std::int64_t width)
+      : weight(register_parameter("weight", torch::ones({width}))),
+        bias(register_parameter("bias", torch::zeros({width}))),
+        mean(register_buffer("running_mean", torch::zeros({width}))),
+        variance(register_buffer("running_var", torch::ones({width}))) {}
+  torch::Tensor forward(const torch::Tensor& x) const {
+    if (!is_training() || x.size(0) == 1) {
+      const auto dtype = weight.scalar_type();
+      return at::batch_norm(x, weight, bias, mean.to(dtype), variance.to(dtype), false, 0, 1e-5, false);
+    }
+    mean.lerp_(x.detach().mean(0).to(mean.scalar_type()), 0.1);
+    variance.lerp_(x.detach().var(0).to(variance.scalar_type()), 0.1);
+    return at::batch_norm(x, weight, bias, {}, {}, true, 0, 1e-5, false);
+  }
+  torch::Tensor weight, bias, mean, variance;
+};
+
 class Network final : public torch::nn::Module {
  public:
-  Network(const std::vector<std::int64_t>& widths, const at::Generator& generator, std::optional<vernier::Keep> keep)
-      : keep_(keep) {
+  Network(const std::vector<std::int64_t>& widths, const at::Generator& generator, double dropout, bool normalises,
+          std::optional<vernier::Keep> keep)
+      : dropout_(dropout), keep_(keep) {
     torch::nn::ModuleList list;
     for (std::size_t i = 0; i + 1 < widths.size(); ++i) {
       layers_.push_back(std::make_shared<Linear>(widths[i], widths[i + 1], generator));
       list->push_back(layers_.back());
     }
     register_module("layers", list);
+    for (std::size_t i = 1; normalises && i + 1 < widths.size(); ++i) {
+      norms_.push_back(register_module("norm_" + std::to_string(i - 1), std::make_shared<BatchNorm>(widths[i])));
+    }
   }
 
   torch::Tensor forward(torch::Tensor x) const {
@@ -60,13 +89,18 @@ class Network final : public torch::nn::Module {
         return at::linear(i > 0 ? at::relu(y) : y, layer->weight, layer->bias);
       };
       x = keep_ && at::GradMode::is_enabled() ? vernier::checkpoint(*keep_, part, x) : part(x);
+      if (i + 1 == layers_.size()) break;
+      if (!norms_.empty()) x = norms_[i]->forward(x);
+      if (dropout_ > 0) x = at::dropout(x, dropout_, is_training());
     }
     return x;
   }
 
  private:
+  double dropout_;
   std::optional<vernier::Keep> keep_;
   std::vector<std::shared_ptr<Linear>> layers_;
+  std::vector<std::shared_ptr<BatchNorm>> norms_;
 };
 
 class Mlp final : public vernier::Task, public vernier::Exportable, public vernier::draft::Capturable {
@@ -80,6 +114,8 @@ class Mlp final : public vernier::Task, public vernier::Exportable, public verni
         batch_size_(options.get("batch_size", 8, "points of an update", between(1, 1e9))),
         noise_(options.get("noise", 1.0, "deviation of the points around their centre", between(0, 1e6))),
         order_(vernier::read_order(options, "of the points in an epoch")),
+        dropout_(options.get("dropout", 0.0, "share of a hidden layer's numbers dropped", between(0, 0.99))),
+        normalises_(options.get("batch_norm", false, "batch normalisation behind each hidden layer")),
         keep_(vernier::read_recompute(options)) {
     const double share = options.get("validation", 0.1, "share of the points held out; 0: none", between(0, 0.9));
     held_out_ = static_cast<std::int64_t>(std::ceil(static_cast<double>(samples_) * share));
@@ -94,7 +130,7 @@ class Mlp final : public vernier::Task, public vernier::Exportable, public verni
     std::vector<std::int64_t> widths = hidden_;
     widths.insert(widths.begin(), inputs_);
     widths.push_back(classes_);
-    run.set_model(network_ = std::make_shared<Network>(widths, generator, keep_));
+    run.set_model(network_ = std::make_shared<Network>(widths, generator, dropout_, normalises_, keep_));
     draw_points(generator);
     sampler_.emplace(training(), run.seed, order_);
   }
@@ -158,6 +194,8 @@ class Mlp final : public vernier::Task, public vernier::Exportable, public verni
   std::int64_t classes_, samples_, batch_size_;
   double noise_;
   vernier::Sampler::Order order_;
+  double dropout_;
+  bool normalises_;
   std::optional<vernier::Keep> keep_;
   std::int64_t held_out_ = 0;
 
