@@ -113,6 +113,13 @@ void check_reads_what_is_asked(const Subject& subject) {
     before = step;
   }
   if (before > second_stop) throw Error("snapshots() names none of the checkpoints in a run's folder");
+  Trial same(subject.host, subject.config(), 1, folder);
+  const auto newest = same.wiring().checkpoint->read(same.run(), "");
+  const auto step = newest ? newest->integer("run/step") : 0;
+  if (step != second_stop) {
+    throw Error(c10::str("read() with an empty `from` returns the snapshot of step ", step,
+                         " and not the newest, of step ", second_stop));
+  }
   std::optional<State> other;
   try {
     other = checkpoint.read(elsewhere.run(), folder->path() + "/no-such-checkpoint");

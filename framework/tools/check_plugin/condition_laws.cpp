@@ -31,9 +31,11 @@ std::string refusal(const Host& host, const Table& config) {
   return "";
 }
 
-void expect_resumed(const Host& host, const Table& config, const std::string& condition) {
-  const auto whole = train(host, config);
-  const auto resumed = train_in_two_parts(host, config, stop);
+void expect_resumed_under(const Subject& subject, const Table& config, const std::string& condition) {
+  const auto& host = subject.host;
+  const auto whole = unless_declined(subject, [&] { return train_twice(subject, config); });
+  const auto resumed = train_in_two_parts(
+      host, config, stop, 1, std::make_shared<const ScratchFolder>(), [] {}, subject.id());
   if (!resumed) throw LawSkipped("it keeps nothing to go on from: its read() returns nothing");
   const auto what = difference(whole, *resumed);
   if (!what.empty()) throw Error(c10::str(condition, ", stopped after step ", stop, " and resumed: ", what));
@@ -52,7 +54,7 @@ void check_conditions(const Subject& subject) {
       Condition{Precision::role, "at O2", {"precision.use=bf16", "precision.level=O2"}},
       Condition{Precision::role, "at O3", {"precision.use=bf16", "precision.level=O3", "precision.rounding=kahan"}}};
   bool is_tried = false;
-  std::string why;
+  std::string why, declined;
   for (const auto& [role, name, sets] : conditions) {
     if (subject.role == role) continue;
     auto config = with_sets(subject.config(), sets);
@@ -61,9 +63,14 @@ void check_conditions(const Subject& subject) {
       why = std::move(refused);
       continue;
     }
-    expect_resumed(subject.host, config, name);
-    is_tried = true;
+    try {
+      expect_resumed_under(subject, config, name);
+      is_tried = true;
+    } catch (const LawDeclined& refused) {
+      declined += (declined.empty() ? "" : "; ") + std::string(name) + ": " + refused.what();
+    }
   }
+  if (!declined.empty()) throw LawDeclined(declined);
   if (!is_tried) throw LawSkipped(why);
 }
 
@@ -103,19 +110,27 @@ void wait_for_both(const std::string& folder, int rank) {
   }
 }
 
-// Trains in one run and in two. Returns what is wrong, or "".
-std::string train_on_ranks(const Host& host, const Table& config, int rank, const std::array<int, 2>& ports,
-                           const std::array<Trial::Folder, 2>& folders) {
-  meet_at(ports[0]);
-  const auto between = [&] { wait_for_both(folders[1]->path(), rank); };
-  const auto parts = train_in_two_parts(host, config, stop, 1, folders[0], between);
-  if (!parts) throw LawSkipped("it keeps nothing to go on from: its read() returns nothing");
+// Trains in one run and in two, and with shards of the optimizer. Returns what is wrong, or "".
+std::string train_on_ranks(const Host& host, const Table& config, bool shards, int rank,
+                           const std::array<int, 3>& ports, const std::array<Trial::Folder, 3>& folders) {
+  const auto whole_in = [&](std::size_t place, const Table& whole_config) {
+    meet_at(ports[place]);
+    Trial whole(host, whole_config, 1, folders[place]);
+    whole.resume();
+    whole.keep_losses();
+    whole.train();
+    return std::pair(whole.trained(), whole.wiring().optimizer->updates_each_alone());
+  };
+  const auto [whole, is_alone] = whole_in(0, config);
   meet_at(ports[1]);
-  Trial whole(host, config, 1, folders[1]);
-  whole.resume();
-  whole.keep_losses();
-  whole.train();
-  return difference(whole.trained(), *parts);
+  const auto between = [&] { wait_for_both(folders[0]->path(), rank); };
+  const auto parts = train_in_two_parts(host, config, stop, 1, folders[1], between);
+  if (!parts) throw LawSkipped("it keeps nothing to go on from: its read() returns nothing");
+  if (const auto what = difference(whole, *parts); !what.empty()) return "stopped and resumed: " + what;
+  if (!shards || !is_alone) return "";
+  const auto [sharded, unused] = whole_in(2, with_sets(config, {"distributed.use=zero1", "distributed.timeout=60"}));
+  const auto what = difference(whole, sharded);
+  return what.empty() ? "" : "under distributed/zero1, whose optimizers update each parameter alone: " + what;
 }
 
 std::string train_as(int rank, const std::function<std::string(int rank)>& body) {
@@ -133,17 +148,19 @@ void check_two_ranks(const Subject& subject) {
   if (subject.role != Distributed::role) {
     config = with_sets(std::move(config), {"distributed.use=ddp", "distributed.timeout=60"});
   }
-  const auto ports = free_ports<2>();
-  const std::array folders = {std::make_shared<const ScratchFolder>(), std::make_shared<const ScratchFolder>()};
-  const auto body = [&](int rank) { return train_on_ranks(subject.host, config, rank, ports, folders); };
+  const auto ports = free_ports<3>();
+  std::array<Trial::Folder, 3> folders;
+  for (auto& folder : folders) folder = std::make_shared<const ScratchFolder>();
+  const bool shards = subject.role == Optimizer::role;
+  const auto body = [&](int rank) {
+    return unless_declined(subject, [&] { return train_on_ranks(subject.host, config, shards, rank, ports, folders); });
+  };
   ForkedCall first([&] { return train_as(0, body); }), second([&] { return train_as(1, body); });
   std::string wrong;
   for (const auto& [rank, result] : {std::pair(0, first.wait()), std::pair(1, second.wait())}) {
+    if (result.kind == Result::Kind::declined) throw LawDeclined(result.text);
     if (result.kind == Result::Kind::skipped) throw LawSkipped(result.text);
-    if (result.text.empty()) continue;
-    const bool is_other = result.kind == Result::Kind::ok;
-    wrong +=
-        c10::str(wrong.empty() ? "" : "; ", "rank ", rank, is_other ? ", stopped and resumed: " : ": ", result.text);
+    if (!result.text.empty()) wrong += c10::str(wrong.empty() ? "" : "; ", "rank ", rank, ": ", result.text);
   }
   if (!wrong.empty()) throw Error(wrong);
 }

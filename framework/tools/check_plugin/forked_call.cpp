@@ -11,6 +11,7 @@
 #include <cstring>
 #include <iostream>
 #include <sstream>
+#include <string_view>
 #include <thread>
 
 #include "common/child.h"
@@ -26,12 +27,15 @@ std::string contents(std::FILE* file) {
   return text;
 }
 
-// In the child: 'o', 'f' or 's', and the text.
+// In the child: 'o', 'f', 's' or 'd', and the text.
 void write_result(const std::function<std::string()>& body, std::FILE* to) {
   char kind = 'o';
   std::string text;
   try {
     text = body();
+  } catch (const LawDeclined& declined) {
+    kind = 'd';
+    text = declined.what();
   } catch (const LawSkipped& skipped) {
     kind = 's';
     text = skipped.what();
@@ -105,8 +109,8 @@ Result ForkedCall::wait() {
   child_ = 0;
   const auto text = contents(result_);
   if (status != 0 || text.empty()) return {Result::Kind::failed, how_it_ended(status)};
-  const auto kind = text[0] == 'o' ? Result::Kind::ok : text[0] == 's' ? Result::Kind::skipped : Result::Kind::failed;
-  return {kind, text.substr(1)};
+  constexpr std::string_view letters = "ofsd";  // in the order of Kind
+  return {static_cast<Result::Kind>(letters.find(text[0])), text.substr(1)};
 }
 
 std::string ForkedCall::how_it_ended(int status) const {

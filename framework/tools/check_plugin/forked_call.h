@@ -15,8 +15,13 @@ struct LawSkipped : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
+// Thrown where the plugin refuses, by a configuration error, the run in which a law is tried.
+struct LawDeclined : LawSkipped {
+  using LawSkipped::LawSkipped;
+};
+
 struct Result {
-  enum class Kind { ok, failed, skipped } kind;
+  enum class Kind { ok, failed, skipped, declined } kind;
   std::string text;  // the function's result, its error, or how the process ended
 };
 

@@ -2,6 +2,7 @@
 // contract tests on all plugins of the build.
 #pragma once
 
+#include <vernier/error.h>
 #include <vernier/host.h>
 
 #include <string>
@@ -14,7 +15,7 @@ namespace vernier {
 
 struct Law {
   const char* name;
-  const char* role;               // null: every role
+  const char* role;               // null: every role; else the roles that it names
   void (*check)(const Subject&);  // throws an exception that says what is wrong, or LawSkipped
   const char* by_hand;            // TOML and commands that show the same in a run of the plugin; "": nothing does
 };
@@ -22,6 +23,17 @@ struct Law {
 // In the order in which they are tried.
 const std::vector<Law>& laws();
 bool applies(const Law& law, const Subject& subject);
+
+// Calls body, which trains a run that the plugin may refuse by a configuration error: the law is declined then.
+template <class Body>
+auto unless_declined(const Subject& subject, const Body& body) {
+  try {
+    return body();
+  } catch (const Error& error) {
+    if (error.kind() != Error::Kind::configuration || error.who() != subject.id()) throw;
+    throw LawDeclined(error.what());
+  }
+}
 
 // option_laws.cpp
 // What the plugin declares when it is made from a table, as `vernier plugins role/name` does: options that must be
@@ -34,9 +46,17 @@ void check_refuses_other_types(const Subject& subject);
 // run_laws.cpp
 void check_repeats(const Subject& subject);
 void check_resumes(const Subject& subject);
+void check_acts(const Subject& subject);
 void check_undoes(const Subject& subject);
 void check_bears_failures(const Subject& subject);
 void check_leaves_the_thread(const Subject& subject);
+void check_leaves_the_process(const Subject& subject);
+// step_laws.cpp
+void check_trains(const Subject& subject);
+void check_other_scale(const Subject& subject);
+void check_updates_alone(const Subject& subject);
+void check_leaves_numbers(const Subject& subject);
+void check_evaluation(const Subject& subject);
 // cost_laws.cpp
 void check_growth(const Subject& subject);
 void check_host_syncs(const Subject& subject);
@@ -48,6 +68,7 @@ void check_two_ranks(const Subject& subject);
 void check_task_loader(const Subject& subject);
 void check_task_parts(const Subject& subject);
 void check_scaler(const Subject& subject);
+void check_accumulation_mean(const Subject& subject);
 void check_accumulation(const Subject& subject);
 void check_optimizer(const Subject& subject);
 void check_rate(const Subject& subject);

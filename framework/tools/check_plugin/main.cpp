@@ -32,7 +32,8 @@ constexpr const char* usage =
                      [--time-limit SECONDS] [--sanitize]
 
 Tries the laws of plugins on a library: that it resumes to the last bit, leaks nothing, and so on. Each law is a line,
-"ok", "FAILED" with the reason, or "skipped" with the reason. Prints the run in which the plugin was tried, as TOML.
+"ok", "FAILED" with the reason, "skipped" with the reason, or "declined" where the plugin refuses the law's run by a
+configuration error. Prints the run in which the plugin was tried, as TOML.
 
   --set KEY=VALUE    as in vernier train, for the plugin and the run; an option of the plugin needs no table: max_norm=1
   --task FILE.toml   the run to try it in, instead of a small network; for 20 steps on the CPU
@@ -163,10 +164,22 @@ bool try_law(const Law& law, const Subject& subject, const Words& words, unsigne
   std::cout << law.name << ": ";
   if (result.kind == Result::Kind::ok) std::cout << "ok\n";
   if (result.kind == Result::Kind::skipped) std::cout << "skipped: " << result.text << '\n';
+  if (result.kind == Result::Kind::declined) std::cout << "declined: " << printable(result.text) << '\n';
   if (result.kind != Result::Kind::failed) return true;
   std::cout << "FAILED: " << printable(result.text) << "\n  again: " << again(words, law) << '\n';
   if (*law.by_hand != '\0') std::cout << "  or by hand, with run.toml below: " << law.by_hand << '\n';
   return false;
+}
+
+// A name in a TOML may mean another plugin than this one.
+void say_namesake(const Subject& subject) {
+  for (const auto& each : subject.host.list()) {
+    std::error_code none;
+    if (each.role != subject.role || each.name != subject.name || fs::equivalent(each.file, subject.use, none))
+      continue;
+    std::cout << "its name is that of " << printable(each.file.string()) << " too: `use = \"" << subject.name
+              << "\"` takes the first that it finds; choose another name\n";
+  }
 }
 
 int check(const po::variables_map& given, int argc, char** argv) {
@@ -186,6 +199,7 @@ int check(const po::variables_map& given, int argc, char** argv) {
   }
   const auto& subject = *found;
   std::cout << subject.id() << ", " << subject.use << '\n';
+  say_namesake(subject);
   bool is_kept = true;
   for (const auto& law : laws_wanted(given)) {
     if (!applies(law, subject)) continue;

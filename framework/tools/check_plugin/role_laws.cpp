@@ -1,6 +1,8 @@
 // The laws of single roles.
 #include <ATen/Context.h>
 #include <ATen/core/Generator.h>
+#include <torch/csrc/autograd/autograd.h>
+#include <torch/nn/module.h>
 #include <torch/types.h>
 #include <vernier/error.h>
 
@@ -34,10 +36,6 @@ std::string digest_of_masters(const Run& run) {
   return digest(masters);
 }
 
-torch::Tensor seeds_of_thread() {
-  return at::globalContext().defaultGenerator(torch::kCPU).get_state();
-}
-
 void expect_same_batches(const std::vector<std::string>& expected, const std::vector<std::string>& drawn,
                          const std::string& where) {
   for (std::size_t i = 0; i < expected.size(); ++i) {
@@ -53,17 +51,22 @@ void check_task_loader(const Subject& subject) {
   Trial trial(subject.host, subject.config()), fresh(subject.host, subject.config());
   auto& task = *trial.wiring().task;
   if (task.batches_per_epoch() < 1) throw Error(c10::str("batches_per_epoch() is ", task.batches_per_epoch()));
-  const auto before = seeds_of_thread();
+  const auto before = random_state();
   trial.prepared().trainer.validation().evaluate(trial.run(), [&] { return task.validate(trial.run()); });
-  if (!torch::equal(before, seeds_of_thread())) {
+  if (!torch::equal(before, random_state())) {
     throw Error("validate() draws from LibTorch's random generator, so training depends on how often it is called");
   }
   draw(task, 3);
   const auto state = copy_of(task.save());
+  const auto random = random_state();  // a checkpoint has it too
+  const auto load = [&](Task& into) {
+    into.load(state);
+    set_random_state(random);
+  };
   const auto expected = draw(task, 10);
-  fresh.wiring().task->load(state);
+  load(*fresh.wiring().task);
   expect_same_batches(expected, draw(*fresh.wiring().task, 10), "after load() into a fresh plugin");
-  task.load(state);
+  load(task);
   expect_same_batches(expected, draw(task, 10), "after load() into the plugin that saved");
 }
 
@@ -77,15 +80,25 @@ struct Gradients {
   bool scales = false, saw_infinity = false;
 };
 
-// infinite_in: the step in which the loss is infinite; 0: none. evaluates: without dropout and the like.
-Gradients gradients_of(const Host& host, Table config, std::int64_t infinite_in = 0, bool evaluates = false) {
+// The modules that are put into evaluation mode: none, nn::Dropout and nn::BatchNorm, or all.
+enum class Evaluates { nothing, draws, all };
+
+void set_mode(torch::nn::Module& model, Evaluates which) {
+  for (const auto& module : model.modules()) {
+    const auto name = module->name();
+    const bool draws = name.find("Dropout") != std::string::npos || name.find("BatchNorm") != std::string::npos;
+    if (which == Evaluates::all || (which == Evaluates::draws && draws)) module->eval();
+  }
+}
+
+// infinite_in: the step in which the loss is infinite; 0: none.
+Gradients gradients_of(const Host& host, Table config, std::int64_t infinite_in = 0,
+                       Evaluates evaluates = Evaluates::nothing) {
   Gradients seen;
   config.erase(Precision::role);  // in float32 both are the same but for rounding
   Trial trial(host, std::move(config));
   seen.scales = trial.wiring().scaler->scales();
-  trial.on(Event::StepBegin, [&](Run& run) {
-    if (evaluates) run.model->eval();
-  });
+  trial.on(Event::StepBegin, [&](Run& run) { set_mode(*run.model, evaluates); });
   trial.on(Event::LossReady, [&](Run& run) {
     if (run.step + 1 != infinite_in) return;
     run.micro_batch_loss = run.micro_batch_loss * std::numeric_limits<float>::infinity();
@@ -114,20 +127,40 @@ double distance(const torch::Tensor& first, const torch::Tensor& second) {
 
 }  // namespace
 
-// Neither dropout nor a scaler, since both may differ in another number of micro-batches.
-void check_task_parts(const Subject& subject) {
+namespace {
+
+std::string difference_in_parts(const Subject& subject, Evaluates evaluates) {
   constexpr double allowed = 1e-3;
   const auto config = with_sets(subject.config(), {"run.steps=3", "run.validate_every=0", "scaler.use=none"});
-  const auto whole = gradients_of(subject.host, in_micro_batches(config, 1), 0, true);
-  const auto parts = gradients_of(subject.host, in_micro_batches(config, 4), 0, true);
+  const auto whole = gradients_of(subject.host, in_micro_batches(config, 1), 0, evaluates);
+  const auto parts =
+      unless_declined(subject, [&] { return gradients_of(subject.host, in_micro_batches(config, 3), 0, evaluates); });
   for (std::size_t i = 0; i < std::min(whole.losses.size(), parts.losses.size()); ++i) {
     const double loss = whole.losses[i], other = parts.losses[i];
     const double off = distance(whole.of_step[i], parts.of_step[i]);
     if (std::abs(other - loss) <= allowed * std::abs(loss) && off <= allowed) continue;
-    throw Error(c10::str("in step ", i + 1, " the loss is ", loss, " in one micro-batch and ", other,
-                         " in four, and the gradients are ", off, " of their norm apart; loss() must be a mean over ",
-                         "the samples, or weight_of() say what else it is a mean over"));
+    return c10::str("in step ", i + 1, " the loss is ", loss, " in one micro-batch and ", other,
+                    " in three, and the gradients are ", off, " of their norm apart; loss() must be a mean over ",
+                    "the samples, or weight_of() say what else it is a mean over");
   }
+  return "";
+}
+
+}  // namespace
+
+// Neither dropout nor a scaler, since both may differ in another number of micro-batches. A forward that asks for the
+// model's mode may be another one in evaluation: then in training mode, but for the modules of LibTorch that draw.
+void check_task_parts(const Subject& subject) {
+  std::string wrong;
+  try {
+    wrong = difference_in_parts(subject, Evaluates::all);
+  } catch (const LawDeclined&) {
+    throw;
+  } catch (...) {
+    wrong = caught().message;
+  }
+  if (wrong.empty()) return;
+  if (!difference_in_parts(subject, Evaluates::draws).empty()) throw Error(wrong);
 }
 
 // In micro-batches, all of which must have one scale.
@@ -152,6 +185,46 @@ void check_scaler(const Subject& subject) {
   if (infinite.scales && !infinite.saw_infinity) {
     throw Error("in step 5 the loss is infinite, and unscale() does not set run.found_inf");
   }
+}
+
+namespace {
+
+// The loss and the gradients of the whole batch in one pass, beside those of the step.
+std::string difference_of_whole(Run& run, Task& task) {
+  constexpr double allowed = 1e-3;
+  std::vector<torch::Tensor> weights, gradients;
+  for (const auto& each : run.parameters) {
+    if (each.model.grad().defined()) weights.push_back(each.model), gradients.push_back(each.model.grad());
+  }
+  run.gradients();  // divided in memory
+  const at::AutoGradMode with_gradients(true);
+  const auto loss = task.loss(run.batch.to(run.device));
+  const auto whole = torch::autograd::grad({loss}, weights, {}, {}, false, /*allow_unused=*/true);
+  double off = 0;
+  for (std::size_t i = 0; i < whole.size(); ++i) {
+    if (whole[i].defined() && whole[i].norm().item<double>() > 0) off = std::max(off, distance(whole[i], gradients[i]));
+  }
+  const double one = loss.item<double>(), of_step = run.loss.item<double>();
+  if (off <= allowed && std::abs(one - of_step) <= allowed * std::abs(one)) return "";
+  return c10::str("in step ", run.step + 1, " the loss is ", of_step, ", and that of its whole batch in one pass ", one,
+                  "; the gradients are up to ", off,
+                  " of their norm apart; a micro-batch counts by its samples, or by ",
+                  "the `weight` that split() gives each of them");
+}
+
+}  // namespace
+
+void check_accumulation_mean(const Subject& subject) {
+  auto config = with_sets(subject.config(), {"scaler.use=none", "run.validate_every=0"});
+  config.erase(Precision::role);
+  Trial trial(subject.host, std::move(config));
+  std::string wrong;
+  trial.on(Event::StepBegin, [&](Run& run) { run.model->eval(); });  // without dropout
+  trial.on(Event::GradientsReady, [&](Run& run) {
+    if (wrong.empty()) wrong = difference_of_whole(run, *trial.wiring().task);
+  });
+  trial.train();
+  if (!wrong.empty()) throw Error(wrong);
 }
 
 void check_accumulation(const Subject& subject) {

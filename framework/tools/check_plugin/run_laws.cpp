@@ -1,8 +1,18 @@
 // Laws of a run with the plugin, whatever its role.
+#include <ATen/Context.h>
 #include <c10/util/ScopeExit.h>
+#include <torch/nn/module.h>
+#include <unistd.h>
 #include <vernier/error.h>
 
 #include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <filesystem>
+#include <functional>
+#include <iostream>
+#include <iterator>
+#include <thread>
 
 #include "core/process_state.h"
 #include "laws.h"
@@ -35,19 +45,67 @@ void check_repeats(const Subject& subject) {
                   : changed + " is not as it was before the first; use guards, which restore it on every way out");
 }
 
-void check_resumes(const Subject& subject) {
-  const auto whole = train(subject.host, subject.config());
+namespace {
+
+// Stops the run after each of some steps, and resumes it.
+void expect_resumed(const Subject& subject, const Table& config, const std::vector<std::int64_t>& stops) {
+  const auto whole = train_twice(subject, config);
   const auto steps = std::ssize(whole.losses);
   if (2 * whole.updates < steps) {
     throw Error(c10::str("only ", whole.updates, " of ", steps, " updates are applied, so there is little to compare"));
   }
-  for (const std::int64_t stop : {1, 3, 4, 5, 10}) {
+  for (const auto stop : stops) {
     if (stop >= steps) continue;
-    const auto resumed = train_in_two_parts(subject.host, subject.config(), stop);
+    const auto resumed = train_in_two_parts(
+        subject.host, config, stop, 1, std::make_shared<const ScratchFolder>(), [] {}, subject.id());
     if (!resumed) refuse_to_forget(subject, "no checkpoint was written");
     expect_same(whole, *resumed, c10::str("stopped after step ", stop, " and resumed"),
                 "save() must return all that the next steps depend on, and load() restore it");
   }
+}
+
+}  // namespace
+
+// A scaler sees an overflow, and the 2000 steps after which most raise their scale. What others do each fifty steps is
+// seen too.
+void check_resumes(const Subject& subject) {
+  const bool is_scaler = subject.role == Scaler::role;
+  const auto config = is_scaler
+                          ? with_sets(subject.config(), {"callback.inject.where=loss", "callback.inject.at_step=3"})
+                          : subject.config();
+  expect_resumed(subject, config, {1, 3, 4, 5, 10});
+  if (!is_small(subject) || subject.role == Task::role) return;
+  expect_resumed(subject, with_sets(config, {is_scaler ? "run.steps=2010" : "run.steps=110", "run.validate_every=50"}),
+                 {is_scaler ? 1000 : 55});
+}
+
+namespace {
+
+// The first step in which the run with the plugin is another one than without it; 0: none up to the last.
+std::int64_t acts_at(const Subject& subject, const std::vector<std::string>& sets) {
+  const auto with = train(subject.host, with_sets(subject.config(), sets));
+  const auto without = train(subject.host, with_sets(subject.config_without(), sets));
+  for (const auto& [step, facts] : without.facts) {
+    const auto found = with.facts.find(step);
+    if (found == with.facts.end() || found->second != facts) return step;
+  }
+  return with == without ? 0 : std::ssize(without.facts);
+}
+
+}  // namespace
+
+// A rule that acts later than in the small run is tried where it acts.
+void check_acts(const Subject& subject) {
+  const std::int64_t most = is_small(subject) ? 250 : 20, tried = 10;  // check_resumes tries the first ones
+  const auto at = acts_at(subject, {"run.steps=" + std::to_string(most)});
+  if (at == 0) {
+    throw LawSkipped(c10::str("in ", most,
+                              " steps it changes no loss, gradient, weight or random number; if it should, "
+                              "give options with which it acts: --set KEY=VALUE"));
+  }
+  if (at <= tried) return;
+  expect_resumed(subject, with_sets(subject.config(), {"run.steps=" + std::to_string(2 * at + 2)}),
+                 {at - 2, at - 1, at, at + 1});
 }
 
 void check_undoes(const Subject& subject) {
@@ -101,6 +159,74 @@ void throw_at(const Subject& subject, Event event) {
 
 void check_bears_failures(const Subject& subject) {
   for (int i = 0; i < event_count; ++i) throw_at(subject, static_cast<Event>(i));
+}
+
+namespace {
+
+// Things of the whole process that a plugin gives back at its end.
+struct Belongings {
+  std::size_t threads, descriptors;
+  std::string environment;
+
+  static Belongings now() {
+    const auto count = [](const char* folder) {
+      return static_cast<std::size_t>(std::distance(std::filesystem::directory_iterator(folder), {}));
+    };
+    Belongings now{count("/proc/self/task"), count("/proc/self/fd"), ""};
+    for (char** each = environ; *each != nullptr; ++each) now.environment += std::string(*each) + '\n';
+    return now;
+  }
+  std::string changed_in(const Belongings& later) const {
+    if (later.threads > threads) return "at the end of the run a thread of it still runs; join it in the destructor";
+    if (later.descriptors > descriptors)
+      return "at the end of the run a file of it is still open; close it in the destructor";
+    return later.environment == environment ? "" : "it has changed an environment variable, which others read";
+  }
+};
+
+// Returns whether body writes to the standard output of the process.
+bool prints(const std::function<void()>& body) {
+  const int saved = ::dup(STDOUT_FILENO);
+  auto* file = std::tmpfile();
+  if (saved < 0 || file == nullptr) throw Error("no temporary file can be made");
+  std::fflush(stdout);
+  ::dup2(::fileno(file), STDOUT_FILENO);
+  const auto restored = c10::make_scope_exit([&] {
+    ::dup2(saved, STDOUT_FILENO);
+    ::close(saved);
+    std::fclose(file);
+  });
+  body();
+  std::cout.flush();
+  std::fflush(stdout);
+  return ::lseek(STDOUT_FILENO, 0, SEEK_CUR) > 0;
+}
+
+}  // namespace
+
+void check_leaves_the_process(const Subject& subject) {
+  auto before = Belongings::now();
+  train(subject.host, subject.config());  // opens what stays: folders of plugins, LibTorch's threads
+  before.threads = Belongings::now().threads;
+  before.descriptors = Belongings::now().descriptors;
+  std::string changed;
+  const bool has_printed = prints([&] {
+    Trial trial(subject.host, subject.config());
+    const auto seed = [] { return at::globalContext().defaultGenerator(torch::kCPU).current_seed(); };
+    const auto look = [&, first = seed(), mode = trial.run().model->is_training()](const Run& run) {
+      if (seed() != first) changed = "it seeded LibTorch's generator anew; draw from a generator of your own";
+      if (run.model->is_training() != mode) changed = "it left the model in another mode, of training or evaluation";
+    };
+    trial.on(Event::StepBegin, look);
+    trial.on_last(Event::StepEnd, look);
+    trial.train();
+  });
+  for (int tries = 0; tries < 100 && Belongings::now().threads > before.threads; ++tries) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(2));  // the system counts a joined thread a moment longer
+  }
+  if (has_printed) changed = "it writes to the standard output, though run.quiet is set; use info(), or ask run.quiet";
+  if (changed.empty()) changed = before.changed_in(Belongings::now());
+  if (!changed.empty()) throw Error(changed);
 }
 
 // The trainer puts back what is changed outside of a step, and warns.

@@ -70,6 +70,8 @@ threads = 1
 [task]
 use = "mlp"
 samples = 64
+dropout = 0.1
+batch_norm = true
 [scaler]
 use = "dynamic"
 growth_interval = 3
@@ -77,6 +79,11 @@ growth_interval = 3
 use = "adamw"
 )",
                     "check");
+}
+
+bool is_small(const Subject& subject) {
+  const auto task = subject.base.find(Task::role);
+  return task != subject.base.end() && use_of(task->second) == "mlp";
 }
 
 void change(Subject& subject, const std::vector<std::string>& sets) {

@@ -24,9 +24,12 @@ struct Subject {
   Table config_without() const;
 };
 
-// The run in which a plugin is checked if the user names none: 20 steps of a small network on the CPU, with a
-// validation after each fifth, a dynamic loss scale and AdamW.
+// The run in which a plugin is checked if the user names none: 20 steps of a small network on the CPU, with
+// dropout and batch normalisation, a validation after each fifth, a dynamic loss scale and AdamW.
 Table small_base();
+
+// Returns whether the run has the small network, so that many steps of it take little time.
+bool is_small(const Subject& subject);
 
 // Changes the plugin's options and the run by --set. A key without a table is an option of the plugin: "max_norm=1" is
 // "callback.clip_norm.max_norm=1". Throws Error::Kind::configuration, as load_config() does, and for what the check

@@ -1,10 +1,13 @@
 #include "trial.h"
 
+#include <ATen/Context.h>
 #include <torch/nn/module.h>
 #include <vernier/error.h>
 
 #include <algorithm>
 #include <csignal>
+#include <set>
+#include <tuple>
 
 #include "common/text/numbers.h"
 #include "output/recorded_run.h"
@@ -51,6 +54,22 @@ std::ostream& operator<<(std::ostream& out, const Trained& trained) {
   return out;
 }
 
+bool Trained::operator==(const Trained& other) const {
+  return std::tie(digest, losses, updates) == std::tie(other.digest, other.losses, other.updates);
+}
+
+namespace {
+
+// Numbers as they are, and else dtype, shape and digest.
+std::string described(const torch::Tensor& tensor) {
+  if (!tensor.defined()) return "nothing";
+  const auto kind = c10::str(tensor.scalar_type(), " ", tensor.sizes(), " ");
+  const bool is_number = tensor.numel() == 1 && !tensor.is_complex();
+  return kind + (is_number ? printed("%.17g", tensor.item<double>()) : digest(Tensors{{"", tensor}}).substr(0, 12));
+}
+
+}  // namespace
+
 std::string difference(const Trained& trained, const Trained& other) {
   for (const auto& [step, loss] : trained.losses) {
     const auto found = other.losses.find(step);
@@ -60,6 +79,13 @@ std::string difference(const Trained& trained, const Trained& other) {
   if (trained.losses != other.losses) return "there are more steps";
   if (trained.updates != other.updates)
     return c10::str(other.updates, " updates were applied and not ", trained.updates);
+  for (const auto& [step, facts] : trained.facts) {
+    const auto others = other.facts.contains(step) ? other.facts.at(step) : facts;
+    for (const auto& [name, fact] : facts) {
+      const auto now = others.contains(name) ? others.at(name) : "nothing";
+      if (now != fact) return c10::str("after step ", step, " ", name, " ", now, " and not ", fact);
+    }
+  }
   return trained == other ? "" : "the losses are the same, and the weights at the end are not";
 }
 
@@ -74,8 +100,25 @@ Trial::Trial(const Host& host, Table config, int threads, Folder folder)
   run().quiet = true;
 }
 
-void Trial::keep_losses() {
+void Trial::keep_losses(const std::string& id) {
   on(Event::StepEnd, [this](Run& run) { losses_[run.step] = printed("%.9g", run.loss.item<double>()); });
+  on_last(Event::BackwardDone, [this](const Run& run) {
+    Tensors gradients;
+    for (const auto& each : run.parameters) {
+      if (each.model.grad().defined()) gradients[each.name] = each.model.grad();
+    }
+    facts_[run.step + 1]["the scaled gradients are"] = digest(gradients).substr(0, 12);
+  });
+  on_last(Event::StepEnd, [this, id](const Run& run) {
+    auto& facts = facts_[run.step];
+    facts["LibTorch's random generator is"] = described(random_state());
+    facts["run.loss is"] = described(run.loss);
+    const auto* plugin = id.empty() ? nullptr : find(id);
+    if (plugin == nullptr) return;
+    for (const auto& [name, tensor] : plugin->save().tensors) {
+      facts["its save() returns for `" + name + "`"] = described(tensor);
+    }
+  });
 }
 
 void Trial::attach(std::unique_ptr<Plugin> listener, bool monitor) {
@@ -114,7 +157,7 @@ Outcome Trial::train() {
 }
 
 Trained Trial::trained() const {
-  return {digest(*prepared_->run.model), losses_, prepared_->run.updates};
+  return {digest(*prepared_->run.model), losses_, prepared_->run.updates, facts_};
 }
 
 Plugin* Trial::find(const std::string& id) const {
@@ -128,20 +171,45 @@ Plugin& Trial::plugin(const std::string& id) const {
   throw Error("the run has no plugin " + id);
 }
 
-Trained train(const Host& host, const Table& config, int threads) {
+Trained train_twice(const Subject& subject, const Table& config) {
+  auto trained = train(subject.host, config, 1, subject.id());
+  const auto again = train(subject.host, config, 1, subject.id());
+  std::set<std::string> varying;
+  for (const auto& [step, facts] : trained.facts) {
+    for (const auto& [name, fact] : facts) {
+      const auto& others = again.facts.at(step);
+      if (!others.contains(name) || others.at(name) != fact) varying.insert(name);
+    }
+  }
+  for (auto& [step, facts] : trained.facts)
+    std::erase_if(facts, [&](auto& each) { return varying.contains(each.first); });
+  return trained;
+}
+
+torch::Tensor random_state() {
+  return at::globalContext().defaultGenerator(torch::kCPU).get_state();
+}
+
+void set_random_state(const torch::Tensor& state) {
+  auto generator = at::globalContext().defaultGenerator(torch::kCPU);
+  generator.set_state(state);
+}
+
+Trained train(const Host& host, const Table& config, int threads, const std::string& id) {
   Trial trial(host, config, threads);
-  trial.keep_losses();
+  trial.keep_losses(id);
   trial.train();
   return trial.trained();
 }
 
 std::optional<Trained> train_in_two_parts(const Host& host, const Table& config, std::int64_t stop, int threads,
-                                          Trial::Folder folder, const std::function<void()>& between) {
+                                          Trial::Folder folder, const std::function<void()>& between,
+                                          const std::string& id) {
   Trained before;
   {
     Trial first(host, config, threads, folder);
     first.resume();
-    first.keep_losses();
+    first.keep_losses(id);
     first.stop_after(stop);
     if (first.train().signal != SIGINT) throw Error(c10::str("the run did not stop after step ", stop));
     stop = first.run().step;  // several ranks stop one step later, when all of them know
@@ -149,7 +217,7 @@ std::optional<Trained> train_in_two_parts(const Host& host, const Table& config,
   }
   between();
   Trial second(host, config, threads, folder);
-  second.keep_losses();
+  second.keep_losses(id);
   if (!second.resume()) return std::nullopt;
   if (second.run().step != stop) {
     throw Error(c10::str("the checkpoint of a run that stopped after step ", stop, " is of step ", second.run().step));
@@ -157,6 +225,7 @@ std::optional<Trained> train_in_two_parts(const Host& host, const Table& config,
   second.train();
   auto trained = second.trained();
   trained.losses.insert(before.losses.begin(), before.losses.end());
+  trained.facts.insert(before.facts.begin(), before.facts.end());
   return trained;
 }
 
