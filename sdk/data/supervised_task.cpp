@@ -5,6 +5,7 @@
 #include <vernier/data/digits.h>
 #include <vernier/data/supervised_task.h>
 #include <vernier/task_options.h>
+#include <vernier/unchanged.h>
 
 #include <algorithm>
 #include <optional>
@@ -214,12 +215,9 @@ void SupervisedTask::Impl::refuse_lone_sample(SupervisedTask& task) const {
   const auto buffers = model->named_buffers();
   const auto is_running_mean = [](const auto& buffer) { return buffer.key().ends_with("running_mean"); };
   if (!has_one || std::ranges::none_of(buffers, is_running_mean)) return;
-  auto generator = at::globalContext().defaultGenerator(torch::kCPU);
-  const auto random = generator.get_state().clone();
-  std::vector<torch::Tensor> before;
-  for (const auto& buffer : buffers) before.push_back(buffer.value().clone());
   bool is_refused = false;
   try {
+    const Unchanged unchanged(*model);
     const torch::NoGradGuard no_grad;
     Random none(options.seed, 0, 0);
     const std::vector<Sample> one = {training->get(0, none)};
@@ -229,8 +227,6 @@ void SupervisedTask::Impl::refuse_lone_sample(SupervisedTask& task) const {
     is_refused = is_of_lone_sample(error);
   } catch (...) {  // it is the first step's to report, as is any other error
   }
-  for (std::size_t i = 0; i < before.size(); ++i) buffers[i].value().set_data(before[i]);
-  generator.set_state(random);
   if (!is_refused) return;
   refuse(c10::str(task.id(), ": ", size == 1 ? "each batch" : "the last batch of an epoch", " has one sample, of ",
                   samples, " in batches of ", size, ": ", lone_remedy),
@@ -276,7 +272,8 @@ std::optional<std::vector<MetricInfo>> SupervisedTask::measures() const {
 torch::Tensor SupervisedTask::forward(const Batch& batch) {
   if (impl_->keeps_inputs) return impl_->forward(batch);
   const auto parameters = impl_->model->parameters();
-  const auto first = std::ranges::find_if(parameters, [](const auto& tensor) { return tensor.is_floating_point(); });
+  const auto first = std::ranges::find_if(
+      parameters, [](const auto& tensor) { return tensor.is_floating_point() && tensor.element_size() > 1; });
   const auto dtype = first == parameters.end() ? torch::kFloat32 : first->scalar_type();
   const auto needs_other = [&](const torch::Tensor& tensor) {
     return tensor.is_floating_point() && tensor.scalar_type() != dtype;

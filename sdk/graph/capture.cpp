@@ -5,6 +5,7 @@
 #include <ATen/ops/arange.h>
 #include <c10/util/StringUtil.h>
 #include <vernier/error.h>
+#include <vernier/unchanged.h>
 
 #include <algorithm>
 
@@ -221,6 +222,7 @@ torch::Tensor run(const Graph& graph, const Inputs& inputs) {
 Graph capture(const torch::nn::Module& module, const Forward& forward, const Inputs& examples) {
   const torch::NoGradGuard no_grad;
   if (examples.empty()) refuse("it has no input");
+  const Unchanged unchanged(module);
   const auto inputs = rows_of(examples, first_batch), more = rows_of(examples, second_batch);
   forward(inputs);  // tables that a model keeps are there from now on
   auto graph = Recorder(module, inputs).record(forward, inputs);

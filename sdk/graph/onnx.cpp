@@ -48,6 +48,16 @@ bool is_narrow(const std::string& rule) {
          has("linear3d") || has("cubic2d");
 }
 
+// The same graph in float32 where it has 16-bit floats: onnxruntime has no kernels of bfloat16 on a CPU, and rounds
+// float16 in other places than LibTorch.
+Graph in_float32(Graph graph) {
+  for (auto& value : graph.values) {
+    const bool is_wide = value.dtype() != torch::kBFloat16 && value.dtype() != torch::kFloat16;
+    if (!is_wide) value.tensor = value.tensor.detach().to(torch::kFloat32);
+  }
+  return graph;
+}
+
 std::string place(const Node& node) {
   return rule_name(node) + (node.layer.empty() ? "" : " (in or after the layer '" + node.layer + "')");
 }
@@ -132,7 +142,6 @@ Name OnnxGraph::name_of(std::size_t value) {
   if (const auto known = names_.find(value); known != names_.end()) return known->second;
   const auto& one = graph_.values[value];
   if (one.kind == Value::Kind::result) refuse("a value is used before it is made");
-  if (onnx_dtype(one.dtype()) == 0) refuse(std::string("ONNX has no tensors of ") + c10::toString(one.dtype()));
   total_ += one.tensor.nbytes();
   if (total_ > most_bytes) refuse("its weights have more than 2 GB, and an ONNX file has less; take --format pt2");
   const auto name = one.name.empty() ? new_name("constant") : unused(one.name);
@@ -252,8 +261,9 @@ std::string onnx_bytes(const Graph& graph, const std::vector<std::string>& input
     }
     refuse("there is no rule that writes by ONNX: " + all);
   }
-  OnnxGraph onnx(graph, inputs, model);
-  for (const auto& node : graph.nodes) {
+  const auto wide = in_float32(graph);
+  OnnxGraph onnx(wide, inputs, model);
+  for (const auto& node : wide.nodes) {
     const auto name = rule_name(node);
     Call call(onnx, node, is_narrow(name));
     all_rules().at(name)(call);

@@ -1,5 +1,7 @@
 #include "onnx_message.h"
 
+#include <vernier/error.h>
+
 #include <type_traits>
 #include <utility>
 
@@ -19,7 +21,7 @@ int onnx_dtype(torch::ScalarType dtype) {
   for (const auto& [known, number] : numbers) {
     if (known == dtype) return number;
   }
-  return 0;
+  refuse(std::string("ONNX has no tensors of ") + c10::toString(dtype));
 }
 
 Message attribute_message(const Attribute& attribute) {
@@ -50,7 +52,7 @@ Message attribute_message(const Attribute& attribute) {
 }
 
 Message tensor_message(const std::string& name, const torch::Tensor& tensor) {
-  const auto values = tensor.detach().to(torch::kCPU).contiguous();
+  const auto values = tensor.detach().resolve_conj().resolve_neg().to(torch::kCPU).contiguous();
   Message message;
   for (const auto size : values.sizes()) message.number(1, size);
   message.number(2, onnx_dtype(values.scalar_type()));

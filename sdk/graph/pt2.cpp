@@ -162,7 +162,7 @@ class Pt2File {
     };
     const auto tensors = [&](const std::string& folder, const char* config, const Tensors& all) {
       for (const auto& [record, tensor] : all.records) {
-        const auto values = tensor.detach().to(torch::kCPU).contiguous();
+        const auto values = tensor.detach().resolve_conj().resolve_neg().to(torch::kCPU).contiguous();
         writer.writeRecord(folder + record, values.const_data_ptr(), values.nbytes());
       }
       text(folder + config, json{{"config", all.config}}.dump());

@@ -121,12 +121,15 @@ std::vector<torch::Tensor> Recorder::changed_by(const c10::OperatorHandle& op, c
     const auto* alias = op.schema().arguments()[i].alias_info();
     if (alias == nullptr || !alias->isWrite() || !arguments[i].isTensor() || !arguments[i].toTensor().defined())
       continue;
-    const auto& value = graph_.values[value_of(arguments[i].toTensor())];
-    if (value.kind == Value::Kind::parameter || value.kind == Value::Kind::buffer) {
+    const auto& tensor = arguments[i].toTensor();
+    const auto [begin, end] = by_storage_.equal_range(tensor.storage().unsafeGetStorageImpl());  // views of it too
+    for (auto each = begin; each != end; ++each) {
+      const auto& value = graph_.values[each->second];
+      if (value.kind != Value::Kind::parameter && value.kind != Value::Kind::buffer) continue;
       refuse("it changes '" + value.name +
              "' in evaluation, and what others run keeps nothing from one call to the next");
     }
-    changed.push_back(arguments[i].toTensor());
+    changed.push_back(tensor);
   }
   return changed;
 }

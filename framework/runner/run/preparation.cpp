@@ -19,6 +19,12 @@ void name_parameters(TrainerRun& run) {
   for (const auto& entry : run.model->named_parameters()) {
     const auto& tensor = entry.value();
     if (!tensor.requires_grad() || !seen.insert(tensor.unsafeGetTensorImpl()).second) continue;
+    const auto dtype = tensor.scalar_type();
+    if (at::isComplexType(dtype) || at::isFloat8Type(dtype)) {
+      refuse(c10::str("the parameter '", entry.key(), "' is ", dtype,
+                      ", which no optimizer trains here; make it real, ",
+                      "complex numbers as [..., 2] with view_as_complex() in forward(), or freeze it"));
+    }
     run.parameters.push_back({entry.key(), tensor, tensor});
   }
 }

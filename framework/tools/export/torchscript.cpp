@@ -8,7 +8,9 @@
 #include <vernier/autocast.h>
 #include <vernier/data/predictor.h>
 #include <vernier/error.h>
+#include <vernier/unchanged.h>
 
+#include <optional>
 #include <sstream>
 
 #include "output/output.h"
@@ -70,6 +72,7 @@ void save_torchscript(const std::string& file, torch::nn::Module& model, Supervi
     batch.samples = batch.tensors.at(0).size(0);
     return task.forward(batch);
   };
+  std::optional<Unchanged> unchanged(model);  // until the file has the buffers
   auto script = scripted(model, "__torch__.Model", std::make_shared<torch::jit::CompilationUnit>());
   const auto traced = torch::jit::tracer::trace(
       inputs_of(task.example(2).to(device)),
@@ -77,6 +80,7 @@ void save_torchscript(const std::string& file, torch::nn::Module& model, Supervi
       [](const torch::Tensor&) { return ""; }, /*strict=*/true, /*force_outplace=*/false, &script);
   const c10::QualifiedName name(*script.type()->name(), "forward");
   script.type()->addMethod(script._ivalue()->compilation_unit()->create_function(name, traced.first->graph));
+  unchanged.reset();
   script.eval();
   write_script(file, script, own);
 

@@ -1,11 +1,12 @@
 #include "network.h"
 
-#include <ATen/Context.h>
 #include <c10/core/ScalarType.h>
+#include <c10/util/ScopeExit.h>
 #include <c10/util/StringUtil.h>
 #include <vernier/error.h>
 #include <vernier/memory.h>
 #include <vernier/plugin.h>
+#include <vernier/unchanged.h>
 
 #include <algorithm>
 #include <filesystem>
@@ -17,25 +18,18 @@ using vernier::refuse;
 
 torch::Tensor Network::try_two(const std::vector<torch::Tensor>& tensors) {
   const torch::NoGradGuard no_grad;
-  const auto dtype = parameters().front().scalar_type();
+  const auto all = parameters();
+  const auto first = std::ranges::find_if(
+      all, [](const auto& tensor) { return tensor.is_floating_point() && tensor.element_size() > 1; });
   std::vector<torch::Tensor> inputs;
   for (const auto& tensor : tensors) {
     const auto two = tensor.narrow(0, 0, std::min<std::int64_t>(2, tensor.size(0)));
-    inputs.push_back(two.is_floating_point() && at::isFloatingType(dtype) ? two.to(dtype) : two);
+    inputs.push_back(two.is_floating_point() && first != all.end() ? two.to(first->scalar_type()) : two);
   }
-  // A model may draw random numbers in evaluation as well, and the training starts with the first ones.
-  auto generator = at::globalContext().defaultGenerator(torch::kCPU);
-  const auto random = generator.get_state().clone();
-  const auto leave = [&] { train(true), generator.set_state(random); };
+  const vernier::Unchanged unchanged(*this);
+  const auto leave = c10::make_scope_exit([&] { train(true); });
   eval();
-  try {
-    auto output = forward(inputs);
-    leave();
-    return output;
-  } catch (...) {
-    leave();
-    throw;
-  }
+  return forward(inputs).clone();  // it may be a buffer
 }
 
 torch::Tensor bytes_of(const std::string& path) {

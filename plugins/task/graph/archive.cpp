@@ -23,8 +23,6 @@ using nlohmann::json;
 using vernier::pt2::dtype_of;
 using vernier::pt2::strided;
 
-constexpr const char* weights = "data/weights";
-
 // Reads from memory. A place beyond the end reads nothing, which the zip's reader refuses.
 class Memory final : public caffe2::serialize::ReadAdapterInterface {
  public:
@@ -47,29 +45,51 @@ std::vector<std::int64_t> integers(const json& list) {
   return all;
 }
 
-// The number of elements that a tensor of these sizes and strides reaches; -1: it cannot be.
-std::int64_t reach_of(const std::vector<std::int64_t>& sizes, const std::vector<std::int64_t>& strides,
-                      std::int64_t offset) {
-  if (sizes.size() != strides.size() || sizes.size() > 64 || offset < 0) return -1;
-  std::int64_t last = offset;
+// The number of elements that a view reaches; -1: it cannot be.
+std::int64_t reach_of(const Archive::View& view) {
+  if (view.sizes.size() != view.strides.size() || view.sizes.size() > 64 || view.offset < 0) return -1;
+  std::int64_t last = view.offset;
   bool is_empty = false;
-  for (std::size_t i = 0; i < sizes.size(); ++i) {
+  for (std::size_t i = 0; i < view.sizes.size(); ++i) {
     std::int64_t step = 0;
-    if (sizes[i] < 0 || strides[i] < 0) return -1;
-    if (sizes[i] == 0) {
+    if (view.sizes[i] < 0 || view.strides[i] < 0) return -1;
+    if (view.sizes[i] == 0) {
       is_empty = true;
-    } else if (__builtin_mul_overflow(sizes[i] - 1, strides[i], &step) || __builtin_add_overflow(last, step, &last)) {
+    } else if (__builtin_mul_overflow(view.sizes[i] - 1, view.strides[i], &step) ||
+               __builtin_add_overflow(last, step, &last)) {
       return -1;
     }
   }
   return is_empty ? 0 : last + 1;
 }
 
-bool product_is_within(const std::vector<std::int64_t>& sizes, std::int64_t most) {
-  std::int64_t product = 1;
-  return std::ranges::find(sizes, 0) != sizes.end() || std::ranges::all_of(sizes, [&](std::int64_t size) {
-           return !__builtin_mul_overflow(product, size, &product) && product <= most;
-         });
+// False if two places of a view may be the same element.
+bool has_own_elements(const Archive::View& view) {
+  std::vector<std::pair<std::int64_t, std::int64_t>> steps;
+  for (std::size_t i = 0; i < view.sizes.size(); ++i) {
+    if (view.sizes[i] > 1) steps.emplace_back(view.strides[i], view.sizes[i]);
+  }
+  std::ranges::sort(steps);
+  std::int64_t last = 0;
+  return std::ranges::all_of(steps, [&](const auto& step) {
+    const bool is_beyond = step.first > last;
+    last += step.first * (step.second - 1);
+    return is_beyond;
+  });
+}
+
+// Makes a tensor of a storage's bytes. It is not a view for autograd: autocast keeps no casts of views.
+torch::Tensor tensor_of(const torch::Tensor& bytes, const Archive::View& view) {
+  if (reach_of(view) == 0) return at::empty(view.sizes, view.dtype);
+  return at::empty({0}, view.dtype).set_(bytes.storage(), view.offset, view.sizes, view.strides);
+}
+
+// The flags of the bytes that a view has, of a storage's.
+torch::Tensor flags_of(const torch::Tensor& flags, Archive::View view) {
+  const auto size = static_cast<std::int64_t>(c10::elementSize(view.dtype));
+  for (std::size_t i = 0; i < view.sizes.size(); ++i) view.strides[i] *= view.sizes[i] > 1 ? size : 0;
+  view.sizes.push_back(size), view.strides.push_back(1);
+  return flags.as_strided(view.sizes, view.strides, view.offset * size);
 }
 
 }  // namespace
@@ -138,62 +158,101 @@ json Archive::config(const std::string& folder) {
   return json::object();
 }
 
-torch::Tensor Archive::tensor(const std::string& record, const nlohmann::json& meta) {
+torch::Tensor Archive::bytes_of(const std::string& record) {
+  const auto [data, size] = record_of(record);
+  auto bytes = at::empty({static_cast<std::int64_t>(size)}, at::kByte);
+  if (size > 0) std::memcpy(bytes.mutable_data_ptr(), data.get(), size);
+  return bytes;
+}
+
+Archive::View Archive::view_of(const std::string& name, const std::string& record, const nlohmann::json& meta) {
   if (!reader_->hasRecord(record)) refuse("its record " + record + " is missing");
   const auto dtype = dtype_of(meta.at("dtype").get<int>());
   if (!dtype) refuse(record + " has a dtype that LibTorch does not have");
   if (meta.at("layout").get<int>() != strided) refuse(record + " is sparse, and only dense tensors are read");
-  const auto sizes = integers(meta.at("sizes")), strides = integers(meta.at("strides"));
-  const auto offset = meta.at("storage_offset").at("as_int").get<std::int64_t>();
-  const auto [data, size] = record_of(record);
-  const auto count = static_cast<std::int64_t>(size / c10::elementSize(*dtype));
-  const auto reach = reach_of(sizes, strides, offset);
-  if (reach < 0 || reach > count || !product_is_within(sizes, count)) {
+  View view{*dtype, integers(meta.at("sizes")), integers(meta.at("strides")),
+            meta.at("storage_offset").at("as_int").get<std::int64_t>()};
+  const auto size = reader_->getRecordSize(record);
+  const auto count = static_cast<std::int64_t>(size / c10::elementSize(*dtype)), reach = reach_of(view);
+  if (reach < 0 || reach > count) {
     refuse(record + " has " + std::to_string(size) + " bytes, which do not fit its sizes");
   }
-  auto storage = at::empty({count}, *dtype);
-  if (size > 0)
-    std::memcpy(storage.mutable_data_ptr(), data.get(), static_cast<std::size_t>(count) * c10::elementSize(*dtype));
-  // A tensor of its own: autocast keeps no casts of views.
-  return reach == 0 ? at::empty(sizes, *dtype) : storage.as_strided(sizes, strides, offset).clone().detach();
+  if (reach > 0 && !has_own_elements(view)) {
+    refuse("'" + name +
+           "' repeats its elements, as expand() does; give it memory of its own by clone() before the export");
+  }
+  return view;
 }
 
-std::map<std::string, torch::Tensor> Archive::tensors(const std::string& folder) {
-  std::map<std::string, torch::Tensor> by_name, by_record;
+// Views that have bytes in common share memory, as in Python. Others become tensors of their own without gaps, which
+// the kernels of optimizers need.
+void Archive::read(const std::string& record, const std::vector<Named>& all, Tensors& by_name) {
+  const auto bytes = bytes_of(record);
+  std::vector<Named> kinds;  // without the other names of tied tensors
+  for (const auto& named : all) {
+    if (std::ranges::none_of(kinds, [&](const auto& kind) { return named.is_tied_to(kind); })) kinds.push_back(named);
+  }
+  torch::Tensor common;
+  if (kinds.size() > 1) {
+    const auto seen = at::zeros(bytes.sizes(), at::kBool);
+    common = at::zeros(bytes.sizes(), at::kBool);
+    for (const auto& [name, view, trains] : kinds) {
+      if (reach_of(view) == 0) continue;
+      flags_of(common, view).logical_or_(flags_of(seen, view));
+      flags_of(seen, view).fill_(true);
+    }
+  }
+  for (const auto& kind : kinds) {
+    auto tensor = tensor_of(bytes, kind.view);
+    const bool shares = common.defined() && reach_of(kind.view) > 0 && flags_of(common, kind.view).any().item<bool>();
+    if (kind.trains && shares && !tensor.is_non_overlapping_and_dense()) {
+      refuse(
+          "its parameter '" + kind.name +
+          "' is a view with gaps of memory that others share; give it memory of its own by clone() before the export");
+    }
+    if (!shares) tensor = tensor.clone();
+    tensor = tensor.detach().set_requires_grad(kind.trains);
+    for (const auto& named : all) {
+      if (named.is_tied_to(kind)) by_name[named.name] = tensor;
+    }
+  }
+}
+
+Archive::Tensors Archive::tensors(const std::string& folder) {
   try {
+    std::map<std::string, std::vector<Named>> by_record;
     const auto entries = config(folder);
     for (const auto& [name, entry] : entries.items()) {
       if (entry.at("use_pickle").get<bool>()) refuse("'" + name + "' is pickled; export a model of plain tensors");
       const auto record = folder + "/" + entry.at("path_name").get<std::string>();
-      auto& known = by_record[record];
-      if (!known.defined()) {
-        known = tensor(record, entry.at("tensor_meta"));
-        const bool wants_grad =
-            entry.at("is_param").get<bool>() && entry.at("tensor_meta").at("requires_grad").get<bool>();
-        if (wants_grad && known.is_floating_point()) known.set_requires_grad(true);
-      }
-      by_name[name] = known;
+      const auto& meta = entry.at("tensor_meta");
+      auto view = view_of(name, record, meta);
+      const bool trains = entry.at("is_param").get<bool>() && meta.at("requires_grad").get<bool>() &&
+                          (at::isFloatingType(view.dtype) || at::isComplexType(view.dtype));
+      by_record[record].push_back({name, std::move(view), trains});
     }
+    Tensors by_name;
+    for (const auto& [record, all] : by_record) read(record, all, by_name);
+    return by_name;
   } catch (const nlohmann::json::exception& error) {
     refuse("its list of " + folder + " is damaged (" + vernier::message(error) + ")");
   }
-  return by_name;
 }
 
-std::string Archive::with(const std::map<std::string, torch::Tensor>& tensors) {
-  std::map<std::string, torch::Tensor> changed;  // by record
-  const auto entries = config(weights);
-  for (const auto& [name, entry] : entries.items()) {
-    const auto found = tensors.find(name);
-    if (found == tensors.end()) continue;
-    const auto& meta = entry.at("tensor_meta");
-    const auto storage_size =
-        reader_->getRecordSize(std::string(weights) + "/" + entry.at("path_name").get<std::string>());
-    const auto dtype = found->second.scalar_type();
-    auto storage = at::zeros({static_cast<std::int64_t>(storage_size / c10::elementSize(dtype))}, dtype);
-    storage.as_strided(integers(meta.at("sizes")), integers(meta.at("strides")), meta.at("storage_offset").at("as_int"))
-        .copy_(found->second.detach());
-    changed[std::string(weights) + "/" + entry.at("path_name").get<std::string>()] = storage;
+std::string Archive::with(const Tensors& tensors) {
+  Tensors changed;  // bytes by record
+  std::set<std::string> done;
+  for (const std::string folder : {weights_folder, constants_folder}) {
+    const auto entries = config(folder);
+    for (const auto& [name, entry] : entries.items()) {
+      const auto found = tensors.find(name);
+      if (found == tensors.end() || !done.insert(name).second) continue;
+      const auto record = folder + "/" + entry.at("path_name").get<std::string>();
+      auto& bytes = changed[record];
+      if (!bytes.defined()) bytes = bytes_of(record);
+      const auto view = view_of(name, record, entry.at("tensor_meta"));
+      tensor_of(bytes, view).copy_(found->second.detach());
+    }
   }
   std::string bytes;
   caffe2::serialize::PyTorchStreamWriter writer([&](const void* data, std::size_t size) {

@@ -8,11 +8,25 @@
 #include <memory>
 #include <nlohmann/json_fwd.hpp>
 #include <string>
+#include <vector>
 
 namespace graph {
 
+// The folders of a file that have tensors.
+inline constexpr const char *weights_folder = "data/weights", *constants_folder = "data/constants";
+
 class Archive {
  public:
+  using Tensors = std::map<std::string, torch::Tensor>;  // by name
+
+  // A tensor as a file describes it: a part of a storage.
+  struct View {
+    c10::ScalarType dtype;
+    std::vector<std::int64_t> sizes, strides;
+    std::int64_t offset;
+    bool operator==(const View&) const = default;
+  };
+
   // bytes: the file's, uint8. Throws Error if they are not such a zip, or if its records cannot fit into it.
   Archive(torch::Tensor bytes, std::string path);
 
@@ -21,19 +35,28 @@ class Archive {
   nlohmann::json program();
   // Returns that of the model in evaluation mode, which export.py writes where it differs; else null.
   nlohmann::json evaluation();
-  // Returns the tensors of a folder, "data/weights" or "data/constants", by name. Names that share a record share
-  // their tensor. Throws Error where a record is too short for its tensor.
-  std::map<std::string, torch::Tensor> tensors(const std::string& folder);
-  // Returns the file's bytes with other tensors of the same names, dtypes and sizes in the place of the weights.
-  std::string with(const std::map<std::string, torch::Tensor>& tensors);
+  // Returns the tensors of a folder. Names of the same view share their tensor, and views that have elements in common
+  // share memory. Throws Error where a record is too short for its tensor.
+  Tensors tensors(const std::string& folder);
+  // Returns the file's bytes with other values in the place of the tensors of these names, in the dtypes of the file.
+  std::string with(const Tensors& tensors);
 
   [[noreturn]] void refuse(const std::string& what) const;
 
  private:
+  struct Named {
+    std::string name;
+    View view;
+    bool trains;
+    bool is_tied_to(const Named& other) const { return view == other.view && trains == other.trains; }
+  };
+
   std::pair<at::DataPtr, std::size_t> record_of(const std::string& record);
   nlohmann::json json(const std::string& record);
   nlohmann::json config(const std::string& folder);
-  torch::Tensor tensor(const std::string& record, const nlohmann::json& meta);
+  torch::Tensor bytes_of(const std::string& record);
+  View view_of(const std::string& name, const std::string& record, const nlohmann::json& meta);
+  void read(const std::string& record, const std::vector<Named>& all, Tensors& by_name);
 
   torch::Tensor bytes_;
   std::string path_;

@@ -36,21 +36,41 @@
 
 namespace {
 
-class GraphTask final : public exported::ExportedTask, public vernier::PythonModule {
+class GraphTask final : public exported::ExportedTask, public vernier::PythonModule, public vernier::Exportable {
  public:
   explicit GraphTask(vernier::Options& options)
       : ExportedTask(options, "graph", "file of torch.export.save that Python wrote"),
         output_(options.get("output", "", "name of the output that counts, where forward() returns several")) {}
 
-  bool save_pt2(const std::string& file) const override {
-    dynamic_cast<const graph::GraphNetwork&>(*network()).write(file);
-    return true;
-  }
-  std::map<std::string, torch::Tensor> state_dict() const override {
-    return dynamic_cast<const graph::GraphNetwork&>(*network()).state_dict();
+  void check(const vernier::Run& run) override {
+    ExportedTask::check(run);
+    graph_network().refuse_taken_apart(run);
   }
 
+  bool save_pt2(const std::string& file) const override {
+    exported::write_bytes(file, graph_network().bytes());
+    return true;
+  }
+  // The program computes in the dtypes of its file, whatever precision it was trained in.
+  vernier::ExportedModel exported_model() override {
+    auto bytes = graph_network().bytes();
+    const auto file = torch::from_blob(bytes.data(), {std::ssize(bytes)}, torch::kUInt8);
+    const auto written = std::make_shared<graph::GraphNetwork>(file.clone(), "the run's model", output_);
+    written->to(network()->parameters().front().device());
+    written->eval();
+    return {*written,
+            [written](const auto& inputs) { return written->forward(inputs); },
+            written->as_declared(example(2).tensors),
+            {},
+            description(),
+            {},
+            classes()};
+  }
+  std::map<std::string, torch::Tensor> state_dict() const override { return graph_network().state_dict(); }
+
  private:
+  const graph::GraphNetwork& graph_network() const { return dynamic_cast<const graph::GraphNetwork&>(*network()); }
+
   std::shared_ptr<exported::Network> network_of(const torch::Tensor& bytes, const std::string& path) override {
     auto network = std::make_shared<graph::GraphNetwork>(bytes, path, output_);
     exported::require_parameters(*network, path);

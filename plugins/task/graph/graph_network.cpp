@@ -24,9 +24,13 @@ std::string shown(const std::vector<std::optional<std::int64_t>>& sizes) {
 GraphNetwork::GraphNetwork(const torch::Tensor& bytes, const std::string& path, const std::string& output)
     : archive_(bytes, path) {
   auto program = program_of(archive_, archive_.program());
-  tensors_ = archive_.tensors("data/weights");
-  const auto constants = archive_.tensors("data/constants");
-  for (const auto& [name, tensor] : constants) tensors_.emplace(name, tensor);
+  tensors_ = archive_.tensors(weights_folder);
+  tensors_.merge(archive_.tensors(constants_folder));
+  std::map<const void*, std::string> first;  // by storage
+  for (const auto& [name, tensor] : tensors_) {
+    const auto [of, is_new] = first.try_emplace(tensor.storage().unsafeGetStorageImpl(), name);
+    if (!is_new && !tensor.is_same(tensors_.at(of->second))) shared_.emplace_back(of->second, name);
+  }
   training_ = bind(std::move(program), output);
   if (const auto evaluation = archive_.evaluation(); !evaluation.is_null()) {
     evaluation_ = bind(program_of(archive_, evaluation), output);
@@ -151,8 +155,47 @@ std::map<std::string, torch::Tensor> GraphNetwork::state_dict() const {
   return state;
 }
 
-void GraphNetwork::write(const std::string& file) const {
-  exported::write_bytes(file, archive_.with(tensors_));
+std::string GraphNetwork::bytes() const {
+  auto bytes = archive_.with(tensors_);
+  Archive written(at::from_blob(bytes.data(), {std::ssize(bytes)}, at::kByte), archive_.path());
+  auto read = written.tensors(weights_folder);
+  read.merge(written.tensors(constants_folder));
+  for (const auto& [name, tensor] : read) {
+    const auto current = tensors_.at(name).detach().to(at::kCPU);
+    const auto dtype = tensor.scalar_type();
+    if (dtype != current.scalar_type() && !tensor.isfinite().equal(current.isfinite())) {
+      vernier::refuse("'" + name + "' has numbers that are too large for " + exported::name_of(dtype) +
+                      ", its dtype in the file; take --format safetensors");
+    }
+    if (!tensor.detach().allclose(current.to(dtype), 0, 0, /*equal_nan=*/true)) {
+      throw vernier::Error("the file would have other numbers for '" + name + "' than the run");
+    }
+  }
+  return bytes;
+}
+
+std::vector<torch::Tensor> GraphNetwork::as_declared(std::vector<torch::Tensor> inputs) const {
+  std::size_t next = 0;
+  for (const auto& input : training_.program.inputs) {
+    if (input.kind != Input::Kind::user || next == inputs.size()) continue;
+    auto& given = inputs[next++];
+    if (given.is_floating_point() && at::isFloatingType(input.dtype)) given = given.to(input.dtype);
+  }
+  return inputs;
+}
+
+void GraphNetwork::refuse_taken_apart(const vernier::Run& run) const {
+  const auto is_updated_elsewhere = [&](const torch::Tensor& tensor) {
+    return std::ranges::any_of(run.parameters,
+                               [&](const auto& each) { return each.model.is_same(tensor) && !each.owned; });
+  };
+  for (const auto& [one, other] : shared_) {
+    const auto &first = tensors_.at(one), &second = tensors_.at(other);
+    if (first.is_alias_of(second) && !is_updated_elsewhere(first) && !is_updated_elsewhere(second)) continue;
+    vernier::refuse("'" + one + "' and '" + other +
+                    "' are parts of one tensor, which 16-bit weights, a GPU and sharded updates take apart; train with "
+                    "precision.level = \"O1\" in one process on the CPU, or compute one from the other in forward()");
+  }
 }
 
 }  // namespace graph

@@ -1,9 +1,12 @@
 // A program of torch.export as a module: its parameters and buffers have the names they had in Python.
 #pragma once
 
+#include <vernier/run.h>
+
 #include <map>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "program.h"
@@ -18,8 +21,13 @@ class GraphNetwork final : public exported::Network {
   GraphNetwork(const torch::Tensor& bytes, const std::string& path, const std::string& output);
 
   torch::Tensor forward(const std::vector<torch::Tensor>& inputs) override;
-  // Writes the file again with the current weights.
-  void write(const std::string& file) const;
+  // Returns the bytes of the file with the current weights, in the dtypes that it declares. Throws Error where what it
+  // would be read as is not these weights.
+  std::string bytes() const;
+  // Returns tensors for forward() in the dtypes that the program declares.
+  std::vector<torch::Tensor> as_declared(std::vector<torch::Tensor> inputs) const;
+  // Throws Error where tensors that share memory no longer do so, or are not all updated by this process.
+  void refuse_taken_apart(const vernier::Run& run) const;
   // The tensors of the module's state_dict() in Python. Tied ones have all their names.
   std::map<std::string, torch::Tensor> state_dict() const;
   // True if all dropout and batch normalisation was exported in evaluation mode.
@@ -40,8 +48,9 @@ class GraphNetwork final : public exported::Network {
   static void check_inputs(const BoundProgram& bound, const std::vector<torch::Tensor>& inputs);
   void refuse_static_batch(const Program& program) const;
 
-  mutable Archive archive_;                       // its reader is not const
-  std::map<std::string, torch::Tensor> tensors_;  // by name; tied ones share theirs
+  mutable Archive archive_;                                  // its reader is not const
+  std::map<std::string, torch::Tensor> tensors_;             // by name; tied ones share theirs
+  std::vector<std::pair<std::string, std::string>> shared_;  // names of different tensors that share memory
   BoundProgram training_;
   std::optional<BoundProgram> evaluation_;  // set if evaluation is another program
 };

@@ -32,6 +32,7 @@
 #include <vernier/sdk.h>
 
 #include <sstream>
+#include <vector>
 
 #include "task/exported/exported_task.h"
 
@@ -40,20 +41,29 @@ namespace {
 using exported::Network;
 using vernier::refuse;
 
+struct Buffer {
+  torch::jit::Module owner;
+  std::string name;
+  torch::Tensor tensor;
+};
+
 // Registers the tensors of a part of a script under their names.
-void add(torch::nn::Module& part, const torch::jit::Module& script) {
+void add(torch::nn::Module& part, const torch::jit::Module& script, std::vector<Buffer>& buffers) {
   for (const auto& entry : script.named_parameters(/*recurse=*/false)) {
     part.register_parameter(entry.name, entry.value, entry.value.requires_grad());
   }
-  for (const auto& entry : script.named_buffers(/*recurse=*/false)) part.register_buffer(entry.name, entry.value);
+  for (const auto& entry : script.named_buffers(/*recurse=*/false)) {
+    part.register_buffer(entry.name, entry.value);
+    buffers.push_back({script, entry.name, entry.value});
+  }
   for (const auto& entry : script.named_children()) {
-    add(*part.register_module(entry.name, std::make_shared<torch::nn::Module>()), entry.value);
+    add(*part.register_module(entry.name, std::make_shared<torch::nn::Module>()), entry.value, buffers);
   }
 }
 
 class Script final : public Network {
  public:
-  explicit Script(const torch::jit::Module& script) : script_(script) { add(*this, script); }
+  explicit Script(const torch::jit::Module& script) : script_(script) { add(*this, script, buffers_); }
 
   void train(bool on) override {
     Network::train(on);
@@ -67,6 +77,7 @@ class Script final : public Network {
     } catch (const std::exception& error) {
       exported::rethrow_failure(error, inputs);
     }
+    take_buffers();
     if (output.isTensor()) return output.toTensor();
     refuse("forward() of the model returns " + output.tagKind() + "; it must return one tensor");
   }
@@ -78,7 +89,19 @@ class Script final : public Network {
   }
 
  private:
+  // `self.count = self.count + 1` makes another tensor; the registered one, which checkpoints have, gets its numbers.
+  void take_buffers() {
+    const torch::NoGradGuard no_grad;
+    for (auto& [owner, name, tensor] : buffers_) {
+      const auto now = owner.attr(name).toTensor();
+      if (now.is_same(tensor)) continue;
+      now.sizes() == tensor.sizes() ? void(tensor.copy_(now)) : tensor.set_data(now.detach());
+      owner.setattr(name, tensor);
+    }
+  }
+
   torch::jit::Module script_;
+  std::vector<Buffer> buffers_;
 };
 
 class ScriptTask final : public exported::ExportedTask {

@@ -191,7 +191,7 @@ TEST_CASE("graph: what is exported again has the trained weights, and trains on"
     CAPTURE(model.name);
     const auto network = network_of(folder + model.name + ".pt2", model.output);
     losses_of(*network, model, false);
-    network->write(scratch / "again.pt2");
+    exported::write_bytes(scratch / "again.pt2", network->bytes());
     const auto again = network_of(scratch / "again.pt2", model.output);
     const auto before = network->named_parameters(), after = again->named_parameters();
     CHECK(before.keys() == after.keys());
@@ -285,6 +285,11 @@ TEST_CASE("graph: what ONNX and .pt2 cannot hold is refused, with the layer") {
   CHECK(refusal(model) == "its forward() calls other operators for a batch of 3 samples than for one of 2");
   model.forward = [&](const auto& inputs) { return forward(inputs) * static_cast<double>(inputs[0].size(0) + 1); };
   CHECK(refusal(model).find("depends on the batch, in or after the layer 'layers.3'") != std::string::npos);
+  model.forward = [&](const auto& inputs) {
+    network->named_parameters()["layers.0.weight"].select(0, 0).add_(1);
+    return forward(inputs);
+  };
+  CHECK(refusal(model).starts_with("it changes 'layers.0.weight' in evaluation"));
   network->train();
   CHECK(refusal(model) == "the model is in training mode; call eval() first");
 }

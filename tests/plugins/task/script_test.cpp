@@ -149,6 +149,25 @@ TEST_CASE("script: the exported file is the trained script with its branches") {
   CHECK(loaded.forward({batch.tensors[0]}).toTensor().allclose(expected / 1.5));
 }
 
+TEST_CASE("script: a trial run leaves a buffer as it was, in place or as another tensor, and calls change it") {
+  const TemporaryFolder folder;
+  for (const std::string change : {"self.n.add_(1)", "self.n += 1", "self.n = self.n + 1"}) {
+    CAPTURE(change);
+    torch::jit::Module model("__torch__.Counter");
+    model.register_parameter("weight", drawn({2, 3}, 2).set_requires_grad(true), false);
+    model.register_buffer("n", torch::zeros({}, torch::kInt64));
+    model.define("def forward(self, x):\n  " + change + "\n  return torch.matmul(x, self.weight)\n");
+    model.save(folder / "counter.pt");
+    LoadedTask task("script", table_of(folder, {{"model", value(folder / "counter.pt")}}));
+    CHECK(task.run.model->named_buffers()["n"].item<int>() == 0);
+    for (int step = 0; step < 5; ++step) task.descend(task->next(), 0.2);
+    CHECK(task.run.model->named_buffers()["n"].item<int>() == 5);
+    task.run.model->eval();
+    vernier::save_torchscript(folder / "counted.pt", *task.run.model, supervised(task), torch::kCPU);
+    CHECK(torch::jit::load(folder / "counted.pt").attr("n").toTensor().item<int>() == 5);
+  }
+}
+
 TEST_CASE("script: each loss is LibTorch's") {
   const TemporaryFolder folder;
   const auto file = write_points(folder);

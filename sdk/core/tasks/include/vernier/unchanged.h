@@ -1,0 +1,49 @@
+// For calls of a model that are no part of its training: trial runs, and exports that run forward().
+#pragma once
+
+#include <ATen/Context.h>
+#include <c10/core/GradMode.h>
+#include <torch/nn/module.h>
+
+#include <utility>
+#include <vector>
+
+namespace vernier {
+
+// At its end, buffers, frozen parameters and LibTorch's generators are what they were at its begin: forward() may count
+// its calls in a buffer, and draw random numbers in evaluation too.
+class Unchanged {
+ public:
+  explicit Unchanged(const torch::nn::Module& model) {
+    const torch::NoGradGuard no_grad;
+    const auto parameters = model.parameters();
+    auto all = model.buffers();
+    for (const auto& parameter : parameters) {
+      if (!parameter.requires_grad()) all.push_back(parameter);
+    }
+    for (const auto& tensor : all) before_.emplace_back(tensor, tensor.clone());
+    keep(torch::kCPU);
+    if (!parameters.empty() && !parameters[0].is_cpu()) keep(parameters[0].device());
+  }
+  ~Unchanged() {
+    const torch::NoGradGuard no_grad;
+    for (auto& [tensor, before] : before_) {
+      tensor.sizes() == before.sizes() ? void(tensor.copy_(before)) : tensor.set_data(before);
+    }
+    for (auto& [generator, state] : generators_) generator.set_state(state);
+  }
+  Unchanged(const Unchanged&) = delete;
+  Unchanged& operator=(const Unchanged&) = delete;
+
+ private:
+  void keep(torch::Device device) {
+    auto generator = at::globalContext().defaultGenerator(device);
+    auto state = generator.get_state().clone();
+    generators_.emplace_back(std::move(generator), std::move(state));
+  }
+
+  std::vector<std::pair<torch::Tensor, torch::Tensor>> before_;
+  std::vector<std::pair<at::Generator, torch::Tensor>> generators_;
+};
+
+}  // namespace vernier
