@@ -122,6 +122,41 @@ void ExportedTask::build(Run& run) {
   }
 }
 
+// Finds a batch that the model was not exported for before the first step, where it is the last one of an epoch too.
+void ExportedTask::check(const Run& run) {
+  SupervisedTask::check(run);
+  if (!training_ || (run.control != nullptr && run.control->ranks() > 1)) return;  // a rank has a part of a batch
+  const auto first = example(1).tensors;
+  const auto size = batch_size();
+  const bool drops_last = batches_per_epoch() * size < training_->size();
+  std::int64_t samples = 0;  // samples of the last batch that was looked at
+  const auto unmet = [&](std::int64_t batch) -> std::string {
+    for (const auto& data : {training_, held_out_}) {
+      const auto all = data ? data->size() : 0;
+      for (const auto count : {std::min(batch, all), data == training_ && drops_last ? 0 : all % batch}) {
+        auto inputs = first;
+        for (auto& input : inputs) {
+          auto sizes = input.sizes().vec();
+          sizes.at(0) = samples = count;
+          input = input.expand(sizes);
+        }
+        if (auto guard = count > 0 ? network_->unmet(inputs) : ""; !guard.empty()) return guard;
+      }
+    }
+    return "";
+  };
+  const auto guard = unmet(size);
+  if (guard.empty()) return;
+  const auto what = c10::str("'", model_, "' was exported for inputs of which ", guard, ", and a batch has ", samples,
+                             samples == 1 ? " sample; " : " samples; ");
+  for (std::int64_t i = 1; i < std::min<std::int64_t>(size, 1024); ++i) {
+    for (const auto other : {size - i, size + i}) {
+      if (unmet(other).empty()) refuse(c10::str(what, "set [task] batch_size = ", other));
+    }
+  }
+  refuse(what + "export it with examples of such batches");
+}
+
 DatasetPtr ExportedTask::read_several(const std::vector<std::string>& paths) {
   if (loss_ == "output") {
     refuse("loss = \"output\": the model returns its loss, so there is nothing to predict; export the model instead");
@@ -284,12 +319,10 @@ void ExportedTask::build_data(std::uint64_t seed) {
   }
   if (training->size() == 0) refuse("'" + inputs_[0] + "' has no sample left to train on; hold out less");
   set_training(training);
-  if (!is_trained() && !has_images_ && loss_ != "bce" && loss_ != "output") learn_targets_of(*training);
+  training_ = training, held_out_ = held_out;
   if (held_out) add_validation(held_out);
-}
-
-void ExportedTask::learn_targets_of(const vernier::Dataset& training) {
-  const auto targets = training.get_batch(torch::arange(training.size()))->at(inputs_.size());
+  if (is_trained() || has_images_ || loss_ == "bce" || loss_ == "output") return;
+  const auto targets = training->get_batch(torch::arange(training->size()))->at(inputs_.size());
   learn_targets(vernier::target_facts(targets, has_labels() ? classes_.count : 0));
 }
 

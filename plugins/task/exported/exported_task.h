@@ -33,6 +33,7 @@ class ExportedTask : public vernier::SupervisedTask, public vernier::Predictor, 
  public:
   ExportedTask(Options& options, const char* name, const char* kind_of_file);
   void build(Run& run) override;
+  void check(const Run& run) override;
   DatasetPtr read_inputs(const std::string& path) override { return read_several({path}); }
   // A source for each input, or a file with the same parts in it; an image or a folder of images.
   DatasetPtr read_several(const std::vector<std::string>& paths) override;
@@ -56,7 +57,6 @@ class ExportedTask : public vernier::SupervisedTask, public vernier::Predictor, 
   // A source for each input, of files that are given for them.
   std::vector<std::string> sources_of(const std::vector<std::string>& files) const;
   void build_data(std::uint64_t seed);
-  void learn_targets_of(const vernier::Dataset& training);
   DatasetPtr read(const std::vector<std::string>& inputs, const std::string& target);
   // The arguments of forward(), in the forms of the training data. The first call learns these.
   std::vector<torch::Tensor> read_tensors(const std::vector<std::string>& names);
@@ -86,6 +86,7 @@ class ExportedTask : public vernier::SupervisedTask, public vernier::Predictor, 
 
   torch::Tensor bytes_;  // bytes of the model's file
   std::shared_ptr<Network> network_;
+  DatasetPtr training_, held_out_;
   bool has_images_ = false;
   vernier::CsvOptions form_;
   std::vector<Form> forms_;                             // one for each argument of forward()

@@ -22,9 +22,13 @@ torch::Tensor Network::try_two(const std::vector<torch::Tensor>& tensors) {
   const auto first = std::ranges::find_if(
       all, [](const auto& tensor) { return tensor.is_floating_point() && tensor.element_size() > 1; });
   std::vector<torch::Tensor> inputs;
-  for (const auto& tensor : tensors) {
-    const auto two = tensor.narrow(0, 0, std::min<std::int64_t>(2, tensor.size(0)));
-    inputs.push_back(two.is_floating_point() && first != all.end() ? two.to(first->scalar_type()) : two);
+  constexpr std::int64_t most = 1024;
+  for (std::int64_t samples = 2; samples <= most && (inputs.empty() || !unmet(inputs).empty()); ++samples) {
+    inputs.clear();
+    for (const auto& tensor : tensors) {
+      const auto some = tensor.narrow(0, 0, std::min<std::int64_t>(samples, tensor.size(0)));
+      inputs.push_back(some.is_floating_point() && first != all.end() ? some.to(first->scalar_type()) : some);
+    }
   }
   const vernier::Unchanged unchanged(*this);
   const auto leave = c10::make_scope_exit([&] { train(true); });

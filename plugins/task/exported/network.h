@@ -15,7 +15,9 @@ class Network : public torch::nn::Module {
   // Returns the model's output for the tensors of a batch. Throws Error with their dtypes and shapes where the model
   // fails.
   virtual torch::Tensor forward(const std::vector<torch::Tensor>& inputs) = 0;
-  // Returns forward() of the first two samples in evaluation mode. Throws as forward() does.
+  // Returns what forward() assumes of its inputs that these do not fulfil, such as "x.size()[0] <= 4"; "": nothing.
+  virtual std::string unmet(const std::vector<torch::Tensor>&) const { return ""; }
+  // Returns forward() of the first two samples, or of as few more as it takes, in evaluation mode. Throws as it does.
   torch::Tensor try_two(const std::vector<torch::Tensor>& tensors);
 };
 

@@ -16,7 +16,9 @@ and `vernier export --format pt2` one for torch.export.load(). Training starts w
 import io
 import json
 import pathlib
+import random
 import sys
+import tempfile
 import zipfile
 
 import torch
@@ -26,17 +28,15 @@ from torch import nn
 def save(model, examples, path, autocast=None):
     """Writes a model with example tensors of any batch of two samples or more, and a description beside it.
 
-    Every dimension 0 is dynamic. The gradients of one batch show that the file trains. Where evaluation is more than
-    dropout and batch normalisation, as with stochastic depth, the file has that program as well.
+    Every dimension 0 is dynamic. The file has a program of training and one of evaluation. A model that is in training
+    mode in part keeps the modes of its parts, so that what you froze with eval() stays frozen; a model that is all in
+    evaluation mode is put into training mode. A file that computes other outputs, gradients or buffers than the module
+    is refused, in training or in evaluation.
 
     autocast: torch.bfloat16 for a model that asks tensors for their dtype, as some of transformers do, and is trained
     in that precision. The graph has the answers of the export.
     """
-    program = write(model, examples, path, autocast)
-    output = torch.export.load(path).module()(*examples)
-    tensors = [value for value in torch.utils._pytree.tree_leaves(output) if torch.is_tensor(value)]
-    if not any(tensor.requires_grad for tensor in tensors):
-        sys.exit(f"{path}: no output has a gradient, so the model cannot be trained")
+    program, outputs = write(model, examples, path, autocast)
     description = {
         "torch": torch.__version__,
         "inputs": [
@@ -49,81 +49,189 @@ def save(model, examples, path, autocast=None):
                 [spec for spec in program.graph_signature.input_specs if spec.kind.name == "USER_INPUT"], examples
             )
         ],
-        "outputs": [list(tensor.shape) for tensor in tensors],
+        "outputs": [list(tensor.shape) for tensor in outputs],
         "parameters": [name for name, _ in model.named_parameters()],
     }
     pathlib.Path(path).with_suffix(".json").write_text(json.dumps(description, indent=2) + "\n")
 
 
 def write(model, examples, path, autocast=None):
-    """Writes the file of save(), and returns the program."""
-    examples = tuple(examples)
-    program = exported(model.train(), examples, autocast)
-    evaluation = exported(model.eval(), examples, autocast)
-    model.train()
-    more = {}
-    if not is_evaluated_by_flags(program, evaluation):
-        more["evaluation.json"] = text_of(evaluation, program)
-    torch.export.save(program, path, extra_files=more)
-    return program
+    """Writes the file of save(), and returns its program and the model's outputs."""
+    examples, path = tuple(examples), pathlib.Path(path)
+    modes = {module: module.training for module in model.modules()}
+    has_fastpath = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)  # its kernels have no gradients
+    try:
+        with tempfile.TemporaryDirectory(dir=path.parent) as folder, torch.random.fork_rng(devices=[]):
+            if not any(modes.values()):
+                model.train()
+            program = exported(model, examples, autocast)
+            in_training = {module: module.training for module in model.modules()}
+            model.eval()
+            evaluation = exported(model, examples, autocast)
+            file, part = io.BytesIO(), pathlib.Path(folder, path.name)
+            torch.export.save(evaluation, file)
+            torch.export.save(program, part, extra_files={"evaluation.json": text_of(file, evaluation, program)})
+            compare(model, torch.export.load(file), examples, autocast, path)
+            set_modes(in_training)
+            outputs = compare(model, torch.export.load(part), examples, autocast, path, is_training=True)
+            part.replace(path)
+    finally:
+        torch.backends.mha.set_fastpath_enabled(has_fastpath)
+        set_modes(modes)
+    return program, outputs
+
+
+def set_modes(modes):
+    for module, is_training in modes.items():
+        module.training = is_training
 
 
 def exported(model, examples, autocast):
     dynamic = tuple({0: torch.export.Dim.AUTO} for _ in examples)
-    has_fastpath = torch.backends.mha.get_fastpath_enabled()
-    torch.backends.mha.set_fastpath_enabled(False)  # its kernels have no gradients
     with torch.autocast("cpu", autocast, enabled=autocast is not None):
         program = torch.export.export(model, examples, dynamic_shapes=dynamic)
-    torch.backends.mha.set_fastpath_enabled(has_fastpath)
     for module in program.graph_module.modules():
         for node in module.graph.nodes if isinstance(module, torch.fx.GraphModule) else ():
             node.meta.pop("stack_trace", None)  # it has paths of this machine
     return program
 
 
-def is_evaluated_by_flags(program, evaluation):
-    """True if the two differ in flags of operators and counters of batches alone, which task/graph switches itself."""
-
-    flags = ("train", "training", "dropout_p")
-
-    def calls(exported):
-        for module in exported.graph_module.modules():
-            if not isinstance(module, torch.fx.GraphModule):
-                continue
-            places = {}
-            for node in module.graph.nodes:
-                if is_counter(node):
-                    continue
-                if node.target == torch.ops.aten.contiguous.default:  # kernels differ in where they need it
-                    places[node] = places[node.args[0]]
-                    continue
-                places[node] = len(places)
-                names = [one.name for one in node.target._schema.arguments] if hasattr(node.target, "_schema") else []
-                named = dict(zip(names, node.args)) if names else dict(enumerate(node.args))
-                named |= node.kwargs
-                kept = {k: v for k, v in named.items() if v is not None and k not in flags}
-                shown = torch.fx.node.map_arg(kept, lambda one: f"value {places.get(one)}")
-                yield (str(node.target), str(shown)) if node.op == "call_function" else node.op
-
-    def is_counter(node):
-        return "add_" in str(node.target) and "num_batches_tracked" in str(node.args[0])
-
-    return list(calls(program)) == list(calls(evaluation))
-
-
-def text_of(evaluation, program):
-    """The program of evaluation as torch.export writes it. Its constants become some of the other one."""
-    file = io.BytesIO()
-    torch.export.save(evaluation, file)
+def text_of(file, evaluation, program):
+    """The program of evaluation in its file. Its constants become some of the other program."""
     with zipfile.ZipFile(file) as archive:
         (name,) = [name for name in archive.namelist() if name.endswith("/models/model.json")]
         text = json.loads(archive.read(name))
+    file.seek(0)
     for spec in text["graph_module"]["signature"]["input_specs"]:
         if constant := spec.get("tensor_constant"):
             name = constant["tensor_constant_name"]
             constant["tensor_constant_name"] = f"evaluation.{name}"
             program.constants[f"evaluation.{name}"] = evaluation.constants[name]
     return json.dumps(text)
+
+
+def compare(model, program, examples, autocast, path, is_training=False):
+    """Refuses a program that computes other numbers than the model, and returns the model's outputs."""
+    mode, file, first, seeds = "training" if is_training else "evaluation", program.module(), {}, drawn()
+    for name, tensor in tensors_of(model).items():  # torch.export.load() leaves tied tensors apart
+        place, _, last = name.rpartition(".")
+        owner = file.get_submodule(place)
+        if hasattr(owner, last):
+            setattr(owner, last, first.setdefault(tensor, getattr(owner, last)))
+    # A backward pass that clips gradients shows at one of two scales. No guard of a program is about a batch of one.
+    for samples, scale in ((len(examples[0]), 1e-3), (len(examples[0]), 1e3), (1, 1.0)):
+        inputs = [example[:samples] for example in examples]
+        try:
+            numbers, outputs = step(model, inputs, autocast, scale, is_training)
+            of_file, _ = step(file, inputs, autocast, scale, is_training)
+        except Exception:
+            if samples > 1:
+                raise
+            break  # batch normalisation, or a guard of the program
+        again, _ = step(model, inputs, autocast, scale, is_training)
+        if drawn() != seeds or difference(numbers, again, autocast):
+            sys.exit(
+                f"{path}: not written. In {mode}, forward() gives other numbers in each call, and a file has those of "
+                "one: draw random numbers by torch.rand() and the like, and keep what changes in buffers"
+            )
+        if found := difference(numbers, of_file, autocast):
+            sys.exit(
+                f"{path}: not written. In {mode}, for a batch of {samples}, {found} in the file. torch.export drops "
+                f"{own_parts(model, outputs)}. Write a backward pass by detach(), as in x + (x.round() - x).detach(), "
+                "what a hook does into forward(), and no_grad() for inference_mode()"
+            )
+    if is_training and not any(tensor.requires_grad for tensor in outputs):
+        sys.exit(f"{path}: not written. No output has a gradient, so the model cannot be trained")
+    return outputs
+
+
+def drawn():
+    """The state of generators that torch.export does not see."""
+    numpy = sys.modules.get("numpy")
+    return random.getstate(), numpy and numpy.random.get_state()[2]
+
+
+def step(module, inputs, autocast, scale, is_training):
+    """Returns the numbers of a step by name, and its outputs. The module is then as it was."""
+    buffers = [(part, dict(part._buffers)) for part in module.modules()]
+    before = {tensor: (tensor.detach().clone(), tensor.grad) for tensor in tensors_of(module).values()}
+    torch.manual_seed(1)
+    try:
+        for tensor in before:
+            tensor.grad = None
+        with torch.set_grad_enabled(is_training), torch.autocast("cpu", autocast, enabled=autocast is not None):
+            leaves = torch.utils._pytree.tree_leaves(module(*[tensor.clone() for tensor in inputs]))
+        outputs = [tensor for tensor in leaves if torch.is_tensor(tensor)]
+        numbers = {f"output {place}": tensor.detach().clone() for place, tensor in enumerate(outputs)}
+        reals = [torch.view_as_real(tensor) if tensor.is_complex() else tensor for tensor in outputs]
+        losses = [
+            (tensor.double() * torch.linspace(1, 9, tensor.numel()).cos().reshape(tensor.shape)).sum()
+            for tensor in reals
+            if tensor.requires_grad
+        ]
+        if losses:
+            (scale * sum(losses)).backward()
+        for name, tensor in tensors_of(module).items():
+            if tensor not in before or not torch.equal(tensor, before[tensor][0]):
+                numbers[f"'{name}' after a step"] = tensor.detach().clone()
+            if tensor.grad is not None:
+                numbers[f"the gradient of '{name}'"] = tensor.grad
+    finally:
+        for part, own in buffers:
+            part._buffers.update(own)
+        with torch.no_grad():
+            for tensor, (old, grad) in before.items():
+                tensor.copy_(old)
+                tensor.grad = grad
+    return numbers, outputs
+
+
+def tensors_of(module):
+    return dict(module.named_parameters(remove_duplicate=False)) | dict(module.named_buffers(remove_duplicate=False))
+
+
+def difference(wanted, given, autocast):
+    """Returns what differs by more than rounding, such as "output 0 is 1 in Python and 2"; "": nothing does."""
+    dtypes = [tensor.dtype for tensor in wanted.values() if tensor.is_floating_point() or tensor.is_complex()]
+    rounding = max(torch.finfo(dtype).eps for dtype in dtypes + [autocast or torch.float64]) ** 0.5
+
+    def largest(tensor):
+        return tensor.abs().double().nan_to_num(0, 0).max().item() if tensor.numel() else 0
+
+    most = max((largest(tensor) for name, tensor in wanted.items() if "gradient" in name), default=0)
+    for name in wanted | given:
+        a, b = wanted.get(name), given.get(name)
+        if a is None or b is None or a.shape != b.shape or a.dtype != b.dtype:
+            shown = ["none" if tensor is None else f"{tensor.dtype} {list(tensor.shape)}" for tensor in (a, b)]
+            return f"{name} is {shown[0]} in Python and {shown[1]}"
+        bound = rounding * (largest(a) + (1e-3 * most if "gradient" in name else 0)) if a.dtype in dtypes else 0
+        is_equal = torch.isclose(a, b, rtol=0, atol=bound, equal_nan=True)
+        if not is_equal.all():
+            place = is_equal.logical_not().nonzero()[0].tolist()
+            return f"{name} at {place} is {a[tuple(place)].item():.6g} in Python and {b[tuple(place)].item():.6g}"
+    return ""
+
+
+def own_parts(model, outputs):
+    """Names what a program cannot hold: backward passes of the model's own, and hooks."""
+    kinds = "_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks"
+    hooked = [name for name, part in model.named_modules() if any(getattr(part, kind) for kind in kinds)]
+    found = [f"the hooks of '{name}'" if name else "the model's hooks" for name in hooked]
+    for name, tensor in model.named_parameters():
+        if tensor._backward_hooks or getattr(tensor, "_post_accumulate_grad_hooks", None):
+            found.append(f"the hooks of '{name}'")
+    seen, left = set(), [tensor.grad_fn for tensor in outputs]
+    while left:
+        node = left.pop()
+        if node is None or node in seen:
+            continue
+        seen.add(node)
+        left += [one for one, _ in node.next_functions]
+        if isinstance(node, torch.autograd.function.BackwardCFunction):
+            found.append(f"backward() of {type(node).__name__.removesuffix('Backward')}")
+    unnamed = "hooks on tensors, inference_mode(), manual_seed() and branches on a batch of one"
+    return ", ".join(dict.fromkeys(found)) or unnamed
 
 
 class Model(nn.Module):

@@ -25,9 +25,9 @@
 // Whole numbers become int64 where forward() fails for their own dtype, as in torch.nn.Embedding. Checkpoints have the
 // model's file in them, so that a trained one is used without it and without the data.
 //
-// Weights start as the file has them, not from [run] seed. Export the model in training mode: dropout and batch
-// normalisation then change in evaluation as torch.nn does it. For an `if self.training` of your own, export.py writes
-// the program of evaluation into the same file.
+// Weights start as the file has them, not from [run] seed. save() of export.py writes programs of training and of
+// evaluation into one file. Other files have one, which must be exported in training mode: dropout and batch
+// normalisation then change in evaluation as torch.nn does it.
 #include <vernier/exported_model.h>
 #include <vernier/sdk.h>
 
@@ -74,6 +74,10 @@ class GraphTask final : public exported::ExportedTask, public vernier::PythonMod
   std::shared_ptr<exported::Network> network_of(const torch::Tensor& bytes, const std::string& path) override {
     auto network = std::make_shared<graph::GraphNetwork>(bytes, path, output_);
     exported::require_parameters(*network, path);
+    if (!network->guessed().empty()) {
+      warn("'", path, "' does not say what ", network->guessed(),
+           " and the like do in evaluation; they are taken to be off. save() of export.py writes what they do");
+    }
     if (network->trains_as_evaluated()) {
       warn("'", path,
            "' was exported in evaluation mode: its dropout and batch normalisation do nothing in training; "

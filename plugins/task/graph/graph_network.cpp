@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
+#include "guards.h"
 #include "run.h"
 
 namespace graph {
@@ -23,7 +24,8 @@ std::string shown(const std::vector<std::optional<std::int64_t>>& sizes) {
 
 GraphNetwork::GraphNetwork(const torch::Tensor& bytes, const std::string& path, const std::string& output)
     : archive_(bytes, path) {
-  auto program = program_of(archive_, archive_.program());
+  const auto evaluation = archive_.evaluation();
+  auto program = program_of(archive_, archive_.program(), /*switches=*/evaluation.is_null());
   tensors_ = archive_.tensors(weights_folder);
   tensors_.merge(archive_.tensors(constants_folder));
   std::map<const void*, std::string> first;  // by storage
@@ -32,9 +34,7 @@ GraphNetwork::GraphNetwork(const torch::Tensor& bytes, const std::string& path, 
     if (!is_new && !tensor.is_same(tensors_.at(of->second))) shared_.emplace_back(of->second, name);
   }
   training_ = bind(std::move(program), output);
-  if (const auto evaluation = archive_.evaluation(); !evaluation.is_null()) {
-    evaluation_ = bind(program_of(archive_, evaluation), output);
-  }
+  if (!evaluation.is_null()) evaluation_ = bind(program_of(archive_, evaluation, /*switches=*/false), output);
 }
 
 GraphNetwork::BoundProgram GraphNetwork::bind(Program program, const std::string& output) {
@@ -125,9 +125,39 @@ void GraphNetwork::check_inputs(const BoundProgram& bound, const std::vector<tor
   }
 }
 
+std::string GraphNetwork::unmet(const std::vector<torch::Tensor>& inputs) const {
+  const auto& program = (evaluation_ && !is_training() ? *evaluation_ : training_).program;
+  const auto number_of = [&](const std::string& name, std::int64_t dimension) -> IValue {
+    std::size_t next = 0;
+    for (const auto& input : program.inputs) {
+      if (input.kind != Input::Kind::user) continue;
+      const auto& given = inputs.at(next++);
+      if (name == input.name + ".size") return given.size(dimension);
+    }
+    vernier::refuse("there is no input " + name);
+  };
+  for (const auto& guard : program.guards) {
+    try {
+      if (value_of(guard, number_of).toBool()) continue;
+    } catch (const std::exception&) {  // such as a division by 0
+    }
+    return vernier::printable(guard);
+  }
+  return "";
+}
+
 torch::Tensor GraphNetwork::forward(const std::vector<torch::Tensor>& inputs) {
-  const auto& bound = evaluation_ && !is_training() ? *evaluation_ : training_;
+  auto& bound = evaluation_ && !is_training() ? *evaluation_ : training_;
   check_inputs(bound, inputs);
+  std::vector<std::int64_t> sizes;
+  for (const auto& input : inputs) sizes.insert(sizes.end(), input.sizes().begin(), input.sizes().end());
+  if (sizes != bound.fitting) {
+    if (const auto guard = unmet(inputs); !guard.empty()) {
+      vernier::refuse("the model was exported for inputs of which " + guard + ", and " + exported::shapes_of(inputs) +
+                      " is given; give it other batches, or export it with an example of this size");
+    }
+    bound.fitting = std::move(sizes);
+  }
   const auto& program = bound.program;
   const auto& given = bound.given;
   std::vector<IValue> slots(static_cast<std::size_t>(program.graph.slots));

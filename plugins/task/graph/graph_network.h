@@ -30,6 +30,9 @@ class GraphNetwork final : public exported::Network {
   void refuse_taken_apart(const vernier::Run& run) const;
   // The tensors of the module's state_dict() in Python. Tied ones have all their names.
   std::map<std::string, torch::Tensor> state_dict() const;
+  std::string unmet(const std::vector<torch::Tensor>& inputs) const override;
+  // The first node whose form in evaluation mode the file does not say; "": it says all.
+  const std::string& guessed() const { return training_.program.guessed; }
   // True if all dropout and batch normalisation was exported in evaluation mode.
   bool trains_as_evaluated() const { return !training_.program.has_training_nodes && training_.program.has_idle_nodes; }
 
@@ -40,6 +43,7 @@ class GraphNetwork final : public exported::Network {
     std::size_t output = 0;                 // the place of the one that counts
     std::vector<torch::Tensor> given = {};  // for each of program.inputs; undefined: the user's
     std::size_t user_inputs = 0;
+    std::vector<std::int64_t> fitting = {};  // the sizes of all inputs for which the guards held last
   };
 
   BoundProgram bind(Program program, const std::string& output);

@@ -11,6 +11,7 @@
 #include <unordered_map>
 
 #include "arithmetic.h"
+#include "guards.h"
 #include "values.h"
 
 namespace graph {
@@ -41,12 +42,28 @@ double number_of(const json& value) {
   return std::numeric_limits<double>::quiet_NaN();
 }
 
-// The module whose forward() made a node, of "L__self__,,…;L__self___layers,layers.0,torch.nn.…": the last one's name.
-std::string layer_of(const json& node) {
+// The module whose forward() made a node: the name and the class of the last one of
+// "L__self__,,…;L__self___layers,layers.0,torch.nn.…".
+std::pair<std::string, std::string> layer_of(const json& node) {
   const auto stack = node.value("metadata", json::object()).value("nn_module_stack", std::string());
   const auto last = stack.substr(stack.rfind(';') + 1);
   const auto first = last.find(','), second = last.find(',', first + 1);
-  return first == std::string::npos ? "" : last.substr(first + 1, second - first - 1);
+  if (second == std::string::npos) return {};
+  return {last.substr(first + 1, second - first - 1), last.substr(second + 1)};
+}
+
+// Gives inputs the names that the program has for them: "d_a.size()[0]" for "L['d']['a'].size()[0]".
+std::string with_names_of_inputs(const std::string& guard) {
+  std::string text;
+  for (std::size_t i = 0; i < guard.size(); ++i) {
+    const bool is_input = guard.compare(i, 2, "L[") == 0;
+    for (i += is_input ? 1 : 0; is_input && i < guard.size() && guard[i] != '.'; ++i) {
+      if (guard.compare(i, 2, "][") == 0) text += '_';
+      if (std::string_view("[]'\"").find(guard[i]) == std::string_view::npos) text += guard[i];
+    }
+    if (i < guard.size()) text += guard[i];
+  }
+  return text;
 }
 
 c10::TypePtr without_optional(const c10::TypePtr& type) {
@@ -58,7 +75,7 @@ class Reader {
  public:
   explicit Reader(Archive& archive) : archive_(archive) {}
 
-  Program read(const json& file) {
+  Program read(const json& file, bool switches) {
     check_kind(file);
     const auto& module = file.at("graph_module");
     Program program;
@@ -67,8 +84,9 @@ class Reader {
     program.graph = read_graph(module.at("graph"), names, 0);
     read_inputs(module, names, program);
     read_outputs(module, program);
+    read_guards(file, program);
     refuse_unknown();
-    mark_evaluation(program.graph, program);
+    if (switches) mark_evaluation(program.graph, program);
     find_last_uses(program.graph);
     return program;
   }
@@ -122,9 +140,10 @@ class Reader {
   void read_node(Graph& graph, Names& names, const json& from, int depth) {
     auto target = from.at("target").get<std::string>();
     if (target.starts_with("torch.ops.")) target = target.substr(10);
-    if (target.starts_with("aten._assert") || target.starts_with("aten.sym_constrain")) return;  // guards
+    if (target.starts_with("aten._assert_tensor_metadata")) return;  // autocast gives other dtypes
     Node node;
-    const auto layer = layer_of(from);
+    const auto [layer, kind] = layer_of(from);
+    node.is_of_torch = kind.starts_with("torch.nn.");
     node.name = vernier::printable(target + (layer.empty() ? "" : " of '" + layer + "'"));
     if (target.starts_with("higher_order.")) {
       read_higher_order(node, target, names, from, depth);
@@ -151,6 +170,7 @@ class Reader {
     const auto name = target.substr(0, first) + "::" + target.substr(first + 1, last - first - 1);
     node.op = c10::Dispatcher::singleton().findSchema({name, overload == "default" ? "" : overload});
     if (!node.op) return void(unknown_.insert(target));
+    node.is_batch_norm = name == "aten::batch_norm";
     std::map<std::string, const json*> given;
     for (const auto& input : from.at("inputs")) given[input.at("name").get<std::string>()] = &input.at("arg");
     for (const auto& argument : node.op->schema().arguments()) {
@@ -334,6 +354,28 @@ class Reader {
     }
   }
 
+  void read_guards(const json& file, Program& program) const {
+    for (const auto& guard : file.value("guards_code", json::array())) {
+      program.guards.push_back(with_names_of_inputs(guard.get<std::string>()));
+    }
+    // Ranges have the names of symbols. What is exported for two samples or more is called with one, too.
+    const auto& values = file.at("graph_module").at("graph").at("tensor_values");
+    const auto ranges = file.value("range_constraints", json::object());
+    for (const auto& input : program.inputs) {
+      for (std::size_t i = 0; i < input.sizes.size(); ++i) {
+        if (input.sizes[i]) continue;
+        const auto expression = values.at(input.name).at("sizes")[i].at("as_expr").at("expr_str").get<std::string>();
+        for (const auto& [symbol, range] : ranges.items()) {
+          if (!expression.starts_with("Symbol('" + symbol + "'")) continue;
+          const auto size = c10::str(input.name, ".size()[", i, "]");
+          const auto least = range.value("min_val", json()), most = range.value("max_val", json());
+          if (least.is_number_integer() && least > 2) program.guards.push_back(size + " >= " + least.dump());
+          if (most.is_number_integer()) program.guards.push_back(size + " <= " + most.dump());
+        }
+      }
+    }
+  }
+
   void read_outputs(const json& module, Program& program) {
     for (const auto& spec : module.at("signature").at("output_specs")) {
       const auto [kind, value] = entry_of(archive_, spec);
@@ -392,13 +434,14 @@ class Reader {
         if (argument.kind != Argument::Kind::constant) continue;
         if (of == "dropout_p" && argument.value.isDouble() && argument.value.toDouble() > 0) {
           node.in_evaluation.emplace_back(i, 0.0);
-        } else if ((of == "train" || of == "training") && argument.value.isBool()) {
-          (argument.value.toBool() ? program.has_training_nodes : program.has_idle_nodes) = true;
+        } else if ((of == "train" || of == "training" || of == "use_input_stats") && argument.value.isBool()) {
           // Normalisation without running statistics uses the batch's always.
-          const bool has_none = name.ends_with("batch_norm") && node.arguments[3].kind == Argument::Kind::constant;
-          if (argument.value.toBool() && !has_none) node.in_evaluation.emplace_back(i, false);
+          if (name.ends_with("_norm") && node.arguments[3].kind == Argument::Kind::constant) continue;
+          (argument.value.toBool() ? program.has_training_nodes : program.has_idle_nodes) = true;
+          if (argument.value.toBool()) node.in_evaluation.emplace_back(i, false);
         }
       }
+      if (!node.in_evaluation.empty() && !node.is_of_torch && program.guessed.empty()) program.guessed = node.name;
     }
   }
 
@@ -432,9 +475,9 @@ class Reader {
 
 }  // namespace
 
-Program program_of(Archive& archive, const json& file) {
+Program program_of(Archive& archive, const json& file, bool switches) {
   try {
-    return Reader(archive).read(file);
+    return Reader(archive).read(file, switches);
   } catch (const nlohmann::json::exception& error) {
     archive.refuse("its program is damaged (" + vernier::message(error) + ")");
   }

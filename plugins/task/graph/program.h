@@ -47,6 +47,8 @@ struct Node {
   // Changes of evaluation mode: arguments that are then other ones, or the whole node that is left out.
   std::vector<std::pair<std::size_t, IValue>> in_evaluation;
   bool only_in_training = false;
+  bool is_of_torch = false;  // a module of torch.nn calls it
+  bool is_batch_norm = false;
 };
 
 struct Graph {
@@ -71,12 +73,14 @@ struct Program {
   Graph graph;
   std::vector<Input> inputs;
   std::vector<std::string> outputs;  // names of what forward() returns: keys of a dict, else places
+  std::vector<std::string> guards;   // conditions on the sizes of its inputs: see guards.h
   bool has_training_nodes = false;   // dropout or batch normalisation in training form
   bool has_idle_nodes = false;       // the same, exported in evaluation mode
+  std::string guessed;               // the first node of another module that is switched in evaluation mode
 };
 
 // Reads a program of the archive, and refuses what cannot be trained: one line that names all operators LibTorch lacks,
-// or the first other reason.
-Program program_of(Archive& archive, const nlohmann::json& file);
+// or the first other reason. switches: it has no program of evaluation beside it, and is switched as torch.nn does it.
+Program program_of(Archive& archive, const nlohmann::json& file, bool switches);
 
 }  // namespace graph

@@ -116,6 +116,10 @@ class Runner {
     if (!mode_.is_training) {
       for (const auto& [place, value] : node.in_evaluation) stack[place] = value;
     }
+    // torch.nn.functional refuses it in Python. The operator would make the running variance NaN.
+    if (node.is_batch_norm && stack[5].toBool() && stack[0].toTensor().numel() == stack[0].toTensor().size(1)) {
+      vernier::refuse(node.name + " needs more than 1 value per channel in training");
+    }
     node.op->callBoxed(stack);
     keep(node, std::move(stack));
   }

@@ -21,6 +21,7 @@
 #include <sstream>
 #include <unordered_map>
 
+#include "csv/csv_fit.h"
 #include "data/tensor_dataset.h"
 
 namespace vernier {
@@ -208,6 +209,9 @@ torch::Tensor whole_numbers(const Source& source) {
     refuse(c10::str("'", source.name, "' has the label ", tensor[row].item<double>(), " in row ", row, reason));
   };
   refuse_label((labels != tensor).nonzero(), "; labels are whole numbers, or words");
+  refuse_label((labels == -100).nonzero(),
+               ", which PyTorch's losses leave out; delete the samples that have it, or "
+               "give the class a name");
   if (tensor.is_floating_point()) {
     const bool is_wide = tensor.scalar_type() == torch::kFloat64;
     refuse_label((tensor.abs() >= (is_wide ? 0x1p53 : 0x1p24)).nonzero(),
@@ -249,6 +253,7 @@ torch::Tensor codes_of(const Source& source, Classes& classes, const std::string
   if (source.tensor.dim() != 1) {
     refuse(c10::str("'", source.name, "' has the shape ", source.tensor.sizes(), "; labels have [samples]"));
   }
+  refuse_left_out(source.name, source.words);
   if (classes.count == 0) return first_codes(source, classes, for_numbers);
   if (!source.words.empty() && source.words == classes.words) return source.tensor.to(torch::kInt64);
   std::unordered_map<std::string, std::int64_t> codes;

@@ -14,6 +14,7 @@
 
 #include <sys/resource.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstdlib>
 #include <fstream>
@@ -25,6 +26,7 @@
 #include "loaded_data_task.h"
 #include "python.h"
 #include "small_run.h"
+#include "task/graph/guards.h"
 #include "temporary_folder.h"
 #include "thrown.h"
 
@@ -104,6 +106,14 @@ const std::vector<Model> models = {
     {"branch",
      [](auto n, auto s) -> std::vector<torch::Tensor> {
        return {numbers({n, 4}, s)};
+     }},
+    {"functional",
+     [](auto n, auto s) -> std::vector<torch::Tensor> {
+       return {numbers({n, 4}, s)};
+     }},
+    {"frozen",
+     [](auto n, auto s) -> std::vector<torch::Tensor> {
+       return {numbers({n, 2, 6, 6}, s)};
      }},
 };
 
@@ -208,7 +218,7 @@ vernier::ExportedModel exported_model(GraphNetwork& network, const Model& model)
 }
 
 bool has_state(const Model& model) {
-  return model.name == std::string("two") || model.name == std::string("branch");
+  return std::ranges::count(std::vector<std::string>{"two", "branch", "functional"}, model.name) > 0;
 }
 
 }  // namespace
@@ -268,9 +278,10 @@ TEST_CASE("graph: what ONNX and .pt2 cannot hold is refused, with the layer") {
   for (const auto& model : models) {
     if (!has_state(model)) continue;
     const auto network = network_of(folder + model.name + ".pt2", model.output);
-    const auto text = refusal(exported_model(*network, model));
-    CHECK(text.starts_with(model.name == std::string("two") ? "it changes 'calls' in evaluation"
-                                                            : "it decides by numbers of its input (item)"));
+    static const std::map<std::string, std::string> reasons = {{"two", "it changes 'calls' in evaluation"},
+                                                               {"branch", "it decides by numbers of its input (item)"},
+                                                               {"functional", "it changes 'mean' in evaluation"}};
+    CHECK(refusal(exported_model(*network, model)).starts_with(reasons.at(model.name)));
   }
   const auto network = network_of(folder + "mlp.pt2");
   auto model = exported_model(*network, models[0]);
@@ -495,6 +506,206 @@ TEST_CASE("graph: inputs that the model was not exported for are named") {
         }).text.find("int64 [2, 4] is given") != std::string::npos);
   CHECK(thrown_by([&] { mlp->forward({}); }).text.find("takes 1 tensors, and 0 are given") != std::string::npos);
   CHECK(mlp->forward({numbers({1, 4}, 1)}).size(0) == 1);
+}
+
+TEST_CASE("graph: guards have the values that Python gives them") {
+  struct Case {
+    const char* guard;
+    std::vector<std::int64_t> holds;  // the sizes from 1 to 12 for which it holds
+  };
+  const std::vector<std::int64_t> all = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12};
+  const std::vector<Case> cases = {
+      {"x.size()[0] <= 4", {1, 2, 3, 4}},
+      {"x.size()[0] != 7", {1, 2, 3, 4, 5, 6, 8, 9, 10, 11, 12}},
+      {"((4*x.size()[0]) % 8) == 0", {2, 4, 6, 8, 10, 12}},
+      {"(4*x.size()[0]) == (8*(x.size()[0] // 2))", {2, 4, 6, 8, 10, 12}},
+      {"((-1) + x.size()[0] + ((1 + x.size()[0]) // 2)) // ((1 + x.size()[0]) // 2) == 2", all},
+      {"(-3)*((1 + x.size()[0]) // 2) + 3*x.size()[0] >= 2", {2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12}},
+      {"(x.size()[0] / 2) ** 2.0 < 5.5", {1, 2, 3, 4}},
+      {"-x.size()[0]**2 > -10", {1, 2, 3}},
+      {"2 ** x.size()[0] == 32", {5}},
+      {"max(3, x.size()[0]) < 6", {1, 2, 3, 4, 5}},
+      {"min(3, x.size()[0], 2) == 1", {1}},
+      {"math.trunc(1.5*torch.sym_float(x.size()[0])) >= 6", {4, 5, 6, 7, 8, 9, 10, 11, 12}},
+      {"math.ceil(x.size()[0] / 3) == 2", {4, 5, 6}},
+      {"x.size()[0] < 3 or x.size()[0] > 4 and x.size()[0] % 5 == 0", {1, 2, 5, 10}},
+      {"not (x.size()[0] < 11)", {11, 12}},
+      {"x.size()[0] <= 1e1", {1, 2, 3, 4, 5, 6, 7, 8, 9, 10}},
+      {"x.size()[0] <= math.inf", all},
+      // A guard that is not read holds for no size.
+      {"x.size()[0] <=", {}},
+      {"x.size()[0] <= 4)", {}},
+      {"x.size()[0] // 0 == 1", {}},
+      {"y.size()[0] > 0", {}},
+      {"__import__('os').getpid() > 0", {}},
+      {"", {}},
+  };
+  const auto holds = [](const std::string& guard, std::int64_t size) {
+    try {
+      const auto number_of = [&](const std::string& name, std::int64_t) -> c10::IValue {
+        return name == "x.size" ? size : throw vernier::Error("no " + name);
+      };
+      return graph::value_of(guard, number_of).toBool();
+    } catch (const vernier::Error&) {
+      return false;
+    }
+  };
+  for (const auto& each : cases) {
+    CAPTURE(each.guard);
+    for (const auto size : all) {
+      CAPTURE(size);
+      CHECK(holds(each.guard, size) == (std::ranges::count(each.holds, size) > 0));
+    }
+  }
+  CHECK_FALSE(holds(std::string(100'000, '('), 1));
+  CHECK_FALSE(holds(std::string(100'000, '-') + "1 == 1", 1));
+}
+
+namespace {
+
+// A graph for inputs [samples, 4] with a guard, or a range of samples.
+std::string guarded(const TemporaryFolder& scratch, const std::string& guard, const std::string& range = "") {
+  return edited(scratch, "mlp", [&](Records& records) {
+    auto tree = json::parse(records[program]);
+    if (!guard.empty()) tree["guards_code"] = json::array({guard});
+    for (auto& entry : tree["range_constraints"]) {
+      if (!range.empty()) entry = json::parse(range);
+    }
+    records[program] = tree.dump();
+  });
+}
+
+}  // namespace
+
+TEST_CASE("graph: what a program assumes of its batch is checked before it is run") {
+  struct Case {
+    const char *guard, *range;
+    std::int64_t fits, other;
+    const char* text;
+  };
+  const std::vector<Case> cases = {
+      {"L['x'].size()[0] <= 4", "", 4, 6, "x.size()[0] <= 4"},
+      {"(L['x'].size()[0] % 3) == 0", "", 6, 4, "(x.size()[0] % 3) == 0"},
+      {"L['x'].size()[0] != 1", "", 2, 1, "x.size()[0] != 1"},
+      {"", R"({"min_val": 0, "max_val": 5})", 5, 6, "x.size()[0] <= 5"},
+      {"", R"({"min_val": 6, "max_val": null})", 6, 5, "x.size()[0] >= 6"},
+      {"L['y'].size()[0] <= 4 and ???", "", 0, 2, "y.size()[0] <= 4 and ???"},
+  };
+  const TemporaryFolder scratch;
+  for (const auto& each : cases) {
+    CAPTURE(each.text);
+    const auto network = network_of(guarded(scratch, each.guard, each.range));
+    const auto forward = [&](std::int64_t samples) { return network->forward({numbers({samples, 4}, 1)}); };
+    if (each.fits > 0) CHECK(forward(each.fits).size(0) == each.fits);
+    for (int i = 0; i < 2; ++i) {
+      const auto text = thrown_by([&] { forward(each.other); }).text;
+      CHECK(text.find(std::string("exported for inputs of which ") + each.text + ", and float32 [") !=
+            std::string::npos);
+    }
+    if (each.fits > 0) CHECK(network->try_two({numbers({12, 4}, 1)}).size(0) >= 1);
+  }
+}
+
+TEST_CASE("graph: batches that a program was not exported for are refused before the first step, with a remedy") {
+  const TemporaryFolder scratch;
+  const auto data = scratch / "data.safetensors";
+  vernier::save_safetensors(data, {{"x", numbers({13, 4}, 1)}, {"y", codes({13}, 3, 1)}, {"z", numbers({13, 4}, 2)}},
+                            {});
+  struct Case {
+    const char* guard;
+    std::int64_t batch_size;
+    bool drop_last, holds_out;
+    const char* text;  // "": it trains
+  };
+  const std::vector<Case> cases = {
+      {"L['x'].size()[0] <= 4", 6, false, false,
+       "x.size()[0] <= 4, and a batch has 6 samples; set [task] batch_size = 4"},
+      {"L['x'].size()[0] <= 4", 4, false, false, ""},
+      {"L['x'].size()[0] != 1", 4, false, false,
+       "x.size()[0] != 1, and a batch has 1 sample; set [task] batch_size = 5"},
+      {"L['x'].size()[0] != 1", 4, true, false, ""},
+      {"L['x'].size()[0] != 1", 4, true, true, "and a batch has 1 sample; set [task] batch_size = 5"},
+      {"L['x'].size()[0] > 4", 8, false, false, ""},
+      {"L['x'].size()[0] % 2 == 0", 6, false, false,
+       "and a batch has 1 sample; export it with examples of such batches"},
+      {"L['x'].size()[0] % 2 == 0", 6, true, false, ""},
+  };
+  for (const auto& each : cases) {
+    CAPTURE(each.guard);
+    CAPTURE(each.batch_size);
+    vernier::Table table = {{"model", value(guarded(scratch, each.guard))},
+                            {"inputs", list<std::string>({data + ":x"})},
+                            {"target", value(data + ":y")},
+                            {"validation_share", value(0)},
+                            {"batch_size", value(each.batch_size)},
+                            {"drop_last", value(each.drop_last)}};
+    if (each.holds_out) {
+      table["validation_inputs"] = list<std::string>({data + ":z"});
+      table["validation_target"] = value(data + ":y");
+    }
+    const LoadedTask loaded("graph", table);
+    const auto text = refusal([&] { loaded.task->check(loaded.run); });
+    CHECK(text.find(each.text) != std::string::npos);
+    CHECK(text.empty() == std::string(each.text).empty());
+  }
+}
+
+TEST_CASE("graph: evaluation is that of Python if the file says it, and else what torch.nn does, with a warning") {
+  const auto functional = network_of(folder + "functional.pt2"), frozen = network_of(folder + "frozen.pt2");
+  const auto inputs = std::vector{numbers({8, 4}, 1)};
+  functional->eval();
+  CHECK_FALSE(functional->forward(inputs).equal(functional->forward(inputs)));
+  CHECK(functional->guessed().empty());
+  CHECK_FALSE(frozen->trains_as_evaluated());
+  frozen->train();
+  const auto before = frozen->named_buffers()["frozen.running_mean"].clone();
+  const auto moved = frozen->named_buffers()["norm.running_mean"].clone();
+  frozen->forward({numbers({3, 2, 6, 6}, 1)});
+  CHECK(frozen->named_buffers()["frozen.running_mean"].equal(before));
+  CHECK_FALSE(frozen->named_buffers()["norm.running_mean"].equal(moved));
+  const TemporaryFolder scratch;
+  const auto alone = [&](const char* name) {
+    return network_of(edited(scratch, name, [](Records& records) { records.erase("extra/evaluation.json"); }));
+  };
+  const auto guessed = alone("functional"), known = alone("frozen");
+  guessed->eval(), known->eval();
+  CHECK(guessed->guessed().starts_with("aten.batch_norm"));
+  CHECK(guessed->forward(inputs).equal(guessed->forward(inputs)));
+  CHECK(known->guessed().empty());
+  const auto whole = network_of(folder + "frozen.pt2");
+  whole->eval();
+  const std::vector images = {numbers({3, 2, 6, 6}, 1)};
+  CHECK(known->forward(images).equal(whole->forward(images)));
+}
+
+TEST_CASE("graph: batch normalisation of one value is refused, as in Python") {
+  const auto network = network_of(folder + "functional.pt2");
+  const auto text = thrown_by([&] { network->forward({numbers({1, 4}, 1)}); }).text;
+  CHECK(text.find("needs more than 1 value per channel in training, for float32 [1, 4]") != std::string::npos);
+  CHECK(network->named_buffers()["variance"].isfinite().all().item<bool>());
+}
+
+TEST_CASE("graph: the label that PyTorch's losses leave out is refused") {
+  const TemporaryFolder scratch;
+  const auto data = scratch / "data.safetensors";
+  const auto labels = codes({40}, 3, 1);
+  vernier::save_safetensors(data,
+                            {{"x", numbers({40, 4}, 1)}, {"y", torch::where(torch::arange(40) < 6, -100, labels)}}, {});
+  for (const std::string loss : {"cross_entropy", "nll"}) {
+    const auto text = refusal([&] {
+      LoadedTask("graph", {{"model", value(folder + "mlp.pt2")},
+                           {"inputs", list<std::string>({data + ":x"})},
+                           {"target", value(data + ":y")},
+                           {"loss", value(loss)}});
+    });
+    CHECK(text.find(":y' has the label -100 in row 0, which PyTorch's losses leave out") != std::string::npos);
+  }
+}
+
+TEST_CASE("graph: save() of export.py refuses what a file cannot hold" * doctest::skip(!has_python("torch"))) {
+  const TemporaryFolder scratch;
+  std::string out;
+  CHECK_MESSAGE(python(folder + "faithful.py", scratch.path(), out) == 0, out);
 }
 
 }  // namespace graph_test

@@ -312,6 +312,7 @@ TEST_CASE("sequence: refuses data that do not fit, in one line") {
                                              {"halves", sequences().rate * 0.5},
                                              {"minus", sequences().rises - 1},
                                              {"zeros", torch::zeros({60}, torch::kInt64)},
+                                             {"hundred", torch::where(torch::arange(60) < 6, -100, sequences().rises)},
                                              {"many", torch::arange(60) * 10},
                                              {"few", torch::zeros({59}, torch::kInt64)},
                                              {"deep", torch::zeros({60, 2, 2, 2})},
@@ -335,6 +336,10 @@ TEST_CASE("sequence: refuses data that do not fit, in one line") {
           {"classification", {{"targets", source("few")}}, "' has 60 sequences, and '"},
           {"classification", {{"targets", source("halves")}}, "; labels are whole numbers, or words"},
           {"classification", {{"targets", source("minus")}}, ""},  // two classes: -1 and 0
+          {"classification", {{"targets", source("hundred")}}, "has the label -100 in row 0, which PyTorch's losses"},
+          {"classification",
+           {{"validation", source("x")}, {"validation_targets", source("hundred")}},
+           "has the label -100 in row 0, which PyTorch's losses"},
           {"classification", {{"targets", source("many")}}, "has 60 different labels in 60 samples"},
           {"classification", {{"targets", source("x")}}, "labels have [samples]"},
           {"classification", {{"targets", source("zeros")}}, "has a single class; there is nothing to tell apart"},

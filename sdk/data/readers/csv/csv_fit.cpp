@@ -88,6 +88,13 @@ void sort_words(std::vector<std::string>& words) {
   std::ranges::stable_sort(words, {}, [](const auto& word) { return *number_of(word); });
 }
 
+void refuse_left_out(const std::string& name, const std::vector<std::string>& labels) {
+  if (std::ranges::none_of(labels, [](const auto& label) { return number_of(label) == -100; })) return;
+  refuse("'" + name +
+         "' has the label -100, which PyTorch's losses leave out; delete the samples that have it, or give "
+         "the class a name");
+}
+
 void make_classes(CsvTable& table) {
   auto& target = table.schema.target;
   if (!target || target->type != CsvType::number) return;

@@ -15,6 +15,9 @@ class MappedFile;
 void sort_words(std::vector<std::string>& words);
 bool all_numbers(const std::vector<std::string>& words);
 
+// Refuses -100 among the labels of a source. It is the target that PyTorch's losses leave out, and no class.
+void refuse_left_out(const std::string& name, const std::vector<std::string>& labels);
+
 // Makes a category of a target of numbers if they are class_numbers().
 void make_classes(CsvTable& table);
 

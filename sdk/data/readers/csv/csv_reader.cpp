@@ -331,6 +331,7 @@ CsvTable CsvReader::read() {
   }
   file_->require_unchanged();
   if (!has_schema_ && options_.classes) make_classes(table_);
+  if (table_.schema.target) refuse_left_out(file_->path() + ":" + options_.target, table_.schema.target->vocabulary);
   drop_rows(table_, options_);
   note_missing(results);
   note_odd(results);

@@ -8,6 +8,7 @@
 #include <filesystem>
 #include <map>
 
+#include "../csv/csv_fit.h"
 #include "listed.h"
 
 namespace vernier {
@@ -55,6 +56,7 @@ ImageFolder image_list(const std::string& path, const ImageOptions& options) {
   csv.sorted = true;
   const auto table = read_csv(path, csv);
   const auto &files = table.schema.columns.at(0).vocabulary, &labels = table.schema.columns.at(1).vocabulary;
+  refuse_left_out(path, labels);
   auto all = options;
   if (all.classes.empty()) all.classes = labels;
   const auto codes = codes_among(path, labels, all.classes);

@@ -220,6 +220,42 @@ class Window(nn.Module):
         return self.head(F.hardsigmoid(x + torch.roll(y, 1, 1))).mean(1)
 
 
+class Functional(nn.Module):
+    """Functions that are random, and normalise by the batch, in evaluation too."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.head = nn.Linear(4, 8), nn.Linear(8, 3)
+        self.register_buffer("mean", torch.zeros(8))
+        self.register_buffer("variance", torch.ones(8))
+
+    def forward(self, x):
+        x = F.batch_norm(self.first(x), self.mean, self.variance, training=True)
+        x = F.alpha_dropout(F.dropout(x, 0.2), 0.1, training=True)
+        x = F.feature_alpha_dropout(F.dropout1d(x[..., None], 0.1), 0.1, training=True)[..., 0]
+        x = F.rrelu(x, training=True)[:, None]
+        return self.head(F.scaled_dot_product_attention(x, x, x, dropout_p=0.1)[:, 0])
+
+
+class Frozen(nn.Module):
+    """A batch normalisation that stays in evaluation mode beside layers that have two modes."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv, self.head = nn.Conv2d(2, 4, 3), nn.Linear(4, 3)
+        self.frozen, self.norm = nn.BatchNorm2d(4), nn.InstanceNorm2d(4, track_running_stats=True, momentum=0.3)
+        self.drop = nn.Dropout2d(0.2)
+
+    def train(self, mode=True):
+        super().train(mode)
+        self.frozen.eval()
+        return self
+
+    def forward(self, x):
+        x = F.silu(self.norm(self.frozen(self.conv(x))))
+        return self.head(self.drop(x).mean((2, 3)))
+
+
 models = {
     "mlp": (Mlp, lambda n, s: [numbers([n, 4], s)]),
     "plane": (Plane, lambda n, s: [numbers([n, 2], s)]),
@@ -233,6 +269,8 @@ models = {
     "encoder": (Encoder, lambda n, s: [numbers([n, 5, 8], s)]),
     "window": (Window, lambda n, s: [numbers([n, 4, 8], s)]),
     "branch": (Branch, lambda n, s: [numbers([n, 4], s)]),
+    "functional": (Functional, lambda n, s: [numbers([n, 4], s)]),
+    "frozen": (Frozen, lambda n, s: [numbers([n, 2, 6, 6], s)]),
 }
 
 
