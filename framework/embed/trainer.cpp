@@ -245,7 +245,7 @@ Trainer::Trainer(TrainerOptions options)
     : impl_(as_errors([&] { return std::make_unique<Impl>(std::move(options)); })) {}
 
 Trainer::~Trainer() {
-  if (is_forked()) (void)impl_.release();  // its threads are not in this process, and could not be waited for
+  if (is_forked()) (void)impl_.release();  // a forked child has none of its threads to wait for
 }
 
 void Trainer::use(const std::string& role, std::unique_ptr<Plugin> plugin, const Options& options) {

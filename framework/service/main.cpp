@@ -191,7 +191,7 @@ void say(const std::string& text) {
   std::cerr << "vernier: " << text << std::endl;
 }
 
-// Refuses to start where tokens, journal and other jobs are within reach of a job.
+// Refuses to start the server if a job could read its tokens, its journal or other jobs.
 void refuse_reachable_server(const serve::QueueSettings& settings) {
   const auto& limits = settings.limits;
   for (const auto* places : {&limits.data, &limits.writable, &limits.readable}) {

@@ -114,8 +114,9 @@ class Mlp final : public vernier::Task, public vernier::Exportable, public verni
         batch_size_(options.get("batch_size", 8, "points of an update", between(1, 1e9))),
         noise_(options.get("noise", 1.0, "deviation of the points around their centre", between(0, 1e6))),
         order_(vernier::read_order(options, "of the points in an epoch")),
-        dropout_(options.get("dropout", 0.0, "share of a hidden layer's numbers dropped", between(0, 0.99))),
-        normalises_(options.get("batch_norm", false, "batch normalisation behind each hidden layer")),
+        dropout_(options.get("dropout", 0.0, "share of each hidden layer's outputs that dropout sets to 0 in training",
+                             between(0, 0.99))),
+        normalises_(options.get("batch_norm", false, "batch normalisation after each hidden layer")),
         keep_(vernier::read_recompute(options)) {
     const double share = options.get("validation", 0.1, "share of the points held out; 0: none", between(0, 0.9));
     held_out_ = static_cast<std::int64_t>(std::ceil(static_cast<double>(samples_) * share));

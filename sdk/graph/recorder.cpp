@@ -202,7 +202,7 @@ void Recorder::keep_results(Node& node, const std::vector<c10::IValue>& results)
   const bool reads_numbers = name == "aten::item" || name == "aten::_local_scalar_dense" || name == "aten::equal" ||
                              name == "aten::is_nonzero" || name == "aten::allclose";
   if (reads_numbers && needs) {
-    refuse("it decides by numbers of its input (" + name.substr(6) + ")" + place(node.layer) +
+    refuse("it decides by the values of its input (" + name.substr(6) + ")" + place(node.layer) +
            ", and a graph has one way through it");
   }
   if (is_new && has_tensors) graph_.nodes.push_back(std::move(node));

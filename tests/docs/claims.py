@@ -84,7 +84,7 @@ def main():
         elif not ({f"{folder}: {rest}", f"{path.parent.name}: {rest.rpartition('/')[2]}"} & tests
                   or any(test.startswith(f"{folder}: {case}") for test in tests)):
             wrong.append(f"claims.tsv:{number}: ctest does not run tests/{file}")
-    wrong += [f"{page} claims what is not in claims.tsv: {text}" for page, text in found if (page, text) not in seen]
+    wrong += [f"{page} makes a claim that claims.tsv lacks: {text}; add it there with the test that holds it" for page, text in found if (page, text) not in seen]
     print(*wrong, sep="\n", end="\n" if wrong else "")
     print(f"{len(found)} claims, {len(wrong)} wrong")
     return 1 if wrong else 0

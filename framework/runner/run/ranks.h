@@ -33,7 +33,7 @@ class SharedState {
   struct Part {
     torch::Tensor tensor;
     std::string bits;         // the checksum of what all ranks had at first
-    bool is_written = false;  // whether any rank has ever written it
+    bool is_written = false;  // true once a rank has written the tensor
   };
   const std::unique_ptr<Distributed>& distributed_;
   std::vector<Part> parts_;  // the generator, and the buffers

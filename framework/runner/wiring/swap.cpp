@@ -128,7 +128,7 @@ std::vector<Takeover> make_all(const Wiring& wiring, const Table& roles) {
     if (!reads_other_files) continue;
     refuse(table->second.where + ": " + wiring.checkpoint->id() + " cannot become " + takeovers.back().next->id() +
            " while the run runs, because --resume reads the checkpoints of the plugin that the configuration names; " +
-           "swap its options alone, or start a new run");
+           "swap the options of " + wiring.checkpoint->id() + ", or start a new run");
   }
   return takeovers;
 }

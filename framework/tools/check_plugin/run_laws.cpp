@@ -94,9 +94,9 @@ std::int64_t acts_at(const Subject& subject, const std::vector<std::string>& set
 
 }  // namespace
 
-// A rule that acts later than in the small run is tried where it acts.
+// Tries a rule that acts only after the steps of the small run, in a run that is long enough.
 void check_acts(const Subject& subject) {
-  const std::int64_t most = is_small(subject) ? 250 : 20, tried = 10;  // check_resumes tries the first ones
+  const std::int64_t most = is_small(subject) ? 250 : 20, tried = 10;  // check_resumes resumes from the first 10 only
   const auto at = acts_at(subject, {"run.steps=" + std::to_string(most)});
   if (at == 0) {
     throw LawSkipped(c10::str("in ", most,
@@ -222,7 +222,7 @@ void check_leaves_the_process(const Subject& subject) {
     trial.train();
   });
   for (int tries = 0; tries < 100 && Belongings::now().threads > before.threads; ++tries) {
-    std::this_thread::sleep_for(std::chrono::milliseconds(2));  // the system counts a joined thread a moment longer
+    std::this_thread::sleep_for(std::chrono::milliseconds(2));  // the system still counts a joined thread for a moment
   }
   if (has_printed) changed = "it writes to the standard output, though run.quiet is set; use info(), or ask run.quiet";
   if (changed.empty()) changed = before.changed_in(Belongings::now());

@@ -38,7 +38,7 @@ struct Weights {
   }
 };
 
-// A parameter in the run of check_trains.
+// What check_trains sees of a parameter during its run.
 struct Watched {
   Weights start, middle;
   torch::Tensor before, gradient;  // `master` before the update, and the gradient that backward gave; or undefined

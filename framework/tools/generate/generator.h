@@ -46,7 +46,8 @@ struct PromptJob {
   // log-probabilities if asked for.
   std::function<void(std::size_t index, const std::string& text, std::span<const GeneratedToken> fresh)> print = {};
   std::function<void(std::vector<Completion>)> done;  // called once
-  std::function<bool()> is_wanted = {};               // asked before each token, and each piece of a long prompt
+  std::function<bool()> is_wanted =
+      {};  // false ends the texts; asked before each token and each piece of a long prompt
 };
 
 class Generator {

@@ -404,7 +404,7 @@ class Format final : public vernier::MixedPrecision {
     rule.options->refuse("op", "is \"" + rule.op + "\", which precision/format does not round; write use = \"fp32\"");
   }
 
-  // Called after each forward.
+  // Logs the operators that were not rounded and are not named yet. Called after each forward.
   void name_unrounded(std::set<std::string>& found) {
     std::erase_if(found, [this](const std::string& name) { return !named_.insert(name).second; });
     if (found.empty()) return;

@@ -84,7 +84,7 @@ torch::Tensor tensor_of(const torch::Tensor& bytes, const Archive::View& view) {
   return at::empty({0}, view.dtype).set_(bytes.storage(), view.offset, view.sizes, view.strides);
 }
 
-// The flags of the bytes that a view has, of a storage's.
+// Returns the flags of the bytes that the view covers. flags: those of all bytes of its storage.
 torch::Tensor flags_of(const torch::Tensor& flags, Archive::View view) {
   const auto size = static_cast<std::int64_t>(c10::elementSize(view.dtype));
   for (std::size_t i = 0; i < view.sizes.size(); ++i) view.strides[i] *= view.sizes[i] > 1 ? size : 0;

@@ -51,7 +51,7 @@ class GraphTask final : public exported::ExportedTask, public vernier::PythonMod
     exported::write_bytes(file, graph_network().bytes());
     return true;
   }
-  // The program computes in the dtypes of its file, whatever precision it was trained in.
+  // The exported program computes in the dtypes of its file, whatever precision the training had.
   vernier::ExportedModel exported_model() override {
     auto bytes = graph_network().bytes();
     const auto file = torch::from_blob(bytes.data(), {std::ssize(bytes)}, torch::kUInt8);

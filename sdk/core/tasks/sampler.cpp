@@ -66,7 +66,7 @@ torch::Tensor Sampler::make_order() const {
   const auto room = size_ < large ? size_ : free_memory(torch::kCPU) / std::int64_t{sizeof(std::int64_t)};
   if (size_ > room) {
     refuse(c10::str("the random order of ", size_, " samples takes 8 bytes for each, and there is memory for ", room,
-                    "; read them in sequential order, or draw the random sample in Dataset::get"));
+                    "; set the order to sequential, or let Dataset::get choose a sample at random"));
   }
   auto indices = torch::arange(size_, torch::kInt64);
   auto engine = make_engine(seed_, static_cast<std::uint64_t>(epoch_));

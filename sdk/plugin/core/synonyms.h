@@ -17,9 +17,8 @@ VERNIER_API std::string synonym(const std::string& word, const std::vector<std::
 VERNIER_API std::string common_key(const std::string& word);
 
 // Returns what does here what a key of other trainers asks for, as the end of a message: "`[[callback]] use =
-// \"memory\"` measures it" for "log_memory_usage". "" for an unknown word. Its lines are whole, so they are taken as
-// they stand. value: what the key has, in TOML, if it is known; the lines are those for this dtype, and
-// have this number.
+// \"memory\"` measures it" for "log_memory_usage". "" for an unknown word. The lines in it work as they stand, and have
+// the dtype or the number of the key. value: the key's value in TOML, "" if it is unknown.
 VERNIER_API std::string done_by(const std::string& word, const std::string& value = "");
 
 // The function of <vernier/options.h>, for programs without LibTorch.

@@ -121,7 +121,8 @@ bool is_white(char32_t code);  // for Python's str.strip()
 // The place at which a character begins, by its number; the size of the text if there is none.
 std::size_t place_of(std::string_view text, std::int64_t number);
 // Without white space or, if it is given, without these characters at its ends.
-// Returns where the part first stands in the text from a place on, or npos. Takes time linear in both.
+// Returns the first place at or behind `from` where the part stands in the text, or npos. The time is linear in their
+// lengths.
 std::size_t place_of(std::string_view part, std::string_view text, std::size_t from = 0);
 VERNIER_API std::string stripped(std::string_view text, bool left, bool right, const std::string* characters = nullptr);
 

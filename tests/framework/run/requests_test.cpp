@@ -161,7 +161,7 @@ TEST_CASE("requests: each is done or refused at each event, the last one of a ru
   }
 }
 
-TEST_CASE("requests: a run that is stopped before its first step fails too where a plugin asks for it") {
+TEST_CASE("requests: a plugin can make a run fail that is stopped before its first step") {
   for (const auto& request : requests) {
     if (std::string(request.name) != "fail") continue;
     CHECK(says(train(request, Event::RunBegin, false, /*stops_at_once=*/true).error, "too bad"));

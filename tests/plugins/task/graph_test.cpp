@@ -278,9 +278,10 @@ TEST_CASE("graph: what ONNX and .pt2 cannot hold is refused, with the layer") {
   for (const auto& model : models) {
     if (!has_state(model)) continue;
     const auto network = network_of(folder + model.name + ".pt2", model.output);
-    static const std::map<std::string, std::string> reasons = {{"two", "it changes 'calls' in evaluation"},
-                                                               {"branch", "it decides by numbers of its input (item)"},
-                                                               {"functional", "it changes 'mean' in evaluation"}};
+    static const std::map<std::string, std::string> reasons = {
+        {"two", "it changes 'calls' in evaluation"},
+        {"branch", "it decides by the values of its input (item)"},
+        {"functional", "it changes 'mean' in evaluation"}};
     CHECK(refusal(exported_model(*network, model)).starts_with(reasons.at(model.name)));
   }
   const auto network = network_of(folder + "mlp.pt2");

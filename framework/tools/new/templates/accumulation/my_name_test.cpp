@@ -7,7 +7,7 @@
 #include "my_name.cpp"
 
 TEST_CASE("a batch is split into halves in the order of its samples") {
-  // Options are written as the TOML has them; "test" is their place.
+  // Each option is its value with the place that an error names, here "test".
   vernier::Options options("accumulation/my_name", {{"smallest", {std::int64_t{4}, "test"}}}, "test");
   MyName plugin(options);
   const std::vector<std::vector<std::int64_t>> cases = {{1}, {3}, {2, 2}, {2, 3}, {4, 4}};  // samples of each part

@@ -8,7 +8,7 @@
 
 TEST_CASE("a snapshot is read again, the newest one if none is named") {
   namespace fs = std::filesystem;
-  // Options are written as the TOML has them; "test" is their place.
+  // Each option is its value with the place that an error names, here "test".
   vernier::Options options("checkpoint/my_name", {{"every", {std::int64_t{2}, "test"}}}, "test");
   MyName plugin(options);
   vernier::TrainerRun run;

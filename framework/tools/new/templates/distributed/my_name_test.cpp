@@ -17,7 +17,7 @@ struct Exchanged {
 };
 
 Exchanged exchange(std::int64_t rank) {
-  // Options are written as the TOML has them; "test" is their place.
+  // Each option is its value with the place that an error names, here "test".
   vernier::Options options("distributed/my_name", {{"folder", {std::string(folder), "test"}}}, "test");
   MyName plugin(options, {.rank = rank, .ranks = 2});
   Exchanged result;

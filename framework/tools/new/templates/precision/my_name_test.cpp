@@ -20,7 +20,7 @@ const std::vector<MyNameCase> dtypes = {{"bf16", torch::kBFloat16, false}, {"fp1
 TEST_CASE("matrix products of forward have the dtype, and those after it have float32") {
   for (const auto& [option, dtype, needs_scaler] : dtypes) {
     CAPTURE(option);
-    // Options are written as the TOML has them; "test" is their place.
+    // Each option is its value with the place that an error names, here "test".
     vernier::Options options("precision/my_name", {{"dtype", {option, "test"}}}, "test");
     MyName plugin(options);
     vernier::TrainerRun run;

@@ -14,7 +14,7 @@ TEST_CASE("the task learns to tell two classes apart") {
   lines << "x,y,class\n";
   for (int i = 0; i < 60; ++i) lines << i % 7 << ',' << i % 5 << ',' << (i % 7 > 3 ? "right" : "left") << '\n';
   lines.close();
-  // Options are written as the TOML has them; "test" is their place.
+  // Each option is its value with the place that an error names, here "test".
   vernier::Options options("task/my_name", {{"data", {file, "test"}}, {"batch_size", {std::int64_t{16}, "test"}}},
                            "test");
   torch::manual_seed(1);  // seeds the first weights

@@ -14,7 +14,7 @@ struct LaunchPlace {
   std::int64_t port = 0;            // port of the store there; 0: the launcher names none
   std::string attempt = "0";        // counts restarts: the store of torchrun outlives them
   bool launcher_has_store = false;  // torchrun serves the store itself
-  std::string launcher = {};        // a name of vernier/launchers.h; "" for one process
+  std::string launcher = {};        // the launcher, as in vernier/launchers.h; "" for one process
 };
 
 // Reads the variables of vernier/launchers.h: torchrun's (and those of `vernier launch`) first, then those of the first

@@ -63,7 +63,7 @@ struct Launched {
     rank = read(rank_variable = set_variable(of.rank));
     if (const auto colon = size.find(':'); colon != std::string::npos) size.erase(0, colon + 1);  // the most
     if (!size.starts_with('[')) return;
-    // A list as SageMaker writes it: ["algo-1","algo-2"].
+    // SageMaker writes a list: ["algo-1","algo-2"].
     const auto entries = [this](std::size_t end) {
       return std::to_string(std::count(size.begin(), size.begin() + static_cast<std::ptrdiff_t>(end), '"') / 2);
     };
