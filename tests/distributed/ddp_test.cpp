@@ -323,7 +323,7 @@ TEST_CASE("ddp: all ranks validate and save one model, whose buffers are rank 0'
       toy.on(vernier::Event::Validated, [&](vernier::Run& run) {
         text += c10::str(run.step, ' ', *run.metrics.value("validation_loss"), ' ', vernier::digest(*run.model), '\n');
       });
-      toy.on(vernier::Event::StepEnd, [&](vernier::Run& run) {  // of a listener's own rank
+      toy.on(vernier::Event::StepEnd, [&](vernier::Run& run) {  // a listener writes on its own rank
         if (run.step == 4)
           run.model->named_buffers()["by_pointer"].mutable_data_ptr<float>()[0] +=
               static_cast<float>(run.control->rank());

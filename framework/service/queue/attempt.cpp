@@ -47,7 +47,7 @@ class OpenFile {
     if (descriptor_ >= 0) ::close(descriptor_);
   }
   int descriptor() const { return descriptor_; }
-  std::int64_t size() const { return size_; }  // 0 for what is no file
+  std::int64_t size() const { return size_; }  // 0 for what is not a file
 
  private:
   int descriptor_ = -1;

@@ -52,8 +52,9 @@ class Attempt {
 
 // Writes a file beside the place and renames it, on the disk with its name. Throws std::system_error.
 void write_durably(const std::filesystem::path& file, const std::string& text);
-// Return "" if there is no such file, and for what a job could have put in its place or in that of a folder of its path:
-// a link, a pipe, or, for the whole, more than `most` bytes. file: absolute, without links above the server's folder.
+// Return "" if there is no such file, and for what a job could have put in its place or in that of a folder of its
+// path: a link, a pipe, or, for the whole, more than `most` bytes. file: absolute, without links above the server's
+// folder.
 std::string read_whole(const std::filesystem::path& file, std::size_t most = 1 << 20);
 // Returns at most so many bytes from a place on; from below 0, so many from the end.
 std::string read_part(const std::filesystem::path& file, std::int64_t from, std::size_t most);

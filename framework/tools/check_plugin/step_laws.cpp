@@ -38,7 +38,7 @@ struct Weights {
   }
 };
 
-// What check_trains sees of a parameter during its run.
+// A parameter, as check_trains sees it during its run.
 struct Watched {
   Weights start, middle;
   torch::Tensor before, gradient;  // `master` before the update, and the gradient that backward gave; or undefined

@@ -10,6 +10,24 @@
 
 namespace language {
 
+namespace {
+
+void refuse_long_rows(const Network& network, const Data& data, const std::string& folder) {
+  const auto refuse = [&](const std::string& reason) {
+    vernier::refuse(c10::str("context = ", data.context(), ": the model of ", folder, " ", reason));
+  };
+  const auto longest = network.longest(), same = network.cacheable();
+  if (longest > 0 && data.context() > longest) {
+    refuse(c10::str("has positions for ", longest, " tokens; give a smaller context"));
+  }
+  if (data.packs() && same > 0 && data.context() > same) {
+    refuse(c10::str("turns the positions of rows above ", same,
+                    " tokens in another way, and a packed row has shorter texts; set packing = false"));
+  }
+}
+
+}  // namespace
+
 using vernier::between;
 
 PublishedTask::PublishedTask(vernier::Options& options, Family family)
@@ -55,7 +73,7 @@ void PublishedTask::build(vernier::Run& run) {
   set_model(network_, [this](const vernier::Batch& batch) { return network_->forward(texts_of(batch)); });
   use_losses();
   if (!reads_data()) return;
-  if (data_.names_files()) refuse_long_rows();
+  if (data_.names_files()) refuse_long_rows(*network_, data_, folder_);
   read_data(run);
   samples_.open(*this);
 }
@@ -79,20 +97,6 @@ void PublishedTask::use_losses() {
   auto token_loss = std::make_unique<TokenLoss>();
   token_loss_ = token_loss.get();
   add_metric(std::move(token_loss));
-}
-
-void PublishedTask::refuse_long_rows() const {
-  const auto refuse = [&](const std::string& reason) {
-    vernier::refuse(c10::str("context = ", data_.context(), ": the model of ", folder_, " ", reason));
-  };
-  const auto longest = network_->longest(), same = network_->cacheable();
-  if (longest > 0 && data_.context() > longest) {
-    refuse(c10::str("has positions for ", longest, " tokens; give a smaller context"));
-  }
-  if (data_.packs() && same > 0 && data_.context() > same) {
-    refuse(c10::str("turns the positions of rows above ", same,
-                    " tokens in another way, and a packed row has shorter texts; set packing = false"));
-  }
 }
 
 void PublishedTask::read_data(const vernier::Run& run) {

@@ -97,7 +97,6 @@ class PublishedTask : public vernier::SupervisedTask,
   torch::Tensor next_logits(const torch::Tensor& tokens, vernier::KeyValueCache* cache) override;
 
  private:
-  void refuse_long_rows() const;
   void read_data(const vernier::Run& run);
   void learn(const Data::Sets& sets);
   void use_losses();

@@ -285,7 +285,7 @@ TEST_CASE("cli: a limit on the size of files ends in one line, as a full disk do
 }
 
 TEST_CASE("cli: where standard input, output and error are closed, no file of the run gets what is for them") {
-  const Arguments diverging = {set("optimizer.learning_rate=1e30")};  // the log tells of it
+  const Arguments diverging = {set("optimizer.learning_rate=1e30")};  // the log shows it
   Place open("[[monitor]]\nuse = 'jsonl'\n"), closed("[[monitor]]\nuse = 'jsonl'\n");
   CHECK(open.train(diverging) == 5);
   CHECK(says(open.err, "the training has diverged"));

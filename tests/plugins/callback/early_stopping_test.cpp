@@ -323,7 +323,7 @@ TEST_CASE("early_stopping: the model that was the best is validated, evaluated, 
     CHECK(torch::equal(run.evaluated(), best));
     REQUIRE(run.memory().last);
     const auto saved = *run.memory().last;
-    Averaging used(cases[i], losses);  // as the verbs do
+    Averaging used(cases[i], losses);  // the verbs do so too
     used.prepare(1);
     vernier::restore_weights(saved, used.run, used.wiring.plugins());
     CHECK(torch::equal(used.evaluated(), best));

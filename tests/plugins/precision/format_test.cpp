@@ -273,7 +273,7 @@ TEST_CASE("format: stochastic rounding repeats with the seed, and what is not co
 namespace {
 
 struct Operator {
-  const char* name;  // as the log shows it
+  const char* name;  // the log shows this name
   std::function<Tensor()> call;
 };
 

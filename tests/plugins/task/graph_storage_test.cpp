@@ -55,7 +55,7 @@ struct Model {
   std::map<std::string, torch::Tensor> records = {};  // flat storages
   std::vector<Part> parts = {};
   std::vector<Call> calls = {};
-  torch::ScalarType dtype = torch::kFloat32;  // of the input
+  torch::ScalarType dtype = torch::kFloat32;  // the input's dtype
 
   const Part& part(const std::string& name) const { return *std::ranges::find(parts, name, &Part::name); }
 };
@@ -283,7 +283,7 @@ double difference(const torch::Tensor& one, const torch::Tensor& other) {
 TEST_CASE("graph: each name of a storage has its own view, and those that overlap share memory") {
   struct Case {
     const char* name;
-    std::vector<Part> parts;  // of a storage of 64 elements
+    std::vector<Part> parts;  // their storage has 64 elements
     bool is_shared = false, is_tied = false;
     const char* refusal = "";
   };
