@@ -304,7 +304,8 @@ TEST_CASE("lora: a base in 8 or 4 bits trains as the numbers do that it stands f
 
 TEST_CASE("lora: a base in 8 or 4 bits has a scale for each 64 elements, in rows that 64 does not divide too") {
   torch::manual_seed(5);
-  const std::pair<std::int64_t, std::int64_t> shapes[] = {{6, 200}, {32, 128}, {3, 10}, {5, 66}, {4, 64}, {1, 2}};
+  const std::pair<std::int64_t, std::int64_t> shapes[] = {{6, 200}, {32, 128}, {3, 10}, {5, 66},
+                                                          {4, 64},  {3, 2},    {1, 66}};
   for (const auto& [rows, columns] : shapes) {
     for (const std::string base : {"int8", "fp8", "nf4"}) {
       CAPTURE(columns);

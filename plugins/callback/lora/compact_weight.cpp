@@ -97,7 +97,8 @@ torch::Tensor CompactWeight::nf4_of(const torch::Tensor& bytes) const {
 
 torch::Tensor CompactWeight::like(const torch::Tensor& view, torch::ScalarType dtype) const {
   const auto numbers = as(dtype);
-  return view.strides() == weight_.strides() ? numbers : numbers.t();
+  const bool is_same = view.sizes() == weight_.sizes() && view.strides() == weight_.strides();
+  return is_same ? numbers : numbers.t();
 }
 
 void CompactWeight::expand() {
