@@ -369,7 +369,7 @@ class Recovery final : public vernier::Callback {
       const double before = rate(run);
       lowered_ = before * rate_factor_;
       lowered_at_ = step_;
-      run.learning_rate_factor *= lowered_ / before;  // lowers this update, too, if it is applied
+      if (now_.step == run.step) run.learning_rate_factor *= lowered_ / before;  // this update too, if it is applied
       details.emplace_back("factor", lowered_);
       return c10::str("the learning rate is ", lowered_, " of its schedule");
     }
