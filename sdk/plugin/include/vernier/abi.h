@@ -5,6 +5,11 @@
 // keep their offsets in all versions.
 #pragma once
 
+#if __cplusplus < 202002L
+#error "Vernier needs C++20: compile with -std=c++20, or in CMake target_compile_features(TARGET PRIVATE cxx_std_20)"
+#include <vernier/needs_cxx20.h>  // there is no such file: the compiler stops at one error, and prints no others
+#endif
+
 #include <torch/headeronly/version.h>
 
 #include <cstddef>
@@ -14,7 +19,7 @@
 
 // A hash of the code of the contract's headers. `sh sdk/cmake/code_hash.sh --write` writes it after a change, and
 // tests/sdk/plugin/abi_test.cpp fails until then.
-#define VERNIER_ABI 0xbda49e12
+#define VERNIER_ABI 0x9ae41af5
 
 #ifdef __has_feature  // clang
 #define VERNIER_HAS_FEATURE(x) __has_feature(x)

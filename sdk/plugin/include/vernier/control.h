@@ -16,8 +16,8 @@ class BetweenSteps;
 class Plugin;
 
 // run.control, valid from Plugin::prepare on. swap(), rewind() and fail() are carried out after the step. A rewind
-// cancels the swap and the failure that the same step asked for. A swap cancels the failure. A rewind that is asked for
-// at Validated waits until after the next step.
+// cancels the swap and the failure that the same step asked for. A swap cancels the failure. Nothing can be asked for
+// as the run ends, at RunEnd and RunFailed.
 class VERNIER_API Control {
  public:
   virtual ~Control();

@@ -46,7 +46,7 @@ class Plugin;
 class VERNIER_API Bus {
  public:
   // Called in Plugin::attach. A monitor's listener must take `const Run&`. An exception in a listener ends the run with
-  // plugin, event and step named; one in a monitor's is reported and detaches the monitor.
+  // plugin, event and step named; one in a monitor's, or at RunFailed, is reported and detaches the plugin.
   template <class Listener>
   void on(Event event, Listener listener) {
     add(event, std::move(listener), std::is_invocable_v<Listener&, const Run&>);

@@ -1,7 +1,7 @@
 // The base class of all plugins. A plugin's calls come in this order: constructor (it reads only its Options), attach,
 // prepare, check, load (if the run is resumed). Then come the functions of its role, its listeners, and save at each
-// checkpoint; at last the destructor. All calls are on the main thread. An exception ends the run with an error that
-// names the plugin; one in a monitor's listener only detaches the monitor.
+// checkpoint; at last the destructor. All calls are on the main thread, the one that made the trainer. An exception
+// ends the run with an error that names the plugin; one in a monitor's listener only detaches the monitor.
 #pragma once
 
 #include <c10/util/StringUtil.h>

@@ -78,7 +78,7 @@ class VERNIER_API Run : public StepState {
 
   // Adds a notice to this step's: something out of the ordinary, by name and details, and a sentence for people.
   void notice(const char* name, Notice::Details details = {}, std::string sentence = "");
-  // Until the update: skips it if the flag, one number or bool on any device, is not 0. Vetoes add up.
+  // At GradientsReady: skips the update if the flag, one number or bool on any device, is not 0. Vetoes add up.
   void skip_when(const torch::Tensor& flag);
 
   // From Plugin::check on: which values of a metric are better. Throws Error for one that no validation measures.

@@ -29,8 +29,9 @@ class VERNIER_API Sampler {
   // float64, 1-D, one weight for each index. Throws Error if one is negative or not finite, or if all are 0.
   static Sampler weighted(const torch::Tensor& weights, std::uint64_t seed);
 
-  // Returns the next `count` indices, or fewer at the end of an epoch, but never none: int64, 1-dim, on the CPU. It is
-  // a view of the epoch's order, which stays valid; do not write to it. Throws Error if count is below 1.
+  // Returns the next `count` indices, or fewer at the end of an epoch, but never none: int64, 1-dim, on the CPU. It may
+  // be a view of the epoch's order, which stays valid; do not write to it. Throws Error if count is below 1, or if
+  // there is no memory for a random order: 8 bytes for each index. The sequential one takes none.
   torch::Tensor next(std::int64_t count);
 
   // The position of the next index.
