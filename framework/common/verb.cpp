@@ -1,5 +1,7 @@
 #include "verb.h"
 
+#include <fcntl.h>
+#include <unistd.h>
 #include <vernier/whole_file.h>
 
 #include <algorithm>
@@ -72,6 +74,21 @@ int call_verb(const Verb& verb, int argc, char** argv) {
     std::cerr << "vernier: " << error.what() << '\n';
   }
   return 2;
+}
+
+void print_result(const std::function<std::string()>& text) {
+  const auto lead_to = [](int file) {
+    std::cout.flush();
+    (void)std::fflush(stdout);
+    (void)::dup2(file, STDOUT_FILENO);
+  };
+  const int out = ::fcntl(STDOUT_FILENO, F_DUPFD_CLOEXEC, 3);
+  lead_to(STDERR_FILENO);
+  const auto result = text();
+  lead_to(out);
+  std::cout << result;
+  lead_to(STDERR_FILENO);
+  ::close(out);
 }
 
 int after_output(int status) {

@@ -34,6 +34,9 @@ int call_verb(const Verb& verb, int argc, char** argv);
 // cannot be written, as on a full disk.
 int after_output(int status);
 
+// Prints a text for other programs. Until it is there, and afterwards, what plugins print goes to standard error.
+void print_result(const std::function<std::string()>& text);
+
 // Returns what a shell offers for the last of the words behind the verb: options, or the verb's choices.
 std::vector<std::string> completions_of(const Verb& verb, const std::vector<std::string>& words);
 // Prints them, one a line.

@@ -87,7 +87,6 @@ constexpr Broken broken[] = {
     {"callback/lawless", "how=leaks", "does not grow", "from step 200 to step 1000 the run's memory grew by 8"},
     {"task/forgets_place", "how=forgets", "its loader resumes",
      "after load() into a fresh plugin next() returns another batch than the run that went on, first in call 1"},
-    {"task/forgets_place", "how=draws", "its loader resumes", "validate() draws from LibTorch's random generator"},
     {"scaler/wrong_scale", "how=keeps", "its gradients are the plain ones",
      "in step 1 the gradients after unscale() are 3 of their norm off"},
     {"scaler/wrong_scale", "how=sees_nothing", "its gradients are the plain ones",

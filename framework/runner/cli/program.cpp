@@ -1,11 +1,9 @@
 #include "program.h"
 
 #include <fcntl.h>
-#include <unistd.h>
 #include <vernier/error.h>
 
 #include <csignal>
-#include <cstdio>
 #include <iostream>
 
 #include "base/process_end.h"
@@ -83,21 +81,6 @@ int call_run_verb(Verb verb, int argc, char** argv) {
     if (argc > 1 && argv[1] == std::string("complete")) return print_completions(verb, argc - 1, argv + 1);
     return run_verb_with_hints(verb, argc, argv);
   });
-}
-
-void print_result(const std::function<std::string()>& text) {
-  const auto lead_to = [](int file) {
-    std::cout.flush();
-    (void)std::fflush(stdout);
-    (void)::dup2(file, STDOUT_FILENO);
-  };
-  const int out = ::fcntl(STDOUT_FILENO, F_DUPFD_CLOEXEC, 3);
-  lead_to(STDERR_FILENO);
-  const auto result = text();
-  lead_to(out);
-  std::cout << result;
-  lead_to(STDERR_FILENO);
-  ::close(out);
 }
 
 po::options_description configuration_options() {

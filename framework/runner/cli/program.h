@@ -2,7 +2,6 @@
 #pragma once
 
 #include <functional>
-#include <string>
 
 #include "common/verb.h"
 
@@ -17,9 +16,6 @@ int run_verb_with_hints(Verb verb, int argc, char** argv);
 
 // call_verb() for a program that uses the runner: errors end it as run_program() says.
 int call_run_verb(Verb verb, int argc, char** argv);
-
-// Prints text for other programs. Until it is there, and afterwards, what plugins print goes to standard error.
-void print_result(const std::function<std::string()>& text);
 
 // The options of every verb that reads TOML files: --set, --plugin-path and so on, and the shorthands.
 boost::program_options::options_description configuration_options();

@@ -118,6 +118,16 @@ torch::Tensor CheckedScaler::scale(const torch::Tensor& loss, c10::Device device
   return scaled;
 }
 
+void CheckedPrecision::collect(TrainerRun& run) const {
+  const StepNumbers by_precision(run, get());
+  (*this)->collect(run);
+}
+
+void CheckedPrecision::commit(TrainerRun& run) const {
+  const StepNumbers by_precision(run, get());
+  (*this)->commit(run);
+}
+
 void CheckedScaler::unscale(TrainerRun& run) const {
   const StepNumbers by_scaler(run, get());
   (*this)->unscale(run);
@@ -152,7 +162,15 @@ void CheckedAccumulation::check_weight(const WholeBatch& whole) const {
 }
 
 void CheckedOptimizer::step(TrainerRun& run) const {
-  const OwnGradients own(run);
+  std::vector<std::pair<torch::Tensor, torch::Tensor>> put_aside;  // masters of other ranks' parameters, and gradients
+  for (auto& parameter : run.parameters) {
+    if (parameter.owned || !parameter.master.grad().defined()) continue;
+    put_aside.emplace_back(parameter.master, parameter.master.grad());
+    parameter.master.mutable_grad().reset();
+  }
+  const auto put_back = c10::make_scope_exit([&] {
+    for (auto& [master, gradient] : put_aside) master.mutable_grad() = gradient;
+  });
   const StepNumbers before(run, get());
   (*this)->step(run);
   before.refuse_wrong(Event::GradientsReady, run);

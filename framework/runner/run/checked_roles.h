@@ -32,6 +32,8 @@ class CheckedPrecision : public Role<Precision> {
   torch::Tensor forward(const TrainerRun& run, const std::function<torch::Tensor()>& body) const;
   // Called after forward() in a step, and not in a rerun. Returns whether it computed in fewer bits than float32.
   bool keep_dtype() const;
+  void collect(TrainerRun& run) const;
+  void commit(TrainerRun& run) const;
   // The dtype in which the last step multiplied, by autocast or by its weights; nothing before the plugin's first step.
   std::optional<c10::ScalarType> dtype() const { return seen_ == get() ? std::optional(dtype_) : std::nullopt; }
 

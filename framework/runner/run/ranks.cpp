@@ -1,7 +1,6 @@
 #include "ranks.h"
 
 #include <ATen/Context.h>
-#include <ATen/core/PhiloxRNGEngine.h>
 #include <torch/nn/module.h>
 #include <torch/types.h>
 #include <vernier/checksum.h>
@@ -82,11 +81,13 @@ at::Generator host_generator() {
 
 void SharedState::watch(const torch::nn::Module& model) {
   parts_.push_back({{}, bits_of(host_generator().get_state())});
-  for (const auto& buffer : model.buffers()) parts_.push_back({buffer, bits_of(buffer)});
+  for (const auto& buffer : model.buffers())
+    parts_.push_back({buffer, bits_of(buffer), static_cast<std::int64_t>(buffer._version())});
 }
 
 void SharedState::share() {
   const auto flags = numbers_of(count());
+  compares_all_ = true;
   note_written(flags.mutable_data_ptr<double>());
   distributed_->sum(flags)();
   take(flags.const_data_ptr<double>());
@@ -94,7 +95,14 @@ void SharedState::share() {
 
 void SharedState::note_written(double* flags) {
   parts_.front().tensor = host_generator().get_state();
-  for (const auto& [tensor, bits, is_written] : parts_) *flags++ = is_written || bits_of(tensor) != bits ? 1 : 0;
+  for (auto& part : parts_) {
+    const auto version = static_cast<std::int64_t>(part.tensor._version());
+    const bool is_read = compares_all_ || &part == &parts_.front() || version != part.version;
+    part.is_written = part.is_written || (is_read && bits_of(part.tensor) != part.bits);
+    part.version = version;
+    *flags++ = part.is_written ? 1 : 0;
+  }
+  compares_all_ = false;
 }
 
 void SharedState::take(const double* flags) {
@@ -104,9 +112,9 @@ void SharedState::take(const double* flags) {
     if (part.is_written && &part != &parts_.front()) buffers.push_back(part.tensor);
   }
   if (!buffers.empty()) distributed_->broadcast({buffers});
-  if (const auto& [state, bits, is_written] = parts_.front(); is_written) {
-    distributed_->broadcast({std::vector<torch::Tensor>{state}});  // apart from buffers, which may be on a GPU
-    host_generator().set_state(state);
+  if (const auto& generator = parts_.front(); generator.is_written) {
+    distributed_->broadcast({std::vector<torch::Tensor>{generator.tensor}});  // apart from buffers, some on a GPU
+    host_generator().set_state(generator.tensor);
   }
 }
 
@@ -184,12 +192,13 @@ void Ranks::send(const Run& run, const std::string& doing, Compared compared, co
               {"the batches of an update", std::to_string(run.batches)},
               {"the batches drawn", std::to_string(run.batches_drawn)},
               {"the weights", alike_.empty() ? "" : bits_of(run, compared == Compared::all)}};
-  weights_ = numbers_of(3 + ranks());
+  weights_ = numbers_of(4 + ranks());
   auto* numbers = weights_.mutable_data_ptr<double>();
   numbers[0] = share.samples;
   numbers[1] = share.weight.value_or(0);
   numbers[2] = static_cast<double>(share.tokens);
-  numbers[3 + distributed_->rank()] = digest_of(message_);
+  numbers[3] = share.weight ? share.samples : 0;
+  numbers[4 + distributed_->rank()] = digest_of(message_);
   wait_for_weights_ = distributed_->sum(weights_);
 }
 
@@ -229,7 +238,10 @@ const WholeBatch& Ranks::whole() {
   whole_.samples = numbers[0];
   if (whole_.weight) whole_.weight = numbers[1];
   whole_.tokens = std::llround(numbers[2]);
-  refuse_apart(numbers + 3);
+  refuse_apart(numbers + 4);
+  if (numbers[3] != 0 && numbers[3] != numbers[0]) {
+    throw Error("the ranks' micro-batches have a weight in part; give each of them one, or none", Error::Kind::plugin);
+  }
   return whole_;
 }
 
@@ -329,34 +341,6 @@ void Owners::share_weights(TrainerRun& run, Weights which) {
     of_ranks[static_cast<std::size_t>(owners_[i])].push_back(parameter.model);
   }
   distributed_->broadcast(of_ranks);
-}
-
-OwnGradients::OwnGradients(TrainerRun& run) {
-  for (auto& parameter : run.parameters) {
-    if (parameter.owned || !parameter.master.grad().defined()) continue;
-    put_aside_.emplace_back(parameter.master, parameter.master.grad());
-    parameter.master.mutable_grad().reset();
-  }
-}
-
-OwnGradients::~OwnGradients() {
-  for (auto& [master, gradient] : put_aside_) master.mutable_grad() = gradient;
-}
-
-RandomOfRank::RandomOfRank(const Run& run, const Distributed& distributed) {
-  if (distributed.ranks() == 1) return;
-  at::Philox4_32 mixed(run.seed, static_cast<std::uint64_t>(distributed.rank()), static_cast<std::uint64_t>(run.step));
-  const std::uint64_t high = mixed(), seed = high << 32 | mixed();
-  std::vector<at::Generator> generators = {at::globalContext().defaultGenerator(torch::kCPU)};
-  if (!run.device.is_cpu()) generators.push_back(at::globalContext().defaultGenerator(run.device));
-  for (auto& generator : generators) {
-    common_.emplace_back(generator, generator.get_state());
-    generator.set_current_seed(seed);
-  }
-}
-
-RandomOfRank::~RandomOfRank() {
-  for (auto& [generator, state] : common_) generator.set_state(state);
 }
 
 }  // namespace vernier

@@ -1,7 +1,6 @@
 // The common work of a run's ranks in its steps, through the role distributed. One rank has nothing to do.
 #pragma once
 
-#include <ATen/core/Generator.h>
 #include <c10/util/ScopeExit.h>
 
 #include "calls.h"
@@ -19,6 +18,7 @@ struct WholeBatch {
 
 // All ranks have rank 0's buffers once any rank has written them, and its random generator outside of their own part of
 // a step. What is in them is compared: batch normalisation raises no version, and a plugin may draw on one rank alone.
+// Buffers are read in the first step and in share(), later only where their version has changed.
 class SharedState {
  public:
   explicit SharedState(const std::unique_ptr<Distributed>& distributed) : distributed_(distributed) {}
@@ -32,10 +32,12 @@ class SharedState {
  private:
   struct Part {
     torch::Tensor tensor;
-    std::string bits;         // the checksum of what all ranks had at first
+    std::string bits;  // the checksum of what all ranks had at first
+    std::int64_t version = 0;
     bool is_written = false;  // true once a rank has written the tensor
   };
   const std::unique_ptr<Distributed>& distributed_;
+  bool compares_all_ = true;
   std::vector<Part> parts_;  // the generator, and the buffers
 };
 
@@ -126,29 +128,6 @@ class Owners {
   const std::unique_ptr<Distributed>& distributed_;
   Calls& calls_;
   std::vector<std::int64_t> owners_;  // ranks, in the order of run.parameters; empty: nothing is sharded
-};
-
-// While it lives, parameters of other ranks have no gradient, so the optimizer leaves them alone.
-class OwnGradients {
- public:
-  explicit OwnGradients(TrainerRun& run);
-  ~OwnGradients();
-  OwnGradients(OwnGradients&&) = delete;
-
- private:
-  std::vector<std::pair<torch::Tensor, torch::Tensor>> put_aside_;  // master and gradient
-};
-
-// While it lives, LibTorch's default generators give each rank other random numbers, as dropout needs. They follow from
-// seed, step and rank. Afterwards the generators are as before, and so the same on all ranks.
-class RandomOfRank {
- public:
-  RandomOfRank(const Run& run, const Distributed& distributed);
-  ~RandomOfRank();
-  RandomOfRank(RandomOfRank&&) = delete;
-
- private:
-  std::vector<std::pair<at::Generator, torch::Tensor>> common_;
 };
 
 }  // namespace vernier

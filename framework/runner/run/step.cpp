@@ -1,6 +1,7 @@
 #include "step.h"
 
 #include <ATen/DeviceAccelerator.h>
+#include <ATen/core/PhiloxRNGEngine.h>
 #include <vernier/checksum.h>
 #include <vernier/memory.h>
 
@@ -12,13 +13,11 @@ namespace vernier {
 
 namespace {
 
+// Either all micro-batches have a weight, or none.
 std::optional<double> weight_of(const std::vector<Batch>& micro_batches) {
-  if (micro_batches.empty()) return std::nullopt;  // this rank has no samples
+  if (micro_batches.empty() || !micro_batches[0].weight) return std::nullopt;
   double all = 0;
-  for (const auto& micro_batch : micro_batches) {
-    if (!micro_batch.weight) return std::nullopt;
-    all += *micro_batch.weight;
-  }
+  for (const auto& micro_batch : micro_batches) all += micro_batch.weight.value_or(0);
   return all;
 }
 
@@ -67,28 +66,37 @@ std::vector<std::string> report_swaps(const Wiring& wiring, TrainerRun& run) {
   return roles;
 }
 
+// Gives each rank other random numbers, as dropout needs, which follow from seed, step and rank. At its end the
+// generators are as before, and so the same on all ranks.
+auto random_of_rank(const Run& run, const Distributed& distributed) {
+  const bool are_several = distributed.ranks() > 1;
+  RandomState common;
+  if (are_several) {
+    common.take(run.device);
+    at::Philox4_32 mixed(run.seed, static_cast<std::uint64_t>(distributed.rank()),
+                         static_cast<std::uint64_t>(run.step));
+    const std::uint64_t high = mixed(), seed = high << 32 | mixed();
+    for (const auto device : {c10::Device(c10::kCPU), run.device}) {
+      at::Generator(at::globalContext().defaultGenerator(device)).set_current_seed(seed);
+    }
+  }
+  return c10::make_scope_exit([=, device = run.device] {
+    if (are_several) common.restore(device);
+  });
+}
+
 // Joins the flags of several passes: one that any of them found counts.
 void join(torch::Tensor& flag, const torch::Tensor& before) {
   if (before.defined()) flag = flag.defined() ? torch::maximum(before, flag) : before;
 }
 
-// The memory of a micro-batch. LibTorch stops at a limit on a CPU alone.
-class PeakMemory {
- public:
-  explicit PeakMemory(c10::Device device) : device_(device), limit_(device.is_cpu() ? 0 : memory_limit(device)) {
-    if (limit_ > 0) reset_peak_memory(device);
-  }
-  void check(const Batch& micro_batch) const {
-    if (limit_ == 0) return;
-    const auto peak = allocated_memory(device_).peak;
-    TORCH_CHECK_WITH(OutOfMemoryError, peak <= limit_, "a micro-batch of ", micro_batch.samples, " samples took ",
-                     memory_text(peak), ", and the limit is ", memory_text(limit_));
-  }
-
- private:
-  c10::Device device_;
-  std::int64_t limit_;
-};
+// LibTorch stops at a limit on a CPU alone.
+void refuse_over(std::int64_t limit, const Batch& micro_batch, c10::Device device) {
+  if (limit == 0) return;
+  const auto peak = allocated_memory(device).peak;
+  TORCH_CHECK_WITH(OutOfMemoryError, peak <= limit, "a micro-batch of ", micro_batch.samples, " samples took ",
+                   memory_text(peak), ", and the limit is ", memory_text(limit));
+}
 
 }  // namespace
 
@@ -108,10 +116,10 @@ void Step::step(TrainerRun& run, Until until) {
   emit(Event::GradientsReady, run, Part::update);  // listeners clip, measure, veto
   roles_.check_gradients(run, Event::GradientsReady);
   if (!optimizer_->divides_gradients()) run.gradients();
-  transaction_.commit();    // no way back: weights change from here on
-  optimizer_.step(run);     // changes nothing if run.skip_update is set
-  precision_->commit(run);  // master weights into the model's
-  share_weights(run);       // with the ranks that do not update them
+  transaction_.commit();   // no way back: weights change from here on
+  optimizer_.step(run);    // changes nothing if run.skip_update is set
+  precision_.commit(run);  // master weights into the model's
+  share_weights(run);      // with the ranks that do not update them
   emit(Event::UpdateDone, run, Part::update);
   scaler_.update(run);
   finish_step(run);
@@ -175,7 +183,7 @@ void Step::compute_gradients(TrainerRun& run, Tries tries) {
   }
   all_reduce(run);
   roles_.check_backward(run);
-  precision_->collect(run);
+  precision_.collect(run);
   run.moment = RunFacts::Moment::gradients;
   run.found_inf.reset();  // only the scaler sets them
   run.grad_scale.reset();
@@ -186,7 +194,7 @@ void Step::compute_gradients(TrainerRun& run, Tries tries) {
 
 // However many micro-batches there are, their gradients add up to those of the whole batch's mean.
 void Step::compute_micro_batches(TrainerRun& run, Tries tries) {
-  const RandomOfRank random(run, *roles_.wiring.distributed);
+  const auto random = random_of_rank(run, *roles_.wiring.distributed);
   clear_results(run);
   auto micro_batches = accumulation_.split(run);
   task_.weigh(micro_batches);
@@ -195,7 +203,8 @@ void Step::compute_micro_batches(TrainerRun& run, Tries tries) {
   run.micro_batches = std::ssize(micro_batches);
   for (const Batch& micro_batch : micro_batches) {
     if (micro_batch.weight == 0) continue;
-    const PeakMemory memory(run.device);
+    const auto limit = run.device.is_cpu() ? 0 : memory_limit(run.device);
+    if (limit > 0) reset_peak_memory(run.device);
     run.micro_batch = micro_batch.to(run.device);
     emit(Event::BatchReady, run, Part::forward);
     const auto forward = [&] {
@@ -210,7 +219,7 @@ void Step::compute_micro_batches(TrainerRun& run, Tries tries) {
     task_.backward(scaler_.scale(weighted(micro_batch, whole, run.micro_batch_loss), run.device));
     run.micro_batch_loss.reset();
     emit(Event::BackwardDone, run, Part::backward);
-    memory.check(run.micro_batch);
+    refuse_over(limit, run.micro_batch, run.device);
   }
   accumulation_.check_weight(ranks_.whole());
 }
@@ -277,7 +286,7 @@ void Step::finish_step(TrainerRun& run) {
 torch::Tensor Step::recompute(TrainerRun& run) {
   const auto loss = run.loss, found_inf = run.found_inf, skip_update = run.skip_update;
   const auto as = calls_.as(calls_.called());
-  precision_->commit(run);  // the optimizer may have moved `master`, and forward reads `model`
+  precision_.commit(run);  // the optimizer may have moved `master`, and forward reads `model`
   compute_gradients(run, Tries::once);
   run.gradients();
   join(run.found_inf, found_inf);

@@ -1,6 +1,7 @@
 // Validations: those of the run, and those that somebody asks for.
 #pragma once
 
+#include <vernier/random_state.h>
 #include <vernier/with_weights.h>
 
 #include <functional>
@@ -8,7 +9,6 @@
 
 #include "checked_roles.h"
 #include "run/state/outcome.h"
-#include "run/state/random_state.h"
 #include "step_clock.h"
 
 namespace vernier {

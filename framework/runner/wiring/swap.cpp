@@ -122,10 +122,9 @@ std::vector<Takeover> make_all(const Wiring& wiring, const Table& roles) {
   std::vector<Takeover> takeovers;
   for (const auto& role : swappable_roles()) {
     const auto table = roles.find(role);
-    if (table != roles.end()) takeovers.push_back({role, make(wiring.host, role, table->second)});
-    const bool reads_other_files = table != roles.end() && role == Checkpoint::role && wiring.checkpoint != nullptr &&
-                                   takeovers.back().next->id() != wiring.checkpoint->id();
-    if (!reads_other_files) continue;
+    if (table == roles.end()) continue;
+    takeovers.push_back({role, make(wiring.host, role, table->second)});
+    if (role != Checkpoint::role || takeovers.back().next->id() == wiring.checkpoint->id()) continue;
     refuse(table->second.where + ": " + wiring.checkpoint->id() + " cannot become " + takeovers.back().next->id() +
            " while the run runs, because --resume reads the checkpoints of the plugin that the configuration names; " +
            "swap the options of " + wiring.checkpoint->id() + ", or start a new run");

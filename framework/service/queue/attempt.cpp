@@ -38,6 +38,8 @@ class OpenFile {
   explicit OpenFile(const fs::path& file) {
     open_how how{.flags = O_RDONLY | O_NONBLOCK | O_CLOEXEC, .mode = 0, .resolve = RESOLVE_NO_SYMLINKS};
     descriptor_ = static_cast<int>(::syscall(SYS_openat2, AT_FDCWD, file.c_str(), &how, sizeof how));
+    const bool is_unknown = descriptor_ < 0 && (errno == ENOSYS || errno == EPERM);  // before Linux 5.6, or forbidden
+    if (is_unknown) descriptor_ = ::open(file.c_str(), O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
     struct stat status {};
     if (descriptor_ >= 0 && ::fstat(descriptor_, &status) == 0 && S_ISREG(status.st_mode)) size_ = status.st_size;
   }

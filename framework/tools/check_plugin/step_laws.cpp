@@ -227,11 +227,10 @@ void check_leaves_numbers(const Subject& subject) {
 
 namespace {
 
-// All that an evaluation leaves as it was.
+// What an evaluation leaves as it was. The trainer itself puts modes and generators back.
 StepFacts facts_of(const Run& run) {
   StepFacts facts;
   facts["the model, with its buffers, is"] = digest(*run.model);
-  facts["LibTorch's random generator is"] = digest(Tensors{{"", random_state()}});
   Tensors masters, gradients;
   for (const auto& each : run.parameters) {
     masters[each.name] = each.best().detach();
@@ -241,9 +240,6 @@ StepFacts facts_of(const Run& run) {
   }
   facts["the optimizer's weights are"] = digest(masters);
   facts["the gradients are"] = digest(gradients);
-  for (const auto& module : run.model->named_modules("model")) {
-    facts[module.key() + " in training mode is"] = module.value()->is_training() ? "1" : "0";
-  }
   return facts;
 }
 

@@ -190,11 +190,6 @@ torch::Tensor random_state() {
   return at::globalContext().defaultGenerator(torch::kCPU).get_state();
 }
 
-void set_random_state(const torch::Tensor& state) {
-  auto generator = at::globalContext().defaultGenerator(torch::kCPU);
-  generator.set_state(state);
-}
-
 Trained train(const Host& host, const Table& config, int threads, const std::string& id) {
   Trial trial(host, config, threads);
   trial.keep_losses(id);

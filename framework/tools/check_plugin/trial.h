@@ -35,7 +35,6 @@ std::ostream& operator<<(std::ostream& out, const Trained& trained);
 std::string difference(const Trained& trained, const Trained& other);
 
 torch::Tensor random_state();  // the state of LibTorch's generator on the CPU
-void set_random_state(const torch::Tensor& state);
 
 // Main thread only, one at a time.
 class Trial {

@@ -56,12 +56,20 @@ std::pair<std::string, std::string> layer_of(const json& node) {
 std::string with_names_of_inputs(const std::string& guard) {
   std::string text;
   for (std::size_t i = 0; i < guard.size(); ++i) {
-    const bool is_input = guard.compare(i, 2, "L[") == 0;
-    for (i += is_input ? 1 : 0; is_input && i < guard.size() && guard[i] != '.'; ++i) {
-      if (guard.compare(i, 2, "][") == 0) text += '_';
-      if (std::string_view("[]'\"").find(guard[i]) == std::string_view::npos) text += guard[i];
+    if (guard.compare(i, 2, "L[") != 0) {
+      text += guard[i];
+      continue;
     }
-    if (i < guard.size()) text += guard[i];
+    const auto begin = text.size();
+    for (++i; i < guard.size() && guard[i] == '['; ++i) {
+      const auto end = std::min(guard.find(']', i), guard.size());
+      if (text.size() > begin) text += '_';
+      for (++i; i < end; ++i) {
+        if (guard[i] != '\'' && guard[i] != '"')
+          text += std::isalnum(static_cast<unsigned char>(guard[i])) != 0 ? guard[i] : '_';
+      }
+    }
+    --i;
   }
   return text;
 }

@@ -82,12 +82,12 @@ bool is_alike(const torch::Tensor& gradient, const torch::Tensor& parameter) {
          gradient.device() == parameter.device() && gradient.sizes() == parameter.sizes();
 }
 
-const StepNumbers* watching = nullptr;  // the innermost
+thread_local const StepNumbers* watching = nullptr;  // the innermost
 
 // Returns whose number `id` would replace, or "".
 std::string owner_of(const Run& run, std::string_view name, bool is_set, const std::string& id) {
   constexpr std::string_view of_records[] = {"step", "time", "notices"};  // monitors write these beside the metrics
-  static std::map<std::string, std::string, std::less<>> setters;         // by metric, where nobody declares it
+  thread_local std::map<std::string, std::string, std::less<>> setters;   // by metric, where nobody declares it
   const auto declared = run.metric_infos.find(name);
   const bool is_declared = declared != run.metric_infos.end();
   const std::string sources = is_declared ? declared->second.source : "";  // "callback/a, callback/b"

@@ -223,6 +223,7 @@ std::unique_ptr<vernier::Callback> sets(const char* id, const std::string& name,
 }  // namespace
 
 TEST_CASE("requests: a metric with the name of another number of the run is refused") {
+  const NoLog quiet;
   for (const auto& [metric, owner, event] : taken) {
     CAPTURE(metric);
     CAPTURE(vernier::name_of(event));

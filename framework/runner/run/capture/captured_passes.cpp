@@ -6,11 +6,12 @@
 #include <torch/csrc/autograd/variable.h>
 #include <torch/nn/module.h>
 #include <vernier/draft/capture.h>
+#include <vernier/random_state.h>
 
 #include <algorithm>
 #include <unordered_set>
 
-#include "run/state/random_state.h"
+#include "run/state/shards.h"
 
 namespace vernier {
 
@@ -96,12 +97,6 @@ class Watch {
   std::map<const void*, c10::Storage> read_;
   std::unordered_set<const void*> made_;
 };
-
-bool same_bits(const torch::Tensor& a, const torch::Tensor& b) {
-  if (!a.defined() || !b.defined()) return a.defined() == b.defined();
-  const auto bytes = [](const torch::Tensor& x) { return x.detach().contiguous().reshape({-1}).view(torch::kUInt8); };
-  return a.scalar_type() == b.scalar_type() && a.sizes() == b.sizes() && (a.numel() == 0 || bytes(a).equal(bytes(b)));
-}
 
 std::vector<torch::Tensor> clones(const std::vector<torch::Tensor>& tensors) {
   std::vector<torch::Tensor> all;

@@ -4,13 +4,12 @@
 #include <torch/types.h>
 #include <vernier/host.h>
 #include <vernier/plugin.h>
+#include <vernier/random_state.h>
 
 #include <algorithm>
 #include <cstdint>
 #include <utility>
 #include <vector>
-
-#include "random_state.h"
 
 namespace vernier {
 

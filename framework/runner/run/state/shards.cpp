@@ -4,7 +4,6 @@
 #include <torch/types.h>
 #include <vernier/roles.h>
 
-#include <cstring>
 #include <set>
 
 namespace vernier {
@@ -30,15 +29,13 @@ bool is_sharded_entry(const std::string& name) {
   return is_of(Optimizer::role) || is_of(Precision::role);
 }
 
-bool has_same(const State& state, const std::string& name, const torch::Tensor& tensor) {
-  if (!state.has(name)) return false;
-  const auto other = state.tensor(name), here = tensor.to(torch::kCPU);
-  if (other.scalar_type() != here.scalar_type() || other.sizes() != here.sizes()) return false;
-  const auto a = other.contiguous(), b = here.contiguous();
-  return a.nbytes() == 0 || std::memcmp(a.const_data_ptr(), b.const_data_ptr(), a.nbytes()) == 0;  // NaN equals NaN
-}
-
 }  // namespace
+
+bool same_bits(const torch::Tensor& a, const torch::Tensor& b) {
+  if (!a.defined() || !b.defined()) return a.defined() == b.defined();
+  const auto bytes = [](const torch::Tensor& x) { return x.detach().contiguous().reshape({-1}).view(torch::kUInt8); };
+  return a.scalar_type() == b.scalar_type() && a.sizes() == b.sizes() && (a.numel() == 0 || bytes(a).equal(bytes(b)));
+}
 
 std::string to_bytes(const State& state) {
   c10::Dict<std::string, torch::Tensor> entries;
@@ -84,7 +81,8 @@ void add_state_of_others(State& snapshot, Distributed& distributed, bool is_shar
   State different;
   for (const auto& [name, tensor] : own.tensors) {
     const bool is_in_shard = is_sharded && is_sharded_entry(name) && !first.has(name);
-    if (distributed.rank() != 0 && !is_in_shard && !has_same(first, name, tensor)) different.put(name, tensor);
+    const bool is_same = first.has(name) && same_bits(first.tensor(name), tensor.to(torch::kCPU));
+    if (distributed.rank() != 0 && !is_in_shard && !is_same) different.put(name, tensor);
   }
   const auto all = distributed.gather(to_bytes(different));
   for (std::size_t r = 1; r < all.size() && distributed.rank() == 0; ++r) {

@@ -20,4 +20,6 @@ State shard_of(const State& snapshot, Distributed& distributed);
 std::string to_bytes(const State& state);
 State from_bytes(const std::string& bytes);
 
+bool same_bits(const torch::Tensor& a, const torch::Tensor& b);  // NaN equals NaN
+
 }  // namespace vernier

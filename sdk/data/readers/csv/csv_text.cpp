@@ -154,7 +154,10 @@ void CsvText::refuse_other_formats() const {
   if (text.starts_with("PK\x03\x04") && text.find(".npy") != std::string_view::npos) {
     file_.refuse("is a NumPy archive, not a CSV file; save its arrays by numpy.save, each as a .npy file");
   }
+  const auto is_of_bytes = [](char c) { return static_cast<unsigned char>(c) < '\t'; };
   for (const auto& [begin, name] : formats) {
+    const bool is_word = std::ranges::all_of(begin, [](unsigned char c) { return std::isalnum(c) != 0; });
+    if (is_word && std::ranges::none_of(text, is_of_bytes)) continue;  // a CSV file may begin with the column RIFF
     if (text.starts_with(begin)) file_.refuse(c10::str("is ", name, ", not a CSV file; save it as CSV in UTF-8"));
   }
   const auto zeros = std::ranges::count(text, '\0');

@@ -1,9 +1,9 @@
 // For calls of a model that are no part of its training: trial runs, and exports that run forward().
 #pragma once
 
-#include <ATen/Context.h>
 #include <c10/core/GradMode.h>
 #include <torch/nn/module.h>
+#include <vernier/random_state.h>
 
 #include <utility>
 #include <vector>
@@ -22,28 +22,23 @@ class Unchanged {
       if (!parameter.requires_grad()) all.push_back(parameter);
     }
     for (const auto& tensor : all) before_.emplace_back(tensor, tensor.clone());
-    keep(torch::kCPU);
-    if (!parameters.empty() && !parameters[0].is_cpu()) keep(parameters[0].device());
+    if (!parameters.empty()) device_ = parameters[0].device();
+    random_.take(device_);
   }
   ~Unchanged() {
     const torch::NoGradGuard no_grad;
     for (auto& [tensor, before] : before_) {
       tensor.sizes() == before.sizes() ? void(tensor.copy_(before)) : tensor.set_data(before);
     }
-    for (auto& [generator, state] : generators_) generator.set_state(state);
+    random_.restore(device_);
   }
   Unchanged(const Unchanged&) = delete;
   Unchanged& operator=(const Unchanged&) = delete;
 
  private:
-  void keep(torch::Device device) {
-    auto generator = at::globalContext().defaultGenerator(device);
-    auto state = generator.get_state().clone();
-    generators_.emplace_back(std::move(generator), std::move(state));
-  }
-
   std::vector<std::pair<torch::Tensor, torch::Tensor>> before_;
-  std::vector<std::pair<at::Generator, torch::Tensor>> generators_;
+  torch::Device device_ = torch::kCPU;
+  RandomState random_;
 };
 
 }  // namespace vernier

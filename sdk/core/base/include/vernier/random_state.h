@@ -3,13 +3,14 @@
 
 #include <ATen/CPUGeneratorImpl.h>
 #include <torch/types.h>
+#include <vernier/abi.h>
 
 #include <optional>
 
 namespace vernier {
 
 // Main thread only.
-class RandomState {
+class VERNIER_API RandomState {
  public:
   void take(c10::Device device);  // takes the CPU's state and, if it is another device, the device's
   void restore(c10::Device device) const;
