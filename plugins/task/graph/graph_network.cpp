@@ -172,7 +172,7 @@ torch::Tensor GraphNetwork::forward(const std::vector<torch::Tensor>& inputs) {
     vernier::refuse("forward() of the model returns " + output.tagKind() + " as " + program.outputs[bound.output] +
                     "; it must return a tensor");
   } catch (const vernier::Error& error) {
-    throw vernier::Error(std::string(error.what()) + ", for " + exported::shapes_of(inputs));
+    throw vernier::Error(std::string(error.what()) + ", for " + exported::shapes_of(inputs), error.kind());
   }
 }
 
@@ -221,6 +221,8 @@ void GraphNetwork::refuse_taken_apart(const vernier::Run& run) const {
   };
   for (const auto& [one, other] : shared_) {
     const auto &first = tensors_.at(one), &second = tensors_.at(other);
+    const bool has_writes = training_.program.has_writes || (evaluation_ && evaluation_->program.has_writes);
+    if (!has_writes && !first.requires_grad() && !second.requires_grad()) continue;  // nothing changes them
     if (first.is_alias_of(second) && !is_updated_elsewhere(first) && !is_updated_elsewhere(second)) continue;
     vernier::refuse("'" + one + "' and '" + other +
                     "' are parts of one tensor, which 16-bit weights, a GPU and sharded updates take apart; train with "

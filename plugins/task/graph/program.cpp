@@ -94,6 +94,7 @@ class Reader {
     read_outputs(module, program);
     read_guards(file, program);
     refuse_unknown();
+    program.has_writes = has_writes_;
     if (switches) mark_evaluation(program.graph, program);
     find_last_uses(program.graph);
     return program;
@@ -179,6 +180,7 @@ class Reader {
     node.op = c10::Dispatcher::singleton().findSchema({name, overload == "default" ? "" : overload});
     if (!node.op) return void(unknown_.insert(target));
     node.is_batch_norm = name == "aten::batch_norm";
+    has_writes_ = has_writes_ || node.op->schema().is_mutable();
     std::map<std::string, const json*> given;
     for (const auto& input : from.at("inputs")) given[input.at("name").get<std::string>()] = &input.at("arg");
     for (const auto& argument : node.op->schema().arguments()) {
@@ -479,6 +481,7 @@ class Reader {
   Archive& archive_;
   std::set<std::string> unknown_;
   std::size_t nodes_ = 0;
+  bool has_writes_ = false;
 };
 
 }  // namespace

@@ -77,6 +77,7 @@ struct Program {
   bool has_training_nodes = false;   // dropout or batch normalisation in training form
   bool has_idle_nodes = false;       // the same, exported in evaluation mode
   std::string guessed;               // the first node of another module that is switched in evaluation mode
+  bool has_writes = false;           // an operator that changes a tensor in place
 };
 
 // Reads a program of the archive, and refuses what cannot be trained: one line that names all operators LibTorch lacks,

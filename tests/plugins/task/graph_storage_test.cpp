@@ -381,7 +381,7 @@ TEST_CASE("graph: parameters that no optimizer trains are refused by name before
       const auto text = thrown_by([&] { Trained(model, scratch); }).text;
       CHECK_MESSAGE(text.find(c10::str("the parameter 'c' is ", dtype)) != std::string::npos, text);
       model.parts[0].trains = false;
-      if (!is_alone)
+      if (!is_alone && dtype != torch::kComplexDouble)  // safetensors has no complex numbers of 128 bits
         CHECK((Trained(model, scratch).as<vernier::PythonModule>().state_dict().at("c").scalar_type() == dtype));
     }
   }
@@ -497,11 +497,11 @@ Model random_model(std::uint64_t seed) {
   return model;
 }
 
-// Parameters that are different views of one memory.
-bool has_overlap(const Model& model) {
+// Parameters that are different views of one memory, which a step changes.
+bool has_overlap(const Model& model, bool changes) {
   return std::ranges::any_of(model.parts, [&](const Part& one) {
     return std::ranges::any_of(model.parts, [&](const Part& other) {
-      return one.is_parameter && one.record == other.record && one.offset == other.offset &&
+      return one.is_parameter && (one.trains || changes) && one.record == other.record && one.offset == other.offset &&
              one.strides != other.strides;
     });
   });
@@ -529,7 +529,9 @@ TEST_CASE("graph: 200 random graphs train as eager mode, and are written in ever
                                       : c10::str("[precision]\nuse = \"", use, "\"\nlevel = \"", level, "\"\n",
                                                  use == std::string("fp16") ? "[scaler]\nuse = \"dynamic\"\n" : "");
     const bool is_exact = precision.empty() && (model.dtype == torch::kFloat32 || model.dtype == torch::kFloat64);
-    if (has_overlap(model) && level[0] == 'O' && level[1] > '1' && model.dtype != torch::kFloat64) {
+    const bool changes =
+        std::ranges::any_of(model.calls, [](const Call& call) { return call.target == "add_.Tensor"; });
+    if (has_overlap(model, changes) && level[0] == 'O' && level[1] > '1' && model.dtype != torch::kFloat64) {
       CHECK(thrown_by([&] { Trained(model, scratch, precision); }).text.find("are parts of one tensor") !=
             std::string::npos);
       ++refused;
@@ -549,8 +551,6 @@ TEST_CASE("graph: 200 random graphs train as eager mode, and are written in ever
       CHECK(tensor.equal(state.at(name).to(tensor.scalar_type())));
     }
     written->eval();
-    const bool changes =
-        std::ranges::any_of(model.calls, [](const Call& call) { return call.target == "add_.Tensor"; });
     const torch::NoGradGuard no_grad;
     if (changes) {
       const auto text = thrown_by([&] {
