@@ -324,7 +324,7 @@ TEST_CASE("sequence: refuses data that do not fit, in one line") {
       folder,
       {
           {"classification", {}, ""},
-          {"classification", {{"data", value(file)}}, "' has deep,few,halves and 10 more; name one, as in"},
+          {"classification", {{"data", value(file)}}, "' has deep,few,halves and 11 more; name one, as in"},
           {"classification", {{"data", source("nothing")}}, "has no 'nothing'; it has"},
           {"classification", {{"data", value("x.txt")}}, "'x.txt' is not a source of data"},
           {"classification", {{"data", value("none.npy")}}, "'none.npy' cannot be opened"},
