@@ -23,14 +23,12 @@ using vernier::UnitOperand;
 namespace {
 
 struct Held final : torch::CustomClassHolder {
-  Held(std::shared_ptr<Products> of, std::string name, std::uint64_t drawn)
-      : products(std::move(of)), layer(std::move(name)), seed(drawn) {}
+  Held(std::shared_ptr<Products> of, std::string name, std::uint64_t next)
+      : products(std::move(of)), layer(std::move(name)), seed(next) {}
   std::shared_ptr<Products> products;
   std::string layer;
-  std::uint64_t seed;
+  std::uint64_t seed;  // the one that follows those of forward
 };
-
-constexpr std::uint64_t roundings_of_forward = 4;  // x and w are rounded for y, dx and dw
 
 // A product draws once, in forward, whether a gradient is asked for or not: so a recomputation repeats what it draws.
 std::uint64_t seed_of(const Recipe& recipe) {
@@ -188,7 +186,7 @@ struct MatmulFunction final : torch::autograd::Function<MatmulFunction> {
     using Operand = Products::Operand;
     auto& p = *products;
     const auto& recipe = p.recipe();
-    const auto seed = p.seed_ = seed_of(recipe);
+    p.seed_ = seed_of(recipe);
     const auto x = p.rounded(a, layer, Operand::x, recipe.x, -1);
     const auto w = p.rounded(b, layer, Operand::w, recipe.w, -2, is_weight);
     const auto y = multiplied(recipe, recipe.is_emulated(recipe.x, recipe.w), x, w);
@@ -204,7 +202,7 @@ struct MatmulFunction final : torch::autograd::Function<MatmulFunction> {
         for_dw = p.takes_x_again() ? x : p.rounded(p.rotated(a), layer, Operand::x, recipe.x_for_dw, -2);
       }
       save(context, for_dx, for_dw);
-      context->saved_data["held"] = c10::IValue::make_capsule(c10::make_intrusive<Held>(products, layer, seed));
+      context->saved_data["held"] = c10::IValue::make_capsule(c10::make_intrusive<Held>(products, layer, p.seed_));
       context->saved_data["a"] = a.sizes().vec();
       context->saved_data["b"] = b.sizes().vec();
     }
@@ -216,7 +214,7 @@ struct MatmulFunction final : torch::autograd::Function<MatmulFunction> {
     const auto held = held_in(context);
     auto& p = *held->products;
     p.records_ = true;
-    p.seed_ = held->seed + roundings_of_forward;
+    p.seed_ = held->seed;
     const auto& recipe = p.recipe();
     const auto list = context->get_saved_variables();
     const auto& g = gradients[0];
@@ -247,7 +245,7 @@ struct ConvolutionFunction final : torch::autograd::Function<ConvolutionFunction
     using Operand = Products::Operand;
     auto& p = *products;
     const auto& recipe = p.recipe();
-    const auto seed = p.seed_ = seed_of(recipe);
+    p.seed_ = seed_of(recipe);
     const auto x = as(p.rounded(by_channels(input), layer, Operand::x, recipe.x, -2), input.sizes());
     const auto w = p.kernel(weight, layer, /*is_for_dx=*/false);
     const auto y = recipe.is_emulated(recipe.x, recipe.w)
@@ -267,7 +265,7 @@ struct ConvolutionFunction final : torch::autograd::Function<ConvolutionFunction
       // Only shapes count where no gradient is asked for, and these tensors are there anyway.
       save(context, for_dx.numbers.defined() ? for_dx : w, for_dw.numbers.defined() ? for_dw : x);
       auto& data = context->saved_data;
-      data["held"] = c10::IValue::make_capsule(c10::make_intrusive<Held>(products, layer, seed));
+      data["held"] = c10::IValue::make_capsule(c10::make_intrusive<Held>(products, layer, p.seed_));
       data["input"] = input.sizes().vec();
       data["stride"] = shape.stride;
       data["padding"] = shape.padding;
@@ -282,7 +280,7 @@ struct ConvolutionFunction final : torch::autograd::Function<ConvolutionFunction
     const auto held = held_in(context);
     auto& p = *held->products;
     p.records_ = true;
-    p.seed_ = held->seed + roundings_of_forward;
+    p.seed_ = held->seed;
     const auto& recipe = p.recipe();
     const auto list = context->get_saved_variables();
     const auto w = saved(list, 0), x = saved(list, 3);
