@@ -12,6 +12,7 @@
 #include <functional>
 #include <iostream>
 #include <iterator>
+#include <set>
 #include <thread>
 
 #include "core/process_state.h"
@@ -166,21 +167,25 @@ namespace {
 // Things of the whole process that a plugin gives back at its end.
 struct Belongings {
   std::size_t threads, descriptors;
-  std::string environment;
+  std::set<std::string> environment;
 
   static Belongings now() {
     const auto count = [](const char* folder) {
       return static_cast<std::size_t>(std::distance(std::filesystem::directory_iterator(folder), {}));
     };
-    Belongings now{count("/proc/self/task"), count("/proc/self/fd"), ""};
-    for (char** each = environ; *each != nullptr; ++each) now.environment += std::string(*each) + '\n';
+    Belongings now{count("/proc/self/task"), count("/proc/self/fd"), {}};
+    for (char** each = environ; *each != nullptr; ++each) now.environment.insert(*each);
     return now;
   }
   std::string changed_in(const Belongings& later) const {
     if (later.threads > threads) return "at the end of the run a thread of it still runs; join it in the destructor";
     if (later.descriptors > descriptors)
       return "at the end of the run a file of it is still open; close it in the destructor";
-    return later.environment == environment ? "" : "it has changed an environment variable, which others read";
+    std::vector<std::string> changed;
+    std::ranges::set_symmetric_difference(environment, later.environment, std::back_inserter(changed));
+    if (changed.empty()) return "";
+    return "it has changed the environment variable " + changed[0].substr(0, changed[0].find('=')) +
+           ", which others read";
   }
 };
 
@@ -205,6 +210,7 @@ bool prints(const std::function<void()>& body) {
 }  // namespace
 
 void check_leaves_the_process(const Subject& subject) {
+  train(subject.host, subject.config_without());  // after this, the trainer has set its variables
   auto before = Belongings::now();
   train(subject.host, subject.config());  // opens what stays: folders of plugins, LibTorch's threads
   before.threads = Belongings::now().threads;
