@@ -17,6 +17,7 @@
 #include <vernier/sdk.h>
 
 #include <ATen/record_function.h>
+#include <c10/util/ScopeExit.h>
 #include <algorithm>
 #include <array>
 #include <cstdio>
@@ -280,7 +281,12 @@ class Profiler final : public vernier::Callback {
  private:
   void start(const Run& run) {
     if (torch::profiler::impl::profilerEnabled()) throw vernier::Error("another profiler of LibTorch is recording");
-    if (!run.device.is_cuda()) ::setenv("KINETO_LOG_LEVEL", "5", /*overwrite=*/0);  // "no GPU" is not an error here
+    constexpr const char* level = "KINETO_LOG_LEVEL";
+    const bool hides = !run.device.is_cuda() && std::getenv(level) == nullptr;  // "no GPU" is not an error here
+    if (hides) ::setenv(level, "5", /*overwrite=*/1);
+    const auto restored = c10::make_scope_exit([&] {
+      if (hides) ::unsetenv(level);
+    });
     std::set<ActivityType> activities{ActivityType::CPU};
     if (run.device.is_cuda()) activities.insert(ActivityType::CUDA);
     const torch::profiler::impl::ProfilerConfig config(nvtx_ ? ProfilerState::NVTX : ProfilerState::KINETO, shapes_,
