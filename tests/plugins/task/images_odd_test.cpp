@@ -284,7 +284,9 @@ std::vector<Case> cases_of_lists() {
        "'/list.csv' has a single class; there is nothing to tell apart", "list.csv"},
       {"a list with the label that losses leave out",
        [](F f) { list(f, "file,label\nd/ant/0.png,0\nd/bee/1.png,7\nd/ant/2.png,-100\n"); },
-       "list.csv' has the label -100, which PyTorch's losses leave out", "list.csv"},
+       "'/list.csv' has the label -100, which PyTorch's losses leave out; delete the samples that have it, or give the "
+       "class a name",
+       "list.csv"},
       {"a list with labels that are numbers", [](F f) { list(f, "file,label\nd/ant/0.png,0\nd/bee/1.png,7\n"); },
        "cnn for images of 8 x 8 with 3 channels in 2 classes: 0 1, 7 1|classes with a single image: 0,7|2 samples",
        "list.csv"},
