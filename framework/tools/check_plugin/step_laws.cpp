@@ -227,7 +227,7 @@ void check_leaves_numbers(const Subject& subject) {
 
 namespace {
 
-// What an evaluation leaves as it was. The trainer itself puts modes and generators back.
+// The facts that an evaluation leaves as they were. The trainer itself puts modes and generators back.
 StepFacts facts_of(const Run& run) {
   StepFacts facts;
   facts["the model, with its buffers, is"] = digest(*run.model);
