@@ -90,13 +90,14 @@ std::string owner_of(const Run& run, std::string_view name, bool is_set, const s
   thread_local std::map<std::string, std::string, std::less<>> setters;   // by metric, where nobody declares it
   const auto declared = run.metric_infos.find(name);
   const bool is_declared = declared != run.metric_infos.end();
+  if (is_declared && declared->second.source == id) return "";
   const std::string sources = is_declared ? declared->second.source : "";  // "callback/a, callback/b"
   if (sources.starts_with("trainer") || std::ranges::count(of_records, name) > 0) return "the trainer";
-  const bool is_among = sources == id || (", " + sources + ", ").find(", " + id + ", ") != std::string::npos;
-  if (is_declared) return is_among ? "" : sources;
-  auto& setter = setters[std::string(name)];
-  if (is_set && setter != id) return setter;
-  setter = id;
+  if (is_declared) return (", " + sources + ", ").find(", " + id + ", ") != std::string::npos ? "" : sources;
+  auto setter = setters.find(name);
+  if (setter == setters.end()) setter = setters.emplace(name, id).first;
+  if (is_set && setter->second != id) return setter->second;
+  if (setter->second != id) setter->second = id;
   return "";
 }
 
