@@ -25,8 +25,10 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     auto bytes = torch::empty({static_cast<std::int64_t>(size)}, torch::kUInt8);
     if (size > 0) std::memcpy(bytes.mutable_data_ptr(), data, size);
     graph::Archive archive(std::move(bytes), "model.pt2");
-    graph::program_of(archive, archive.program());
-    if (const auto evaluation = archive.evaluation(); !evaluation.is_null()) graph::program_of(archive, evaluation);
+    graph::program_of(archive, archive.program(), /*switches=*/true);
+    if (const auto evaluation = archive.evaluation(); !evaluation.is_null()) {
+      graph::program_of(archive, evaluation, /*switches=*/false);
+    }
     for (const char* folder : {"data/weights", "data/constants"}) {
       for (const auto& [name, tensor] : archive.tensors(folder)) {
         const auto reach = tensor.storage_offset() * static_cast<std::int64_t>(tensor.element_size());
