@@ -174,7 +174,10 @@ class FitAccumulation final : public vernier::Accumulation {
 
   // With the optimizer's memory in place. A whole step of it is needed to know that the size stands still.
   void settle(vernier::Run& run) {
-    const auto fits = fitting(run, room(run));
+    // More than any batch has is a round number: free memory is not the same twice.
+    constexpr std::int64_t many = 1 << 20;
+    auto fits = fitting(run, room(run));
+    if (fits > many) fits -= fits % many;
     is_settled_ = std::exchange(has_trained_with_optimizer_, true) && std::abs(fits - wanted_) <= wanted_ / 50;
     if (size_ == wanted_) size_ = fits;  // else a micro-batch found no memory, and what is thought to fit has to wait
     wanted_ = is_settled_ ? std::min(fits, wanted_) : fits;

@@ -24,7 +24,10 @@ class ClipNorm final : public vernier::Callback {
 
  private:
   torch::Tensor clip(vernier::Run& run) const {
-    if (norm_type_ != 2) return vernier::clip_grad_norm_(run.gradients(), max_norm_, norm_type_);
+    // A loss scale that has grown to the end of float32 has no room for the factor.
+    const bool is_huge =
+        run.device.is_cpu() && run.grad_scale.defined() && *run.grad_scale.const_data_ptr<float>() > 1e30F;
+    if (norm_type_ != 2 || is_huge) return vernier::clip_grad_norm_(run.gradients(), max_norm_, norm_type_);
     if (!run.norms.all.defined()) {
       const auto gradients = run.gradients();
       if (gradients.empty() || !vernier::can_inspect(gradients)) return vernier::clip_grad_norm_(gradients, max_norm_);

@@ -35,12 +35,14 @@ std::vector<torch::Tensor> parameters_with_gradients(double size) {
 }
 
 // Lets the callback clip; returns the metric.
-double clip(const std::string& name, vernier::Table options, const std::vector<torch::Tensor>& parameters) {
+double clip(const std::string& name, vernier::Table options, const std::vector<torch::Tensor>& parameters,
+            float scale = 1) {
   const auto plugin = make_plugin<Callback>("callback/" + name, std::move(options));
   vernier::Bus bus;
   vernier::HostApi::attach(bus, *plugin, false);
   vernier::TrainerRun run;
   for (const auto& parameter : parameters) run.parameters.push_back({"p", parameter, parameter});
+  if (scale != 1) run.grad_scale = torch::full({}, scale);
   vernier::HostApi::emit(bus, Event::GradientsReady, run);
   run.gradients();  // the optimizer's part is done here
   return run.metrics.value("grad_norm").value_or(-1);
@@ -69,6 +71,17 @@ TEST_CASE("clip_norm: LibTorch's clip_grad_norm_, below, at and above the limit"
       CHECK(clipped == doctest::Approx(norm).epsilon(1e-6));
     }
   }
+}
+
+TEST_CASE("clip_norm: a loss scale at the end of float32 leaves room for the factor") {
+  const float scale = std::ldexp(1.0F, 126);
+  const auto ours = parameters_with_gradients(0.1), theirs = parameters_with_gradients(0.1);
+  for (const auto& parameter : ours) {
+    if (parameter.grad().defined()) parameter.grad().mul_(scale);
+  }
+  const double clipped = clip("clip_norm", table("max_norm", 1e-3), ours, scale);
+  CHECK(clipped == doctest::Approx(torch::nn::utils::clip_grad_norm_(theirs, 1e-3)).epsilon(1e-6));
+  check_same_gradients(ours, theirs);
 }
 
 TEST_CASE("clip_norm: what is not a number spreads, as in PyTorch") {
