@@ -3,6 +3,7 @@
 set -eu
 includes=$(find "$2/sdk" "$2/framework/embed" -type d -name include | sed 's/^/-I/')
 for header in sdk plugin error roles trainer toolkit; do
+  # shellcheck disable=SC2086  # each folder is a word
   if said=$(echo "#include <vernier/$header.h>" | "$1" -std=c++17 -fsyntax-only -x c++ $includes \
     -isystem "$3/include" -isystem "$3/include/torch/csrc/api/include" - 2>&1); then
     echo "<vernier/$header.h> compiles as C++17"; exit 1
