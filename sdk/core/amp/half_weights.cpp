@@ -76,7 +76,8 @@ const gpu::Library* kernels_for(const Weights& weights) {
 bool has_float32_weights(const torch::nn::Module& module) {
   using namespace torch::nn;
   return is_any_of<BatchNorm1dImpl, BatchNorm2dImpl, BatchNorm3dImpl, InstanceNorm1dImpl, InstanceNorm2dImpl,
-                   InstanceNorm3dImpl>(module);
+                   InstanceNorm3dImpl>(module) ||
+         module.named_buffers(/*recurse=*/false).contains("running_mean");
 }
 
 HalfWeights::HalfWeights(c10::ScalarType dtype, Update update) : dtype_(dtype), update_(update) {

@@ -5,7 +5,8 @@
 
 namespace vernier {
 
-// True for LibTorch's BatchNorm and InstanceNorm.
+// Returns true for LibTorch's BatchNorm and InstanceNorm, and for modules with running statistics as theirs: those of a
+// graph or a script have no class.
 bool has_float32_weights(const torch::nn::Module& module);
 
 }  // namespace vernier

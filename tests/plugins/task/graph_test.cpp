@@ -7,6 +7,7 @@
 #include <torch/utils.h>
 #include <vernier/error.h>
 #include <vernier/graph/graph_export.h>
+#include <vernier/half_weights.h>
 #include <vernier/matmul.h>
 #include <vernier/safetensors.h>
 
@@ -193,6 +194,43 @@ TEST_CASE("graph: models of torch.export train as in Python on this processor" *
   REQUIRE_MESSAGE(python(folder + "record.py .", scratch.path(), out) == 0, out);
   // Python multiplies by MKL's own choice; this process may have another one.
   check_losses(scratch.path().string() + "/", /*is_exact=*/std::string(vernier::matmul_path()) == "plain");
+}
+
+TEST_CASE("graph: models of torch.export train with weights of 16 bits, and with float32 in batch normalisation") {
+  const fused_test::Fused plain(false);
+  for (const auto& model : models) {
+    CAPTURE(model.name);
+    const auto expected = losses_of(*network_of(folder + model.name + ".pt2", model.output), model, false);
+    const auto network = network_of(folder + model.name + ".pt2", model.output);
+    std::vector<vernier::Parameter> parameters;
+    for (const auto& entry : network->named_parameters()) {
+      if (entry.value().requires_grad()) parameters.push_back({entry.key(), entry.value(), entry.value()});
+    }
+    vernier::HalfWeights weights(torch::kBFloat16, vernier::HalfWeights::Update::masters);
+    weights.prepare(*network, parameters, 1);
+    torch::manual_seed(7);
+    network->train(true);
+    for (std::int64_t step = 0; step < 6; ++step) {
+      const auto samples = 3 + step % 7;
+      auto inputs = model.inputs(samples, step);
+      for (auto& input : inputs) input = input.is_floating_point() ? input.to(torch::kBFloat16) : input;
+      torch::Tensor loss;
+      {
+        const Autocast autocast(true);
+        loss = at::cross_entropy_loss(network->forward(inputs), codes({samples}, 3, step));
+      }
+      CHECK(std::abs(loss.item<double>() - expected[static_cast<std::size_t>(step)]) <= 0.05);
+      loss.backward();
+      weights.collect();
+      const torch::NoGradGuard no_grad;
+      for (auto& parameter : parameters) {
+        if (!parameter.master.grad().defined()) continue;
+        parameter.master.add_(parameter.master.grad(), -0.05);
+        parameter.master.mutable_grad() = torch::Tensor();
+      }
+      weights.commit({});
+    }
+  }
 }
 
 TEST_CASE("graph: what is exported again has the trained weights, and trains on") {
