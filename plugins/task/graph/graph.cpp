@@ -36,6 +36,23 @@
 
 namespace {
 
+// Only a .pt2 file keeps its guards. examples: one tensor for each input; dimension 0 is the sample.
+void refuse_guards_on_samples(const graph::GraphNetwork& network, const std::vector<torch::Tensor>& examples) {
+  constexpr std::int64_t most = 1024;  // one sample is taken by what is exported for two or more
+  for (std::int64_t samples = 2; samples <= most; ++samples) {
+    std::vector<torch::Tensor> inputs;
+    for (const auto& example : examples) {
+      auto sizes = example.sizes().vec();
+      sizes[0] = samples;
+      inputs.push_back(torch::empty(sizes, torch::kMeta));
+    }
+    if (const auto guard = network.unmet(inputs); !guard.empty()) {
+      vernier::refuse("the model was exported for inputs of which " + guard +
+                      ", and this format takes any number of samples; write --format pt2, which checks it");
+    }
+  }
+}
+
 class GraphTask final : public exported::ExportedTask, public vernier::PythonModule, public vernier::Exportable {
  public:
   explicit GraphTask(vernier::Options& options)
@@ -51,6 +68,11 @@ class GraphTask final : public exported::ExportedTask, public vernier::PythonMod
     exported::write_bytes(file, graph_network().bytes());
     return true;
   }
+  // Leaves the tracing to the caller.
+  bool save_torchscript(const std::string&) const override {
+    refuse_guards_on_samples(graph_network(), example(2).tensors);
+    return false;
+  }
   // The exported program computes in the dtypes of its file, whatever precision the training had.
   vernier::ExportedModel exported_model() override {
     auto bytes = graph_network().bytes();
@@ -58,9 +80,11 @@ class GraphTask final : public exported::ExportedTask, public vernier::PythonMod
     const auto written = std::make_shared<graph::GraphNetwork>(file.clone(), "the run's model", output_);
     written->to(network()->parameters().front().device());
     written->eval();
+    auto examples = written->as_declared(example(2).tensors);
+    refuse_guards_on_samples(*written, examples);
     return {*written,
             [written](const auto& inputs) { return written->forward(inputs); },
-            written->as_declared(example(2).tensors),
+            std::move(examples),
             {},
             description(),
             {},

@@ -690,6 +690,33 @@ TEST_CASE("graph: batches that a program was not exported for are refused before
   }
 }
 
+TEST_CASE("graph: a program that assumes a size of its batch is written as .pt2 alone") {
+  const TemporaryFolder scratch;
+  const auto data = scratch / "data.safetensors";
+  vernier::save_safetensors(data, {{"x", numbers({4, 4}, 1)}, {"y", codes({4}, 3, 1)}}, {});
+  const std::pair<const char*, bool> cases[] = {{"", true},
+                                                {"L['x'].size()[0] != 1", true},
+                                                {"L['x'].size()[0] <= 4", false},
+                                                {"L['x'].size()[0] >= 4", false},
+                                                {"L['x'].size()[0] % 2 == 0", false}};
+  for (const auto& [guard, takes_all] : cases) {
+    CAPTURE(std::string(guard));
+    const LoadedTask loaded("graph", {{"model", value(guarded(scratch, guard))},
+                                      {"inputs", list<std::string>({data + ":x"})},
+                                      {"target", value(data + ":y")},
+                                      {"validation_share", value(0)}});
+    loaded.run.model->eval();
+    const auto refused = [&](const std::function<void()>& write) {
+      const auto text = thrown_by(write).text;
+      CHECK(text.empty() == takes_all);
+      return text.empty() || text.find("write --format pt2, which checks it") != std::string::npos;
+    };
+    CHECK(refused([&] { dynamic_cast<vernier::Exportable&>(*loaded.task).exported_model(); }));
+    CHECK(refused([&] { dynamic_cast<vernier::Predictor&>(*loaded.task).save_torchscript(scratch / "a.pt"); }));
+    CHECK(dynamic_cast<vernier::Predictor&>(*loaded.task).save_pt2(scratch / "a.pt2"));
+  }
+}
+
 TEST_CASE("graph: evaluation is that of Python if the file says it, and else what torch.nn does, with a warning") {
   const auto functional = network_of(folder + "functional.pt2"), frozen = network_of(folder + "frozen.pt2");
   const auto inputs = std::vector{numbers({8, 4}, 1)};
