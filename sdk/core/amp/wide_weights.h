@@ -5,8 +5,7 @@
 
 namespace vernier {
 
-// Returns true for LibTorch's BatchNorm and InstanceNorm, and for modules with running statistics as theirs: those of a
-// graph or a script have no class.
+// Returns true for LibTorch's BatchNorm and InstanceNorm, and for a module of a graph or a script with running_mean.
 bool has_float32_weights(const torch::nn::Module& module);
 
 }  // namespace vernier
