@@ -4,8 +4,8 @@
 #include <vernier/grad_norm.h>
 
 #include <algorithm>
+#include <cfloat>
 #include <cmath>
-#include <limits>
 
 #include "base/kernels.h"
 #include "base/parallel.h"
@@ -144,7 +144,7 @@ Clipped clip_scale(const torch::Tensor& norm, double max_norm, const torch::Tens
   const float scale = grad_scale.defined() ? *grad_scale.const_data_ptr<float>() : 1.0F;
   const auto before = static_cast<float>(*norm.const_data_ptr<double>() / scale);
   const double factor = clip_factor(before, max_norm), product = scale / factor;
-  const double divisor = std::isfinite(product) ? std::min<double>(product, std::numeric_limits<float>::max()) : product;
+  const double divisor = std::isfinite(product) ? std::min<double>(product, FLT_MAX) : product;
   return {torch::scalar_tensor(before, torch::kFloat32),
           factor == 1 ? grad_scale : torch::scalar_tensor(divisor, torch::kFloat32)};
 }
