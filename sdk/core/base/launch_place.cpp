@@ -49,6 +49,9 @@ void complete_slurm(LaunchPlace& place) {
   if (const auto count = text_of("SLURM_RESTART_COUNT"); !count.empty()) place.attempt = count;
 }
 
+constexpr const char* incomplete =
+    ", and the rest of its place is missing; set WORLD_SIZE to their number and RANK to the place of each, from 0";
+
 // The entries of torchrun, which starts ranks within what others have started, or of the first launcher of several.
 Launched found() {
   const Launched torchrun(launchers[0]);
@@ -89,6 +92,7 @@ std::string first_node(const std::string& list) {
 std::string several_of_launcher() {
   const auto started = started_as_one_of_several();
   if (started.empty()) return "";
+  if (!found().is_whole()) return started + incomplete + ", or add --set distributed.use=none to train alone";
   return started +
          ", and without [distributed] each of them would train the whole run alone; add --set "
          "distributed.use=ddp, or --set distributed.use=none if that is meant";
@@ -103,11 +107,7 @@ LaunchPlace place_in_environment() {
   constexpr std::int64_t most_ranks = 1 << 20;
   const auto launched = found();
   if (launched.launcher == nullptr) return {};
-  if (!launched.is_whole()) {
-    refuse(started_as_one_of_several() +
-           ", and does not say the whole place of it among the others; set WORLD_SIZE to "
-           "their number and RANK to the place of each, from 0");
-  }
+  if (!launched.is_whole()) refuse(started_as_one_of_several() + incomplete);
   const auto place = place_of(launched);
   if (place.ranks > most_ranks) {
     refuse(c10::str(place.launcher, " has started this process as one of ", place.ranks, " ranks; at most ", most_ranks,

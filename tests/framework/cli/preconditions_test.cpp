@@ -122,13 +122,15 @@ TEST_CASE("preconditions: one of several processes does not train alone, unless 
       {[] { setenv("PMI_RANK", "0", 1), setenv("PMI_SIZE", "3", 1); }, "MPI has started this process as rank 0 of 3"},
       {[] { setenv("PET_NNODES", "2", 1); }, "Kubeflow has started this process as one of 2"},
       {[] { setenv("PMIX_RANK", "1", 1); }, "PMIx has started this process as rank 1 of an unknown number"},
-      {[] { setenv("RANK", "1", 1); }, "torchrun has started this process as rank 1 of an unknown number"}};
+      {[] { setenv("RANK", "1", 1); },
+       "torchrun has started this process as rank 1 of an unknown number, and the rest of its place is missing; set "
+       "WORLD_SIZE"}};
   for (const auto& [environment, text] : cases) {
     CAPTURE(text);
     CHECK(place.train({}, environment) == 2);
     CHECK(is_one_line(place.err));
     CHECK(says(place.err, text));
-    CHECK(says(place.err, "add --set distributed.use=ddp, or --set distributed.use=none if that is meant"));
+    CHECK(says(place.err, "--set distributed.use=none"));
     CHECK(place.call({"check", "run.toml"}, environment) == 2);
     CHECK_FALSE(fs::exists(place.at("out")));
   }
