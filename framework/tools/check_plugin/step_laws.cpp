@@ -74,11 +74,13 @@ class Movement {
     for (const auto& each : run.parameters) watched_.push_back({Weights::of(each), Weights::of(each), {}, {}});
   }
   void look_behind_backward(const Run& run) {
+    largest_ = 0;
     for (std::size_t i = 0; i < watched_.size(); ++i) {
       auto& each = watched_[i];
       const auto& gradient = run.parameters[i].model.grad();
       each.gradient = has_numbers(gradient) ? copy_of(gradient) : torch::Tensor();
       each.had_gradient |= each.gradient.defined();
+      if (each.gradient.defined()) largest_ = std::max(largest_, each.gradient.norm().item<double>());
     }
   }
   void look_before_update(const Run& run) {
@@ -100,9 +102,10 @@ class Movement {
       if (2 * run.step < run.steps) each.middle = Weights::of(parameter);
       if (!each.before.defined() || each.was_judged || !parameter.has_memory()) continue;
       const auto moved = (parameter.master.detach() - each.before).to(torch::kFloat64);
-      if (!has_numbers(moved)) continue;
-      each.was_judged = true;
       const auto wide = each.gradient.to(torch::kFloat64);
+      // The gradient of a bias before batch normalisation is rounding, and has no direction.
+      if (!has_numbers(moved) || wide.norm().item<double>() < 1e-3 * largest_) continue;
+      each.was_judged = true;
       const double cosine = ((moved * wide).sum() / (moved.norm() * wide.norm())).item<double>();
       if (cosine > 0.05) say(c10::str("in step ", run.step + 1, " ", parameter.name, " moves up its gradient"));
     }
@@ -112,6 +115,7 @@ class Movement {
   }
   std::vector<Watched> watched_;
   std::string wrong_;
+  double largest_ = 0;  // the norm of the largest gradient of this step
 };
 
 }  // namespace
