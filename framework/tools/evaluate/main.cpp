@@ -49,14 +49,18 @@ Column column_of(Prepared& prepared, const std::string& head, const std::functio
 }
 
 // The words of the classes, if the task has any.
-std::vector<std::string> class_names(SupervisedTask& task, const Run& run) {
+std::vector<std::string> class_names(Prepared& prepared, SupervisedTask& task) {
+  std::vector<std::string> names;
+  auto& run = prepared.run;
   auto* predictor = dynamic_cast<Predictor*>(&task);
-  if (predictor == nullptr) return {};
-  const torch::NoGradGuard no_grad;
-  for (const auto& column : predictor->predict(task.example(1).to(run.device))) {
-    if (!column.labels.empty()) return column.labels;
-  }
-  return {};
+  if (predictor == nullptr) return names;
+  prepared.trainer.validation().evaluate(run, [&] {
+    for (auto& column : predictor->predict(task.example(1).to(run.device))) {
+      if (names.empty()) names = std::move(column.labels);
+    }
+    return torch::Tensor();
+  });
+  return names;
 }
 
 void print_metrics(const std::vector<Column>& columns) {
@@ -111,7 +115,7 @@ int evaluate(const boost::program_options::variables_map& given) {
   print_metrics(columns);
   for (const auto& [set, table] : classes) {
     if (table.empty()) continue;
-    std::cout << '\n' << (set.empty() ? "" : printable(set) + '\n') << table.text(class_names(*task, run));
+    std::cout << '\n' << (set.empty() ? "" : printable(set) + '\n') << table.text(class_names(*prepared, *task));
   }
   return 0;
 }

@@ -196,6 +196,19 @@ TEST_CASE("a trained model predicts, is evaluated and exported in a folder witho
   }
 }
 
+// In training mode batch normalisation refuses the one sample of which the names of the classes are read.
+TEST_CASE("a graph with batch normalisation is evaluated with its table of classes") {
+  RunFolder run(std::string(frame) + "use = 'graph'\nmodel = '" VERNIER_SOURCE_DIR
+                                     "/tests/plugins/task/graphs/frozen.pt2'\ninputs = ['data.safetensors:x']\n"
+                                     "target = 'data.safetensors:y'\n");
+  vernier::save_safetensors(run.at("data.safetensors"),
+                            {{"x", torch::randn({40, 2, 6, 6})}, {"y", torch::arange(40).remainder(3)}}, {});
+  REQUIRE_MESSAGE(run.train({"--quiet"}) == 0, run.err);
+  CHECK(run.call({"evaluate", "out"}) == 0);
+  CHECK_MESSAGE(says(run.out, "class  precision"), run.out);
+  CHECK(run.err.empty());
+}
+
 TEST_CASE("columns are found by name, and other words, orders and numbers of inputs are refused in one line") {
   const auto* words = std::ranges::find(cases, std::string("script of words"), &Case::name);
   RunFolder run(std::string(frame) + words->task);
