@@ -51,11 +51,10 @@ Column column_of(Prepared& prepared, const std::string& head, const std::functio
 // The words of the classes, if the task has any.
 std::vector<std::string> class_names(Prepared& prepared, SupervisedTask& task) {
   std::vector<std::string> names;
-  auto& run = prepared.run;
   auto* predictor = dynamic_cast<Predictor*>(&task);
   if (predictor == nullptr) return names;
-  prepared.trainer.validation().evaluate(run, [&] {
-    for (auto& column : predictor->predict(task.example(1).to(run.device))) {
+  prepared.trainer.validation().evaluate(prepared.run, [&] {
+    for (auto& column : predictor->predict(task.example(1).to(prepared.run.device))) {
       if (names.empty()) names = std::move(column.labels);
     }
     return torch::Tensor();

@@ -69,9 +69,7 @@ std::vector<Predictor::Column> columns_of(Predictor& predictor, SupervisedTask& 
                                           bool has_probabilities) {
   auto columns = predictor.predict(batch);
   if (columns.empty()) columns.push_back({"output", task.forward(batch)});
-  const auto is_of_classes = [](const auto& column) {
-    return column.on_request || column.parts.size() > 1 || column.name == "probability";  // its classes may be numbers
-  };
+  const auto is_of_classes = [](const auto& column) { return column.on_request || column.name == "probability"; };
   if (has_probabilities && std::ranges::none_of(columns, is_of_classes)) {
     refuse("--probabilities is for models of classes, and " + task.id() + " predicts numbers here");
   }
