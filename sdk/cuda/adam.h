@@ -2,9 +2,9 @@
 // (sdk/core/optim/kernels/adam_kernel.h) on a processor with fused multiplication.
 #pragma once
 
+#include "../core/gpu/library.h"
 #include "codes.h"
 #include "elements.h"
-#include "library.h"
 
 namespace vernier::gpu {
 

@@ -1,7 +1,7 @@
 // The functions of the library's table, as library.h says.
 #pragma once
 
-#include "library.h"
+#include "../core/gpu/library.h"
 
 namespace vernier::gpu {
 

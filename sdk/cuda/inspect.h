@@ -2,8 +2,8 @@
 // the sums depends on the sizes of the tensors alone.
 #pragma once
 
+#include "../core/gpu/library.h"
 #include "chunks.h"
-#include "library.h"
 
 namespace vernier::gpu {
 

@@ -1,7 +1,7 @@
 // The kinds of floating-point numbers that kernels read and write. All are computed with in float32.
 #pragma once
 
-#include "library.h"
+#include "../core/gpu/library.h"
 
 namespace vernier::gpu {
 

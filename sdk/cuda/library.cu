@@ -1,5 +1,5 @@
 // The table that the library exports.
-#include "library.h"
+#include "../core/gpu/library.h"
 
 #include "functions.h"
 

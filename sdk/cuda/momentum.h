@@ -2,8 +2,8 @@
 // LibTorch's kernel for a CPU with fused multiplication (aten/src/ATen/native/cpu/FusedSGDKernel.cpp).
 #pragma once
 
+#include "../core/gpu/library.h"
 #include "elements.h"
-#include "library.h"
 
 namespace vernier::gpu {
 

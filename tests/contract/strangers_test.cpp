@@ -68,7 +68,7 @@ TEST_CASE("strangers: twelve plugins of at most 60 lines each keep the laws") {
   }
 }
 
-TEST_CASE("strangers: all of them in one run resume, alone and on two ranks") {
+TEST_CASE("strangers: all of them in one run resume, alone and on two ranks" * doctest::test_suite("distributed")) {
   auto subject = subject_of({"optimizer", "ademamix"});
   subject.base =
       from_toml({vernier::to_toml(subject.base),

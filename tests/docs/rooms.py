@@ -14,8 +14,8 @@ import re
 import sys
 
 # In each line, a room may include those before it.
-SDK = 'sdk/plugin sdk/core/base sdk/core/files sdk/cuda sdk/core/optim sdk/core/cpu sdk/core/trace sdk/core/amp ' \
-      'sdk/core/memory sdk/core/tasks sdk/core/advice sdk/data sdk/text sdk/graph sdk/lab'.split()
+SDK = 'sdk/plugin sdk/core/base sdk/core/files sdk/core/gpu sdk/core/optim sdk/core/cpu sdk/core/trace sdk/core/amp ' \
+      'sdk/core/memory sdk/core/tasks sdk/core/advice sdk/data sdk/text sdk/graph sdk/lab sdk/cuda'.split()
 RUNNER = 'framework/common framework/common/config framework/runner/wiring framework/runner/run/process framework/runner/run/state ' \
          'framework/runner/run/capture framework/runner/run framework/runner/output framework/embed ' \
          'framework/runner/cli'.split()

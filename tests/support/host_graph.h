@@ -12,7 +12,7 @@
 #include <utility>
 #include <vector>
 
-#include "cuda/graph/device_graph.h"
+#include "gpu/device_graph.h"
 
 class HostGraph final : public vernier::DeviceGraph {
  public:

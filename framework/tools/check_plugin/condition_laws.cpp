@@ -11,6 +11,7 @@
 #include <fstream>
 #include <thread>
 
+#include "common/left_out.h"
 #include "laws.h"
 #include "trial.h"
 
@@ -146,6 +147,7 @@ std::string train_as(int rank, const std::function<std::string(int rank)>& body)
 void check_two_ranks(const Subject& subject) {
   auto config = with_sets(subject.config(), {"run.steps=" + std::to_string(steps)});
   if (subject.role != Distributed::role) {
+    if (const auto reason = left_out("distributed/ddp"); !reason.empty()) throw LawSkipped(reason);
     config = with_sets(std::move(config), {"distributed.use=ddp", "distributed.timeout=60"});
   }
   const auto ports = free_ports<3>();

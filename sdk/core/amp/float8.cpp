@@ -7,7 +7,7 @@
 #include <cmath>
 #include <limits>
 
-#include "cuda/loader/gpu_float8.h"
+#include "gpu/gpu_float8.h"
 
 namespace vernier {
 

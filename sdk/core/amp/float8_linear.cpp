@@ -12,7 +12,7 @@
 #include <optional>
 #include <utility>
 
-#include "cuda/loader/gpu_float8.h"
+#include "gpu/gpu_float8.h"
 
 namespace vernier {
 

@@ -14,7 +14,7 @@
 #include <optional>
 
 #include "cpu/blocked_softmax.h"
-#include "cuda/loader/gpu_library.h"
+#include "gpu/gpu_library.h"
 #include "trace/interception.h"
 
 namespace vernier {

@@ -19,7 +19,7 @@
 #include <limits>
 
 #include "cpu/rows.h"
-#include "cuda/loader/gpu_library.h"
+#include "gpu/gpu_library.h"
 
 namespace vernier {
 

@@ -13,7 +13,7 @@
 #include "base/parallel.h"
 #include "blocked_attention.h"
 #include "cpu/kernels/activation_kernel.h"
-#include "cuda/loader/gpu_choice.h"
+#include "gpu/gpu_choice.h"
 #include "operators.h"
 #include "rows.h"
 

@@ -4,8 +4,8 @@
 #include <c10/core/DeviceGuard.h>
 #include <torch/types.h>
 
-#include "cuda/loader/gpu_float8.h"
-#include "cuda/loader/gpu_norms.h"
+#include "gpu/gpu_float8.h"
+#include "gpu/gpu_norms.h"
 #include "optim/kernels/counter_rng.h"
 #include "stochastic_rounding.h"
 

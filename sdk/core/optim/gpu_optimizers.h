@@ -6,7 +6,7 @@
 
 #include <string>
 
-#include "cuda/loader/gpu_library.h"
+#include "gpu/gpu_library.h"
 #include "optim/optim_rule.h"
 
 namespace vernier {

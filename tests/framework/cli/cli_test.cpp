@@ -11,6 +11,7 @@
 #include <random>
 #include <sstream>
 
+#include "common/left_out.h"
 #include "limited_files.h"
 #include "pseudo_terminal.h"
 #include "run_folder.h"
@@ -700,6 +701,7 @@ TEST_CASE("cli: each command that a run prints at its end works when it is typed
       {"", "vernier launch -n 2 run.toml --mixed-precision fp16 --grad-scaler-init 8", "fp32"}};
   for (const auto& each : cases) {
     CAPTURE(each.command);
+    if (each.command.starts_with("vernier launch") && !vernier::left_out("launch").empty()) continue;
     Place place(each.file);
     CHECK(typed(place, each.command) == 0);
     const auto commands = commands_in(read_text(place.at("typed.out")));

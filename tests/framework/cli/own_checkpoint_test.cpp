@@ -35,7 +35,8 @@ std::string undisturbed_digest() {
 
 }  // namespace
 
-TEST_CASE("own checkpoint: a run that was killed goes on wherever one of rolling does") {
+TEST_CASE("own checkpoint: a run that was killed goes on wherever one of rolling does" *
+          doctest::test_suite("distributed")) {
   for (const std::string keeps : {"steps", "newest"}) {
     CAPTURE(keeps);
     const std::string newest = keeps == "steps" ? "out/checkpoints/step-12.one" : "out/checkpoints/all.db";

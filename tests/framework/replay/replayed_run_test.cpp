@@ -168,20 +168,42 @@ TEST_CASE("replay: replay prints a step, another precision beside it, and one la
   }
 }
 
-TEST_CASE("replay: data names the samples of a step, of a run of two ranks too, and through a rewind") {
-  const auto samples_of = [](RunFolder& run, const std::string& steps) {
-    REQUIRE_MESSAGE(run.call({"data", "out", "--step", steps}) == 0, run.err);
-    std::vector<int> samples;
-    for (std::istringstream lines(run.out); std::getline(lines, run.out);) {
-      if (run.out.starts_with("  sample ")) samples.push_back(std::stoi(run.out.substr(9)));
-    }
-    return samples;
-  };
-  const auto counted = [](int from, int to) {
-    std::vector<int> all(static_cast<std::size_t>(to - from));
-    std::iota(all.begin(), all.end(), from);
-    return all;
-  };
+namespace {
+
+std::vector<int> samples_of(RunFolder& run, const std::string& steps) {
+  REQUIRE_MESSAGE(run.call({"data", "out", "--step", steps}) == 0, run.err);
+  std::vector<int> samples;
+  for (std::istringstream lines(run.out); std::getline(lines, run.out);) {
+    if (run.out.starts_with("  sample ")) samples.push_back(std::stoi(run.out.substr(9)));
+  }
+  return samples;
+}
+
+std::vector<int> counted(int from, int to) {
+  std::vector<int> all(static_cast<std::size_t>(to - from));
+  std::iota(all.begin(), all.end(), from);
+  return all;
+}
+
+// Trains all 80 samples in their order, and compares the samples of some steps.
+void check_samples_in_order(const Words& start, const Words& more) {
+  RunFolder run(base);
+  auto words = start;
+  words.insert(words.end(), {"run.toml", "--set", "task.validation=0", "--set", "task.order=sequential"});
+  words.insert(words.end(), more.begin(), more.end());
+  REQUIRE_MESSAGE(run.call(words) == 0, run.err);
+  CHECK(samples_of(run, "3") == counted(24, 36));
+  CHECK(samples_of(run, "7") == counted(72, 80));
+  CHECK(samples_of(run, "8") == counted(0, 12));
+}
+
+}  // namespace
+
+TEST_CASE("replay: data names the samples of a step of a run of two ranks" * doctest::test_suite("distributed")) {
+  check_samples_in_order({"launch", "-n", "2"}, {"--set", "distributed.use=ddp"});
+}
+
+TEST_CASE("replay: data names the samples of a step, and through a rewind" * doctest::test_suite("data")) {
   const Words all_samples = {"--set", "task.validation=0"};
   RunFolder shuffled(base);
   REQUIRE(shuffled.train(all_samples) == 0);
@@ -191,17 +213,7 @@ TEST_CASE("replay: data names the samples of a step, of a run of two ranks too, 
   CHECK(epoch == counted(0, 80));
 
   const Words in_order = {"--set", "task.validation=0", "--set", "task.order=sequential"};
-  for (const Words& start : {Words{"train"}, Words{"launch", "-n", "2"}}) {
-    RunFolder run(base);
-    auto words = start;
-    words.push_back("run.toml");
-    words.insert(words.end(), in_order.begin(), in_order.end());
-    if (start[0] == "launch") words.insert(words.end(), {"--set", "distributed.use=ddp"});
-    REQUIRE_MESSAGE(run.call(words) == 0, run.err);
-    CHECK(samples_of(run, "3") == counted(24, 36));
-    CHECK(samples_of(run, "7") == counted(72, 80));
-    CHECK(samples_of(run, "8") == counted(0, 12));
-  }
+  check_samples_in_order({"train"}, {});
   // The batch that spiked is passed over when the run goes back, so its place has the next one.
   RunFolder rewound(
       std::string(base) +

@@ -3,7 +3,7 @@
 
 #include <torch/types.h>
 
-#include "cuda/graph/device_graph.h"
+#include "gpu/device_graph.h"
 #include "wiring/wiring.h"
 
 namespace vernier {

@@ -14,7 +14,7 @@
 #include <sstream>
 
 #include "core/process_state.h"
-#include "cuda/loader/gpu_choice.h"
+#include "gpu/gpu_choice.h"
 #include "files/json.h"
 #include "files/safetensors_file.h"
 #include "wiring/host.h"

@@ -20,7 +20,7 @@
 #include <functional>
 #include <string>
 
-#include "cuda/loader/gpu_choice.h"
+#include "gpu/gpu_choice.h"
 #include "run/process/device.h"
 
 namespace gpu_optimizer_test {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <c10/core/Device.h>
+#include <vernier/abi.h>
 
 #include <functional>
 #include <memory>
@@ -25,6 +26,6 @@ class DeviceGraph {
 using MakeDeviceGraph = std::function<std::unique_ptr<DeviceGraph>()>;
 
 // Returns what makes CUDA graphs for the opened device. Throws Error where Vernier was built without them.
-MakeDeviceGraph cuda_graphs(c10::Device device);
+VERNIER_API MakeDeviceGraph cuda_graphs(c10::Device device);
 
 }  // namespace vernier

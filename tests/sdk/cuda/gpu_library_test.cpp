@@ -16,8 +16,8 @@
 
 #include "../../../sdk/cuda/float8.h"
 #include "cpu/blocked_softmax.h"
-#include "cuda/loader/gpu_float8.h"
-#include "cuda/loader/gpu_norms.h"
+#include "gpu/gpu_float8.h"
+#include "gpu/gpu_norms.h"
 #include "long_form.h"
 #include "optim/gpu_optimizers.h"
 #include "optim/stochastic_rounding.h"
@@ -471,7 +471,7 @@ TEST_CASE("gpu library: one that computes something else is not used") {
 
 TEST_CASE("gpu library: a file that cannot be used says why") {
   CHECK_THROWS_WITH_AS(vernier::open_gpu_library("nowhere/libvernier_cuda.so"),
-                       "Vernier was built without them, because nvcc was not found: set CUDACXX to it and build again",
+                       "Vernier was built without them: set CUDACXX to nvcc, and build again with the component cuda",
                        vernier::Error);
   CHECK_THROWS_WITH_AS(vernier::open_gpu_library(VERNIER_BINARY_DIR "/libvernier_sdk.so"),
                        (VERNIER_BINARY_DIR "/libvernier_sdk.so is of another build of Vernier: build it again"),

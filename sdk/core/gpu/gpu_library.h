@@ -8,7 +8,7 @@
 
 #include <string>
 
-#include "cuda/library.h"
+#include "library.h"
 #include "gpu_choice.h"
 
 namespace vernier {

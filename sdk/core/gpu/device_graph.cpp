@@ -2,14 +2,16 @@
 
 #include <vernier/error.h>
 
+#define BOOST_DLL_USE_STD_FS  // core links nothing of Boost
 #include <boost/dll/shared_library.hpp>
+#include <filesystem>
 
-#include "cuda/loader/gpu_library.h"
+#include "gpu/gpu_library.h"
 
 namespace vernier {
 
 MakeDeviceGraph cuda_graphs(c10::Device device) {
-  const boost::dll::fs::path file = gpu_library_file("libvernier_cuda_graph.so");
+  const std::filesystem::path file = gpu_library_file("libvernier_cuda_graph.so");
   if (!exists(file)) {
     throw Error(
         "Vernier was built without them, because nvcc or LibTorch's CUDA library was not found: set CUDACXX to nvcc "

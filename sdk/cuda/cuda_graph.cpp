@@ -9,7 +9,7 @@
 #include <map>
 #include <memory>
 
-#include "device_graph.h"
+#include "../core/gpu/device_graph.h"
 
 namespace vernier {
 

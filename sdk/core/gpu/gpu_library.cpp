@@ -60,7 +60,7 @@ bool uses_gpu_library(const c10::Device& device) {
 
 const gpu::Library& open_gpu_library(const std::string& file) {
   if (!std::filesystem::exists(file)) {
-    throw Error("Vernier was built without them, because nvcc was not found: set CUDACXX to it and build again");
+    throw Error("Vernier was built without them: set CUDACXX to nvcc, and build again with the component cuda");
   }
   static auto* opened = new std::deque<boost::dll::shared_library>();  // never closed
   auto& library = opened->emplace_back();
