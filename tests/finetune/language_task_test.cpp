@@ -116,6 +116,10 @@ TEST_CASE("language task: a packed row has the loss and the gradient of its text
     const auto rows = packed->next(), single = alone->next();
     CHECK(rows.samples < single.samples);
     CHECK(rows.tensors[3].max().item<std::int64_t>() > 1);
+    // Tokens are those of the texts: a text of n tokens has n - 1 inputs, and its targets are all learned here.
+    CHECK(rows.tokens == (rows.tensors[1] >= 0).sum().item<std::int64_t>());
+    CHECK(single.tokens == rows.tokens);
+    CHECK(rows.tokens < rows.tensors[0].numel());
     const auto loss = packed->loss(rows), other = alone->loss(single);
     CHECK(loss.item<double>() == doctest::Approx(other.item<double>()).epsilon(tolerance));
     loss.backward();

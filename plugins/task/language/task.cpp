@@ -26,6 +26,13 @@ void refuse_long_rows(const Network& network, const Data& data, const std::strin
   }
 }
 
+// Without those that fill rows of texts up: they are in no segment, and behind the last token of an answer.
+std::int64_t tokens_in(const vernier::Batch& batch, bool of_pairs) {
+  const auto& tensors = batch.tensors;
+  if (of_pairs) return tensors.at(2).sum().item<std::int64_t>();
+  return tensors.size() > 3 ? (tensors[3] > 0).sum().item<std::int64_t>() : tensors[0].numel();
+}
+
 }  // namespace
 
 using vernier::between;
@@ -183,7 +190,7 @@ Texts PublishedTask::texts_of(const vernier::Batch& batch) const {
 vernier::Batch PublishedTask::next() {
   if (!data_.names_files()) vernier::refuse("data names no file, so there is nothing to train on");
   auto batch = SupervisedTask::next();
-  if (batch.samples > 0) batch.tokens = batch.tensors[0].numel();
+  if (batch.samples > 0) batch.tokens = tokens_in(batch, preferences_.are_learned());
   return batch;
 }
 

@@ -30,9 +30,8 @@ class PreferenceDataset final : public Dataset {
   Sample get(std::int64_t index, Random&) const override {
     auto inputs = at::zeros({2, length_}, torch::kInt64), targets = at::full({2, length_}, not_compared, torch::kInt64);
     const auto& pair = pairs_[static_cast<std::size_t>(index)];
-    fill(pair.chosen, inputs[0], targets[0]);
-    fill(pair.rejected, inputs[1], targets[1]);
-    return {inputs, targets};
+    const auto counts = {fill(pair.chosen, inputs[0], targets[0]), fill(pair.rejected, inputs[1], targets[1])};
+    return {inputs, targets, at::tensor(std::vector<std::int64_t>(counts))};
   }
   std::string where(std::int64_t index) const override {
     return c10::str("'", path_, "' ", unit_, " ", pairs_[static_cast<std::size_t>(index)].line);
@@ -50,7 +49,8 @@ class PreferenceDataset final : public Dataset {
   }
 
  private:
-  void fill(const TokenizedText& text, torch::Tensor inputs, torch::Tensor targets) const {
+  // Returns the number of inputs.
+  std::int64_t fill(const TokenizedText& text, torch::Tensor inputs, torch::Tensor targets) const {
     auto *input = inputs.mutable_data_ptr<std::int64_t>(), *target = targets.mutable_data_ptr<std::int64_t>();
     const auto count = std::min(length_, std::ssize(text.ids) - 1);
     for (std::int64_t i = 0; i < count; ++i) {
@@ -58,6 +58,7 @@ class PreferenceDataset final : public Dataset {
       input[i] = text.ids[at];
       if (text.is_learned[at + 1]) target[i] = text.ids[at + 1];
     }
+    return count;
   }
 
   std::string path_, unit_;

@@ -369,6 +369,10 @@ Answers answers_of(const ChatTokenizer& tokenizer, const vernier::PreferenceData
       if (compared.empty() && (i == 0 || targets[i - 1] < 0)) before.push_back(static_cast<TokenId>(inputs[i]));
       if (targets[i] >= 0) compared.push_back(static_cast<TokenId>(targets[i]));
     }
+    const auto count = sample[2][row].item<std::int64_t>();  // behind them the row is filled up
+    CHECK(sample[0][row].slice(0, count).eq(0).all().item<bool>());
+    CHECK((count > 0 && inputs[count - 1] != 0));
+    CHECK(sample[1][row].slice(0, count).lt(0).all().item<bool>());
     const auto text = (*tokenizer).decode(before, true);
     if (row == 1) CHECK(text == answers.prompt);
     answers.prompt = text;
