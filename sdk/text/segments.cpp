@@ -1,5 +1,8 @@
 #include "segments.h"
 
+#include <algorithm>
+
+#include "text/files/tokenizer_file.h"
 #include "text/unicode/unicode.h"
 
 namespace vernier {
@@ -76,6 +79,20 @@ std::string Segments::decode(std::span<const TokenId> ids) const {
   }
   if (!is_byte_decoded_) return decode_tokens(decoder_, std::move(tokens));
   return valid_utf8(bytes) == bytes.size() ? bytes : with_replacements(bytes);
+}
+
+std::optional<std::string> Segments::bytes(TokenId id) const {
+  if (id < 0 || static_cast<std::size_t>(id) >= texts_.size() || !texts_[static_cast<std::size_t>(id)]) return {};
+  const auto& text = *texts_[static_cast<std::size_t>(id)];
+  if (is_byte_decoded_) return text;
+  using Kind = DecodeStep::Kind;
+  const bool has_bytes = std::ranges::any_of(decoder_, [](const DecodeStep& step) {
+    return step.kind == Kind::byte_fallback || step.kind == Kind::sentence_piece;
+  });
+  if (const auto byte = has_bytes ? byte_of_token(text) : std::nullopt) return std::string(1, *byte);
+  // Behind another text: the first space of a text may be left out.
+  const auto before = decode_tokens(decoder_, {"a"}), whole = decode_tokens(decoder_, {"a", text});
+  return whole.starts_with(before) ? std::optional(whole.substr(before.size())) : std::nullopt;
 }
 
 }  // namespace vernier

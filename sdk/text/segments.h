@@ -22,6 +22,7 @@ class Segments {
   // encoded with Place::continued.
   bool can_cut(char32_t before, char32_t behind) const;
   std::string decode(std::span<const TokenId> ids) const;
+  std::optional<std::string> bytes(TokenId id) const;  // see Tokenizer
 
  private:
   Normalizer normalizer_;

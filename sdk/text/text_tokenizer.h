@@ -18,6 +18,7 @@ class VERNIER_API TextTokenizer final : public Tokenizer {
   std::vector<TokenId> encode(std::string_view text, bool special) const override;
   std::vector<TokenId> encode_plain(std::string_view text, bool is_behind_token) const override;
   std::string decode(std::span<const TokenId> ids, bool keep_special) const override;
+  std::optional<std::string> bytes(TokenId id) const override { return segments_->bytes(id); }
   std::int64_t vocabulary() const override { return vocabulary_; }
   std::optional<TokenId> id(std::string_view token) const override;
   bool is_added(TokenId id) const override {

@@ -4,6 +4,7 @@
 #include <doctest/doctest.h>
 #include <vernier/text/generation.h>
 
+#include <algorithm>
 #include <functional>
 #include <map>
 #include <memory>
@@ -13,6 +14,7 @@
 #include "loaded_task.h"
 #include "oracle.h"
 #include "published_folder.h"
+#include "text/unicode/unicode.h"
 #include "thrown.h"
 #include "tools/generate/text_stream.h"
 
@@ -456,6 +458,47 @@ TEST_CASE("generation: texts become tokens by a tokenizer, as bytes, or as numbe
     CHECK_FALSE(codec.special("a").has_value());
   }
   CHECK(vernier::Codec(bytes, folder + "gpt2").special("<|endoftext|>").has_value());
+}
+
+// As OpenAI counts: a token begins with the first character that it has a part of.
+TEST_CASE("generation: tokens have their bytes, and their places in characters of the text") {
+  Scripted model({});
+  const auto check = [](const vernier::Codec& codec, const std::string& prompt, const std::string& text) {
+    CAPTURE(text);
+    const auto begin = codec.encode(prompt), all = codec.encode(prompt + text);
+    vernier::TextStream stream(codec, begin, {}, [](const auto&) {});
+    for (auto i = begin.size(); i < all.size(); ++i) stream.add(all[i]);
+    stream.finish();
+    std::string before;
+    for (std::size_t i = 0; i + begin.size() < all.size(); ++i) {
+      const auto whole = before.substr(0, before.size() - vernier::unfinished_utf8(before));
+      const auto is_first = [](char c) { return (static_cast<unsigned char>(c) & 0xC0U) != 0x80U; };
+      CHECK(stream.offset(i) == static_cast<std::size_t>(std::ranges::count_if(whole, is_first)));
+      before += codec.bytes(all[begin.size() + i]).value();
+    }
+    CHECK(before == text);
+  };
+  for (const char* text : {" café 😀 abc", " 😀😀", " naïve — 漢字!", " e\u0301 𝔘𝔫𝔦", "\n\n x"}) {
+    for (const std::string style : {"gpt2", "llama2", "llama3", "qwen2"}) {
+      CAPTURE(style);
+      check(vernier::Codec(model, VERNIER_SOURCE_DIR "/tests/oracles/tokenizers/" + style), "It's", text);
+    }
+    check(vernier::Codec(model, ""), "It's", text);
+  }
+  // Bytes that never become a character are one U+FFFD each, or together where they could have begun one.
+  const std::pair<const char*, std::vector<std::size_t>> broken[] = {{"a\xFF\xFE b", {0, 1, 2, 3, 4}},
+                                                                     {"\xF0\x9F", {0, 0}},
+                                                                     {"\xF0\x9F"
+                                                                      "a",
+                                                                      {0, 0, 1}},
+                                                                     {"\xC3\xC3\xA9", {0, 1, 1}}};
+  const vernier::Codec codec(model, "");
+  for (const auto& [text, offsets] : broken) {
+    CAPTURE(text);
+    vernier::TextStream stream(codec, bytes_in("x"), {}, [](const auto&) {});
+    for (const auto byte : bytes_in(text)) stream.add(byte);
+    for (std::size_t i = 0; i < offsets.size(); ++i) CHECK(stream.offset(i) == offsets[i]);
+  }
 }
 
 }  // namespace generation_test

@@ -5,6 +5,8 @@
 #include <charconv>
 #include <sstream>
 
+#include "text/unicode/unicode.h"
+
 namespace vernier {
 
 namespace {
@@ -47,13 +49,13 @@ std::string Codec::decode(std::span<const TokenId> tokens) const {
 }
 
 std::string Codec::word(TokenId token) const {
-  return tokenizer_ != nullptr ? tokenizer_->decode({{token}}, /*keep_special=*/true) : decode({{token}});
+  if (tokenizer_ == nullptr) return decode({{token}});
+  const auto all = tokenizer_->bytes(token);
+  return all ? with_replacements(*all) : tokenizer_->decode({{token}}, /*keep_special=*/true);
 }
 
 std::optional<std::string> Codec::bytes(TokenId token) const {
-  auto text = word(token);
-  const bool is_whole = tokenizer_ == nullptr || text.find("\xEF\xBF\xBD") == std::string::npos;
-  return is_whole ? std::optional(std::move(text)) : std::nullopt;
+  return tokenizer_ != nullptr ? tokenizer_->bytes(token) : std::optional(decode({{token}}));
 }
 
 std::optional<TokenId> Codec::end_of_text() const {

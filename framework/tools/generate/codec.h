@@ -23,7 +23,7 @@ class Codec {
   // Whole characters only, but for bytes: what is not UTF-8 becomes U+FFFD.
   std::string decode(std::span<const TokenId> tokens) const;
   std::string word(TokenId token) const;  // the text of one token, special ones too
-  // Its bytes; nothing for a part of a character, because a tokenizer decodes whole ones.
+  // Its bytes, those of a part of a character too; nothing where the tokenizer knows none.
   std::optional<std::string> bytes(TokenId token) const;
   bool has_tokenizer() const { return tokenizer_ != nullptr; }
   std::optional<TokenId> end_of_text() const;

@@ -43,11 +43,13 @@ struct Generator::Texts {
   std::vector<std::size_t> printed;  // tokens of each text
   std::size_t left = 0;
 
-  // The tokens that came since the last piece.
-  std::span<const GeneratedToken> fresh(std::size_t i) {
-    const auto& all = completions[i].log_probabilities;
-    const auto from = std::min(std::exchange(printed[i], all.size()), all.size());
-    return std::span(all).subspan(from);
+  // Prints a piece, with the tokens that came since the last one. Where a text is "" there must be some.
+  void print(std::size_t i, const std::string& text) {
+    auto& [whole, count, end, all, offsets, score] = completions[i];
+    while (offsets.size() < all.size()) offsets.push_back(streams[i]->offset(offsets.size()));
+    const auto from = std::exchange(printed[i], all.size());
+    if (!job.print || (text.empty() && from == all.size())) return;
+    job.print(i, text, std::span(all).subspan(from), std::span(offsets).subspan(from));
   }
 };
 
@@ -128,10 +130,8 @@ void Generator::begin(const GenerationSettings& settings, PromptJob job, Generat
   all->printed.resize(all->left);
   std::vector<Generation::Text> takers;
   for (std::size_t i = 0; i < all->completions.size(); ++i) {
-    all->streams.push_back(
-        std::make_unique<TextStream>(codec_, all->job.prompt, settings.stops, [all = all.get(), i](const auto& text) {
-          if (all->job.print) all->job.print(i, text, all->fresh(i));
-        }));
+    all->streams.push_back(std::make_unique<TextStream>(
+        codec_, all->job.prompt, settings.stops, [all = all.get(), i](const auto& text) { all->print(i, text); }));
     const auto take = [this, all, i, keeps = settings.options.likeliest >= 0](const GeneratedToken& token) {
       if (keeps) all->completions[i].log_probabilities.push_back(token);
       if (!all->streams[i]->add(token.id)) return false;
@@ -142,9 +142,7 @@ void Generator::begin(const GenerationSettings& settings, PromptJob job, Generat
       auto& stream = *all->streams[i];
       if (reason == GenerationEnd::not_finite) fail_not_finite(all->job.where, stream.tokens());
       stream.finish();
-      if (all->job.print) {  // text behind the last piece, such as the beginning of a stop word
-        if (const auto fresh = all->fresh(i); !fresh.empty()) all->job.print(i, "", fresh);
-      }
+      all->print(i, "");  // tokens behind the last piece, such as the beginning of a stop word
       auto& completion = all->completions[i];
       completion.text = stream.text();
       completion.tokens = stream.tokens();
@@ -178,9 +176,9 @@ void Generator::search(const GenerationSettings& settings, const PromptJob& job)
   for (const auto& [tokens, score, end] : found) {
     if (end == GenerationEnd::not_finite) fail_not_finite(job.where, std::ssize(tokens));
     if (std::ssize(completions) == settings.count) break;
-    completions.push_back({text_of(tokens, stops), std::ssize(tokens), end, {}, score});
+    completions.push_back({text_of(tokens, stops), std::ssize(tokens), end, {}, {}, score});
   }
-  if (job.print && !completions.empty()) job.print(0, completions[0].text, {});
+  if (job.print && !completions.empty()) job.print(0, completions[0].text, {}, {});
   job.done(std::move(completions));
 }
 

@@ -34,6 +34,7 @@ struct Completion {
   std::int64_t tokens = 0;
   GenerationEnd end = GenerationEnd::max_tokens;
   std::vector<GeneratedToken> log_probabilities = {};  // one for each token, if requested
+  std::vector<std::size_t> offsets = {};               // characters of the text before each of these
   std::optional<double> score = {};                    // score of beam search
 };
 
@@ -43,8 +44,10 @@ struct PromptJob {
   std::vector<TokenId> prompt;
   std::uint64_t more_seed = 0;
   // Called with each piece of a text; the last one may be "". fresh: the tokens since the last piece, with
-  // log-probabilities if asked for.
-  std::function<void(std::size_t index, const std::string& text, std::span<const GeneratedToken> fresh)> print = {};
+  // log-probabilities if asked for; offsets: theirs.
+  std::function<void(std::size_t index, const std::string& text, std::span<const GeneratedToken> fresh,
+                     std::span<const std::size_t> offsets)>
+      print = {};
   std::function<void(std::vector<Completion>)> done;  // called once
   std::function<bool()> is_wanted =
       {};  // false ends the texts; asked before each token and each piece of a long prompt

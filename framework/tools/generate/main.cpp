@@ -191,7 +191,7 @@ void print_completion(const vernier::Generator& generator, const vernier::Genera
     if (std::exchange(is_begun, true)) return std::nullopt;
     vernier::PromptJob job;
     job.prompt = generator.tokens_of(prompt, "");
-    job.print = [](std::size_t, const std::string& text, auto) { print(text); };
+    job.print = [](std::size_t, const std::string& text, auto, auto) { print(text); };
     job.done = [](const std::vector<vernier::Completion>& completions) {
       print("\n");
       if (completions.empty() || completions[0].end != GenerationEnd::longest) return;

@@ -198,8 +198,9 @@ Body with_bytes(const Codec& codec, TokenId id, double value) {
   return {{"token", codec.word(id)}, {"logprob", value}, {"bytes", bytes}};
 }
 
-// offset: of the first token in the choice's text; becomes that of the next.
-Body log_probabilities(bool is_chat, std::span<const GeneratedToken> tokens, const Codec& codec, std::size_t& offset) {
+// offsets: of the tokens in the choice's text, in characters.
+Body log_probabilities(bool is_chat, std::span<const GeneratedToken> tokens, const Codec& codec,
+                       std::span<const std::size_t> offsets) {
   if (is_chat) {
     auto content = Body::array();
     for (const auto& token : tokens) {
@@ -210,16 +211,13 @@ Body log_probabilities(bool is_chat, std::span<const GeneratedToken> tokens, con
     }
     return {{"content", content}, {"refusal", nullptr}};
   }
-  Body all = {{"text_offset", Body::array()},
+  Body all = {{"text_offset", std::vector(offsets.begin(), offsets.end())},
               {"token_logprobs", Body::array()},
               {"tokens", Body::array()},
               {"top_logprobs", Body::array()}};
   for (const auto& token : tokens) {
-    const auto word = codec.word(token.id);
-    all["tokens"].push_back(word);
+    all["tokens"].push_back(codec.word(token.id));
     all["token_logprobs"].push_back(token.log_probability);
-    all["text_offset"].push_back(offset);
-    offset += word.size();
     auto likeliest = Body::object();
     for (const auto& [id, value] : token.likeliest) likeliest[codec.word(id)] = value;
     all["top_logprobs"].push_back(std::move(likeliest));
@@ -282,7 +280,6 @@ Body answer(const Request& request, const std::vector<Completion>& choices, cons
   body["choices"] = Body::array();
   std::size_t tokens = 0;
   for (const auto& each : choices) {
-    std::size_t offset = 0;
     Body choice = {{"index", body["choices"].size()}};
     if (request.is_chat) {
       choice["message"] = {{"role", "assistant"}, {"content", each.text}, {"refusal", nullptr}};
@@ -291,7 +288,7 @@ Body answer(const Request& request, const std::vector<Completion>& choices, cons
     }
     choice["logprobs"] = request.settings.options.likeliest < 0
                              ? Body()
-                             : log_probabilities(request.is_chat, each.log_probabilities, codec, offset);
+                             : log_probabilities(request.is_chat, each.log_probabilities, codec, each.offsets);
     choice["finish_reason"] = reason_of(each.end);
     body["choices"].push_back(std::move(choice));
     tokens += static_cast<std::size_t>(each.tokens);
@@ -301,14 +298,14 @@ Body answer(const Request& request, const std::vector<Completion>& choices, cons
 }
 
 std::string piece(const Request& request, std::size_t choice, const std::string& text,
-                  std::span<const GeneratedToken> tokens, const Codec& codec, std::size_t& offset) {
+                  std::span<const GeneratedToken> tokens, const Codec& codec, std::span<const std::size_t> offsets) {
   Body body = {{"index", choice}};
   if (request.is_chat) {
     body["delta"] = {{"role", "assistant"}, {"content", text}};
   } else {
     body["text"] = text;
   }
-  body["logprobs"] = tokens.empty() ? Body() : log_probabilities(request.is_chat, tokens, codec, offset);
+  body["logprobs"] = tokens.empty() ? Body() : log_probabilities(request.is_chat, tokens, codec, offsets);
   body["finish_reason"] = nullptr;
   return event(request, std::move(body));
 }

@@ -29,10 +29,9 @@ Request read_request(const Body& body, bool is_chat, const GenerationSettings& d
 
 // The answer with all choices.
 Body answer(const Request& request, const std::vector<Completion>& choices, const Codec& codec);
-// Server-sent events: a piece of a choice, its end, and the end of all. offset: of the piece's tokens in the choice's
-// text; becomes that of the next piece.
+// Server-sent events: a piece of a choice, its end, and the end of all. offsets: of its tokens in the choice's text.
 std::string piece(const Request& request, std::size_t choice, const std::string& text,
-                  std::span<const GeneratedToken> tokens, const Codec& codec, std::size_t& offset);
+                  std::span<const GeneratedToken> tokens, const Codec& codec, std::span<const std::size_t> offsets);
 std::string last_piece(const Request& request, std::size_t choice, GenerationEnd end);
 std::string end_of_stream(const Request& request, std::size_t completion_tokens);
 

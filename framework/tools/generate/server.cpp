@@ -195,7 +195,6 @@ class Server {
     const auto& request = exchange.request;
     const auto count = static_cast<std::size_t>(request.settings.count);
     std::vector<Completion> choices(request.prompts.size() * count);
-    std::vector<std::size_t> offsets(choices.size());  // each text's offset of the next token
     std::size_t prompt = 0, tokens = 0;
     generator_.run(request.settings, [&]() -> std::optional<PromptJob> {
       if (prompt == request.prompts.size()) return std::nullopt;
@@ -205,8 +204,8 @@ class Server {
       job.more_seed = prompt;
       job.is_wanted = [&] { return !exchange.client.expired(); };
       if (request.streams) {
-        job.print = [&, first](std::size_t i, const std::string& text, auto fresh) {
-          send(exchange, openai::piece(request, first + i, text, fresh, generator_.codec(), offsets[first + i]));
+        job.print = [&, first](std::size_t i, const std::string& text, auto fresh, auto offsets) {
+          send(exchange, openai::piece(request, first + i, text, fresh, generator_.codec(), offsets));
         };
       }
       job.done = [&, first](const std::vector<Completion>& done) {

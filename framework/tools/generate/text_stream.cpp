@@ -11,6 +11,11 @@ namespace {
 constexpr const char* unknown = "\xEF\xBF\xBD";  // U+FFFD: perhaps half a character
 constexpr std::size_t context = 16;              // tokens of the prompt that the text is decoded with
 
+std::size_t characters_in(std::string_view text) {
+  return static_cast<std::size_t>(
+      std::ranges::count_if(text, [](char c) { return (static_cast<unsigned char>(c) & 0xC0U) != 0x80U; }));
+}
+
 // The tokens before a text say whether it begins with a space.
 std::vector<TokenId> last_of(std::vector<TokenId> tokens) {
   if (tokens.size() > context) tokens.erase(tokens.begin(), tokens.end() - context);
@@ -28,7 +33,22 @@ TextStream::TextStream(const Codec& codec, std::vector<TokenId> prompt, std::vec
       before_(codec.decode(tokens_)) {}
 
 bool TextStream::add(TokenId token) {
-  return add_all({{token}});
+  std::string_view whole = shown_;
+  std::size_t replaced = 0;
+  for (; whole.ends_with(unknown); whole.remove_suffix(3)) ++replaced;
+  const auto characters = characters_in(whole);
+  begins_.push_back({whole.size(), characters, replaced, false});
+  const bool is_wanted = add_all({{token}});
+  begins_.back().goes_on = replaced > 0 && characters_in(shown_) <= characters + replaced;
+  return is_wanted;
+}
+
+std::size_t TextStream::offset(std::size_t token) const {
+  const auto [bytes, characters, replaced, goes_on] = begins_.at(token);
+  auto rest = std::string_view(shown_).substr(std::min(bytes, shown_.size()));
+  std::size_t stayed = 0;
+  for (; stayed < replaced && rest.starts_with(unknown); rest.remove_prefix(3)) ++stayed;
+  return characters + stayed - (goes_on && stayed == replaced ? 1 : 0);
 }
 
 bool TextStream::add_all(std::span<const TokenId> tokens) {
@@ -36,6 +56,7 @@ bool TextStream::add_all(std::span<const TokenId> tokens) {
   tokens_.insert(tokens_.end(), tokens.begin(), tokens.end());
   const auto whole = codec_.decode(tokens_);
   text_ = whole.substr(std::min(before_.size(), whole.size()));
+  shown_ = with_replacements(text_);
   std::size_t first = std::string::npos;
   for (const auto& stop : stops_) {
     first = std::min(first, text_.find(stop));

@@ -25,6 +25,8 @@ class TextStream {
 
   const std::string& text() const { return text_; }  // behind the prompt, without a stop word
   std::int64_t tokens() const { return count_; }     // behind the prompt
+  // The place in the text, in characters, where a token that add() got begins. All parts of a character begin with it.
+  std::size_t offset(std::size_t token) const;
 
  private:
   std::size_t safe_length() const;
@@ -34,7 +36,13 @@ class TextStream {
   std::vector<TokenId> tokens_;
   std::vector<std::string> stops_;
   std::function<void(const std::string&)> print_;
-  std::string before_, text_;
+  struct Begin {
+    std::size_t bytes, characters;  // whole characters before a token
+    std::size_t replaced;           // U+FFFD behind these: parts of a character that may become whole, or stay
+    bool goes_on;                   // the token is a part of the same character
+  };
+  std::vector<Begin> begins_;
+  std::string before_, text_, shown_;  // shown_: the text with stop words, and U+FFFD for what is not UTF-8
   std::size_t printed_ = 0;
   std::int64_t count_ = 0;
 };

@@ -44,6 +44,10 @@ class VERNIER_API Tokenizer {
   // print tokens one by one, hold back a text that ends in U+FFFD.
   virtual std::string decode(std::span<const TokenId> ids, bool keep_special = false) const = 0;
 
+  // Returns the bytes that a token adds to a text, of a part of a character too, and of a special token its text. None
+  // where the decoder has steps that look at several tokens, and for an id that is not in the vocabulary.
+  virtual std::optional<std::string> bytes(TokenId id) const = 0;
+
   // Returns one more than the largest id. Some ids below it may be unused.
   virtual std::int64_t vocabulary() const = 0;
 
