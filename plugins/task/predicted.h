@@ -1,43 +1,42 @@
-// Columns and metrics of tasks that predict a class or a number of each sample.
+// Columns of tasks that predict a class, or labels, of each sample.
 #pragma once
 
 #include <torch/types.h>
-#include <vernier/data/data_source.h>
 #include <vernier/data/evaluation.h>
 #include <vernier/data/predictor.h>
+#include <vernier/error.h>
 
 #include <cstdint>
 #include <string>
 #include <utility>
 #include <vector>
 
-// The columns of `vernier predict` for logits [samples, classes]: class, its probability, and on request those of all.
-// target: the column's name in the data, or "".
-inline std::vector<vernier::Predictor::Column> class_columns(const torch::Tensor& logits, const std::string& target,
-                                                             const std::vector<std::string>& classes) {
-  const auto chances = logits.to(torch::kFloat32).softmax(1);
-  const auto [probability, code] = chances.max(1);
-  const auto* of_class = target == "probability" ? "class_probability" : "probability";
-  const auto* of_all = target == "probabilities" ? "class_probabilities" : "probabilities";
-  return {{target.empty() ? "class" : target, code, classes},
-          {of_class, probability},
-          {of_all, chances, {}, classes, /*on_request=*/true}};
-}
-
-// The metrics of these names; without names the usual ones. Throws Error for one that does not fit.
-inline std::vector<vernier::MetricPtr> metrics_of(std::vector<std::string> names, vernier::Predicts what,
-                                                  std::int64_t classes) {
-  using vernier::Predicts;
-  if (names.empty()) {
-    if (what == Predicts::classes) names = {"accuracy", "f1"};
-    if (what == Predicts::numbers) names = {"mae", "rmse", "r2"};
-    if (what == Predicts::ranks) names = {"ndcg_10", "mrr"};
-    if (what == Predicts::classes && classes == 2) names.emplace_back("auc");
+// The columns of `vernier predict` for logits. Of classes: the likeliest, its probability, and on request that of each,
+// as probability_NAME. Of labels: the probability of each. target: the column's name in the data, or "".
+inline std::vector<vernier::Predictor::Column> columns_of(const vernier::Targets& targets, const torch::Tensor& logits,
+                                                          std::int64_t samples, const std::string& target = "") {
+  const bool of_labels = targets.kind == vernier::Targets::Kind::labels;
+  const auto wide = logits.to(torch::kFloat32);
+  const auto needed = of_labels ? samples * targets.count : samples;
+  if (of_labels ? wide.numel() % std::max<std::int64_t>(needed, 1) != 0
+                : wide.dim() != 2 || wide.size(0) != samples || wide.size(1) < targets.count) {
+    vernier::refuse(c10::str("the model returns ", logits.sizes(), " for a batch of ", samples,
+                             samples == 1 ? " sample" : " samples", ", and ", of_labels ? "labels" : "classes",
+                             " need [samples, ", targets.count, "]"));
   }
-  std::vector<vernier::MetricPtr> metrics;
-  for (const auto& name : names) {
-    vernier::require_fitting_metric(name, what, classes);
-    metrics.push_back(vernier::metric_by_name(name, classes));
+  const auto known = of_labels ? wide.sigmoid().reshape({samples, -1}) : wide.narrow(1, 0, targets.count).softmax(1);
+  const std::string name = target == "probability" ? "class_probability" : "probability";
+  std::vector<vernier::Predictor::Column> columns;
+  if (!of_labels) {
+    const auto [probability, code] = known.max(1);
+    columns = {{target.empty() ? "class" : target, code, targets.names}, {name, probability}};
   }
-  return metrics;
+  if (of_labels && known.size(1) == 1) return {{name, known.squeeze(1)}};
+  for (std::int64_t i = 0; i < known.size(1); ++i) {
+    const auto place = static_cast<std::size_t>(i);
+    columns.push_back({.name = name + "_" + (place < targets.names.size() ? targets.names[place] : std::to_string(i)),
+                       .numbers = known.select(1, i),
+                       .on_request = !of_labels});
+  }
+  return columns;
 }

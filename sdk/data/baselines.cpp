@@ -36,10 +36,13 @@ std::int64_t season_of(const torch::Tensor& series, std::int64_t context, std::i
 
 }  // namespace
 
-State target_facts(const torch::Tensor& targets, std::int64_t classes) {
+State target_facts(const torch::Tensor& targets, const Targets& are) {
   State facts;
-  if (targets.numel() == 0) return facts;
-  if (classes > 0) {
+  if (targets.numel() == 0 || are.kind == Targets::Kind::ranks) return facts;
+  if (are.kind == Targets::Kind::labels) {
+    facts.put("shares", targets.to(torch::kFloat64).nanmean(0).nan_to_num(0.5));
+  } else if (are.kind == Targets::Kind::classes) {
+    const auto classes = are.count;
     const auto labels = targets.reshape({-1}).to(torch::kInt64);
     const auto counted = labels.masked_select((labels >= 0) & (labels < classes));
     facts.put("counts", at::bincount(counted, {}, classes));
@@ -71,9 +74,12 @@ std::vector<Baseline> baselines_of(const State& facts) {
     };
   };
   std::vector<Baseline> all;
+  constexpr double never = 1e-9;  // probability of a class that no target has: its logarithm is finite
+  if (facts.has("shares")) {
+    all.push_back({"shares of the labels", constant(facts.tensor("shares").logit(never).to(torch::kFloat32))});
+  }
   if (facts.has("counts")) {
     const auto counts = facts.tensor("counts").to(torch::kFloat64);
-    constexpr double never = 1e-9;  // probability of a class that no target has: its logarithm is finite
     all.push_back(
         {"most frequent class", constant((counts / counts.sum()).clamp_min(never).log().to(torch::kFloat32))});
   }

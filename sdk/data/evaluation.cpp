@@ -25,9 +25,21 @@ struct Classified {
 Classified classified(const torch::Tensor& output, const torch::Tensor& target) {
   if (output.dim() < 2 || target.dim() != output.dim() - 1) {
     refuse(c10::str("a metric of classes needs logits [samples, classes, …] and targets without the classes, and has ",
-                    output.sizes(), " and ", target.sizes()));
+                    output.sizes(), " and ", target.sizes(), "; say in set_loss() where a sample has several labels"));
   }
   return {output.movedim(1, -1).reshape({-1, output.size(1)}), target.reshape({-1})};
+}
+
+// One row for each sample, or position of one, and one column for each label, of a tensor with as many elements as
+// `like`, whose dimension 1 has the labels.
+torch::Tensor by_label(const torch::Tensor& tensor, const torch::Tensor& like, std::int64_t labels) {
+  const auto has_labels = labels == 1 || (like.dim() > 1 && like.size(1) == labels);
+  if (tensor.numel() != like.numel() || !has_labels) {
+    refuse(c10::str("a metric of ", labels, labels == 1 ? " label" : " labels",
+                    " needs as many logits as targets, and has ", tensor.sizes(), " and ", like.sizes()));
+  }
+  if (labels == 1) return tensor.reshape({-1, 1});
+  return tensor.reshape(like.sizes()).movedim(1, -1).reshape({-1, labels});
 }
 
 // An entry that another metric may have, and that adds up.
@@ -134,34 +146,36 @@ class F1 final : public Metric {
   torch::Tensor counts_;  // [3, classes + 1]: of each class right predictions, predictions, targets
 };
 
+// The mean over the labels of a score of each, as scikit-learn's average="macro". Of two classes the label is the
+// second.
 class Auc final : public Metric {
  public:
+  // labels: 0 for two classes
+  explicit Auc(std::int64_t labels) : of_classes_(labels == 0), labels_(std::max<std::int64_t>(labels, 1)) {}
   std::string name() const override { return "auc"; }
   void reset() override { scores_.clear(), targets_.clear(); }
   void update(const torch::Tensor& output, const torch::Tensor& target) override {
-    const bool has_logits = output.dim() == 2 && output.size(1) == 2;
-    if (!has_logits && output.numel() != target.numel()) {
-      refuse(c10::str("auc is for two classes, and the outputs have the shape ", output.sizes()));
+    auto scores = output.to(torch::kFloat64);
+    if (of_classes_ && (output.numel() != target.numel() || target.numel() != target.size(0))) {
+      const auto [logits, right] = classified(scores, target);
+      if (logits.size(1) != 2)
+        refuse(c10::str("auc is for two classes, and the outputs have the shape ", output.sizes()));
+      scores = logits.select(1, 1) - logits.select(1, 0);
     }
-    const auto wide = output.to(torch::kFloat64);
-    scores_.push_back(has_logits ? wide.select(1, 1) - wide.select(1, 0) : wide.reshape({-1}));
-    targets_.push_back(target.reshape({-1}).to(torch::kFloat64));
+    scores_.push_back(by_label(scores, target, labels_));
+    targets_.push_back(by_label(target.to(torch::kFloat64), target, labels_));
   }
   torch::Tensor value() const override {
     if (scores_.empty()) return at::full({}, NAN, torch::kFloat64);
-    const auto all = at::cat(targets_);
-    if (((all != 0) & (all != 1)).any().item<bool>())
+    const auto scores = at::cat(scores_), targets = at::cat(targets_);
+    if ((~targets.isnan() & (targets != 0) & (targets != 1)).any().item<bool>())
       refuse("auc is for two classes, and targets are not 0 or 1 alone");
-    if (at::cat(scores_).isnan().any().item<bool>()) return at::full({}, NAN, all.options());
-    const auto [scores, order] = at::cat(scores_).sort();
-    const auto targets = all.index_select(0, order);
-    // Each score's rank, that of equal scores their mean.
-    const auto [unique, which, counts] =
-        at::unique_consecutive(scores, /*return_inverse=*/true, /*return_counts=*/true);
-    const auto ends = counts.cumsum(0).to(torch::kFloat64);
-    const auto ranks = (ends - (counts.to(torch::kFloat64) - 1) / 2).index_select(0, which);
-    const auto ones = targets.sum(), zeros = targets.numel() - ones;
-    return ((ranks * targets).sum() - ones * (ones + 1) / 2) / (ones * zeros);
+    std::vector<torch::Tensor> each;
+    for (std::int64_t i = 0; i < labels_; ++i) {
+      const auto known = (~targets.select(1, i).isnan()).nonzero().squeeze(1);
+      each.push_back(of_label(scores.select(1, i).index_select(0, known), targets.select(1, i).index_select(0, known)));
+    }
+    return at::stack(each).mean();
   }
   std::optional<State> state_dict() const override {
     return scores_.empty() ? State{} : State{{"scores", at::cat(scores_)}, {"targets", at::cat(targets_)}};
@@ -174,7 +188,90 @@ class Auc final : public Metric {
   }
 
  private:
-  std::vector<torch::Tensor> scores_, targets_;
+  static torch::Tensor of_label(const torch::Tensor& all_scores, const torch::Tensor& all) {
+    if (all_scores.isnan().any().item<bool>()) return at::full({}, NAN, all.options());
+    const auto [scores, order] = all_scores.sort();
+    const auto targets = all.index_select(0, order);
+    // Each score's rank, that of equal scores their mean.
+    const auto [unique, which, counts] =
+        at::unique_consecutive(scores, /*return_inverse=*/true, /*return_counts=*/true);
+    const auto ends = counts.cumsum(0).to(torch::kFloat64);
+    const auto ranks = (ends - (counts.to(torch::kFloat64) - 1) / 2).index_select(0, which);
+    const auto ones = targets.sum(), zeros = targets.numel() - ones;
+    return ((ranks * targets).sum() - ones * (ones + 1) / 2) / (ones * zeros);
+  }
+
+  bool of_classes_;
+  std::int64_t labels_;
+  std::vector<torch::Tensor> scores_, targets_;  // [samples, labels]
+};
+
+// Several labels: which are predicted, which are right, and of which samples.
+struct Labelled {
+  Labelled(const torch::Tensor& output, const torch::Tensor& all, std::int64_t labels) {
+    const auto logits = by_label(output, all, labels), target = by_label(all, all, labels);
+    is_known = ~target.isnan();
+    is_said = (logits > 0) & is_known;
+    is_true = target > 0.5;
+    is_right = (is_said == is_true) & is_known & ~logits.isnan();
+  }
+  torch::Tensor is_known, is_said, is_true, is_right;
+};
+
+class LabelAccuracy final : public Mean {
+ public:
+  LabelAccuracy(std::string name, std::int64_t labels, bool of_subsets)
+      : Mean(std::move(name)), labels_(labels), of_subsets_(of_subsets) {}
+  void update(const torch::Tensor& output, const torch::Tensor& target) override {
+    const Labelled all(output, target, labels_);
+    const auto right = of_subsets_ ? (all.is_right | ~all.is_known).all(1) : all.is_right;
+    count(right.to(torch::kFloat64), of_subsets_ ? all.is_known.any(1) : all.is_known);
+  }
+
+ private:
+  std::int64_t labels_;
+  bool of_subsets_;
+};
+
+class LabelF1 final : public Metric {
+ public:
+  explicit LabelF1(std::int64_t labels) : labels_(labels) {}
+  std::string name() const override { return "f1"; }
+  void reset() override { counts_ = torch::Tensor(); }
+  void update(const torch::Tensor& output, const torch::Tensor& target) override {
+    const Labelled all(output, target, labels_);
+    const auto counts = at::stack({(all.is_said & all.is_true).sum(0), all.is_said.sum(0) + all.is_true.sum(0)});
+    counts_ = counts_.defined() ? counts_ + counts : counts;
+  }
+  torch::Tensor value() const override {
+    if (!counts_.defined()) return at::full({}, NAN, torch::kFloat64);
+    return (2 * counts_[0].to(torch::kFloat64) / counts_[1].clamp_min(1)).mean();
+  }
+  std::optional<State> state_dict() const override { return counts_.defined() ? State{{"counts", counts_}} : State{}; }
+  void add(const State& state) override { add_to(counts_, state, "counts"); }
+
+ private:
+  std::int64_t labels_;
+  torch::Tensor counts_;  // [2, labels]: of each right predictions, and predictions and targets
+};
+
+// A metric of two classes for one label.
+class OfOneLabel final : public Metric {
+ public:
+  explicit OfOneLabel(MetricPtr metric) : metric_(std::move(metric)) {}
+  std::string name() const override { return metric_->name(); }
+  void reset() override { metric_->reset(); }
+  void update(const torch::Tensor& output, const torch::Tensor& target) override {
+    const auto logits = by_label(output, target, 1).squeeze(1), right = target.reshape({-1});
+    metric_->update(at::stack({at::zeros_like(logits), logits}, 1),
+                    (right > 0.5).to(torch::kInt64).masked_fill(right.isnan(), -1));
+  }
+  torch::Tensor value() const override { return metric_->value(); }
+  std::optional<State> state_dict() const override { return metric_->state_dict(); }
+  void add(const State& state) override { metric_->add(state); }
+
+ private:
+  MetricPtr metric_;
 };
 
 // A metric of numbers, from sums of the errors and of the targets. As in scikit-learn, rmse and r2 are those of each
@@ -187,7 +284,7 @@ class OfErrors final : public Metric {
   void reset() override { count_ = 0, errors_ = mean_ = spread_ = extremes_ = torch::Tensor(); }
 
   void update(const torch::Tensor& output, const torch::Tensor& target) override {
-    if (output.numel() != target.numel()) {
+    if (output.numel() != target.numel() || (output.dim() > 0 && output.size(0) != target.size(0))) {
       refuse(c10::str(name_, " needs as many outputs as targets, and has ", output.sizes(), " and ", target.sizes()));
     }
     if (target.numel() == 0) return;
@@ -322,10 +419,13 @@ Metric::~Metric() = default;
 const std::vector<MetricInfo>& metric_infos() {
   constexpr auto lower = Better::lower, higher = Better::higher;
   static const std::vector<MetricInfo> all = {
-      {"accuracy", higher, "ratio", "share of the samples whose class is right", 0, 1},
+      {"accuracy", higher, "ratio", "share of the samples whose class is right, or of the labels", 0, 1},
+      {"subset_accuracy", higher, "ratio", "share of the samples whose labels are all right", 0, 1},
       {"top_k", higher, "ratio", "share of the samples whose class is among the k likeliest; top_5", 0, 1},
-      {"f1", higher, "ratio", "mean of the f1 of the classes that occur, as target or prediction", 0, 1},
-      {"auc", higher, "ratio", "area under the receiver operating characteristic of two classes", 0, 1},
+      {"f1", higher, "ratio", "mean of the f1 of the classes that occur, as target or prediction, or of several labels",
+       0, 1},
+      {"auc", higher, "ratio",
+       "area under the receiver operating characteristic of two classes; of several labels the mean", 0, 1},
       {"perplexity", lower, "", "exponential of the mean cross-entropy", 1},
       {"mae", lower, "", "mean absolute error, in the unit of the target", 0},
       {"rmse", lower, "", "root of the mean squared error, in the unit of the target", 0},
@@ -366,7 +466,7 @@ MetricPtr perplexity() {
   return std::make_unique<CrossEntropy>();
 }
 MetricPtr auc() {
-  return std::make_unique<Auc>();
+  return std::make_unique<Auc>(0);
 }
 MetricPtr mean_absolute_error() {
   return std::make_unique<OfErrors>("mae", OfErrors::Kind::mae);
@@ -386,11 +486,45 @@ MetricPtr mean_reciprocal_rank() {
   return std::make_unique<ReciprocalRank>();
 }
 
-MetricPtr metric_by_name(const std::string& name, std::int64_t classes) {
+namespace {
+
+// Refuses a metric that does not fit. Names of no metric are left to metric_by_name().
+void require_fitting(const std::string& name, const Targets& targets) {
+  using Kind = Targets::Kind;
+  const auto what = targets.kind;
+  if (what == Kind::unknown) return;
+  const bool is_of_numbers = name == "mae" || name == "rmse" || name == "r2";
+  const bool is_of_both = name == "accuracy" || name == "f1" || name == "auc";
+  const bool is_of_classes = is_of_both || name == "perplexity" || name.starts_with("top_");
+  const auto unfit = [&](const std::string& reason) {
+    refuse("`metrics` has \"" + name + "\", which is " + reason + "; leave it out");
+  };
+  const bool is_of_ranks = name == "mrr" || name.starts_with("ndcg_");
+  if (is_of_ranks && what != Kind::ranks) unfit("for a ranking, and the task ranks nothing");
+  if ((is_of_numbers || is_of_classes) && what == Kind::ranks) unfit("not for a ranking, which has ndcg_10 and mrr");
+  if (name == "subset_accuracy" && what != Kind::labels) unfit("for several labels of a sample, and the task has none");
+  if (is_of_numbers && what != Kind::numbers) unfit("for numbers, and the task predicts classes");
+  if (name == "auc" && what == Kind::numbers) unfit("for two classes, and the task predicts numbers");
+  if (is_of_classes && what == Kind::numbers) unfit("for classes, and the task predicts numbers");
+  if (is_of_classes && !is_of_both && what == Kind::labels) unfit("for classes, and the loss is of labels");
+  if (name == "auc" && what == Kind::classes && targets.count != 2) {
+    unfit(c10::str("for two classes, and the task has ", targets.count));
+  }
+}
+
+}  // namespace
+
+MetricPtr metric_by_name(const std::string& name, const Targets& targets) {
+  require_fitting(name, targets);
+  const bool of_labels = targets.kind == Targets::Kind::labels, of_one = of_labels && targets.count == 1;
+  if (of_one && (name == "accuracy" || name == "f1")) return std::make_unique<OfOneLabel>(metric_by_name(name, {}));
+  if (name == "subset_accuracy" || (of_labels && name == "accuracy"))
+    return std::make_unique<LabelAccuracy>(name, targets.count, name != "accuracy");
+  if (of_labels && name == "f1") return std::make_unique<LabelF1>(targets.count);
+  if (name == "auc") return std::make_unique<Auc>(of_labels ? targets.count : 0);
   if (name == "accuracy") return accuracy();
-  if (name == "f1") return f1(classes);
+  if (name == "f1") return f1(std::max<std::int64_t>(targets.count, 2));
   if (name == "perplexity") return perplexity();
-  if (name == "auc") return auc();
   if (name == "mae") return mean_absolute_error();
   if (name == "rmse") return root_mean_squared_error();
   if (name == "r2") return r_squared();
@@ -403,8 +537,8 @@ MetricPtr metric_by_name(const std::string& name, std::int64_t classes) {
     const auto [last, status] = std::from_chars(name.data() + std::string_view(start).size(), end, k);
     if (status == std::errc() && last == end) return make(k);
   }
-  static const std::vector<std::string> all = {"accuracy", "top_5", "f1", "perplexity", "auc",
-                                               "mae",      "rmse",  "r2", "ndcg_10",    "mrr"};
+  static const std::vector<std::string> all = {
+      "accuracy", "subset_accuracy", "top_5", "f1", "perplexity", "auc", "mae", "rmse", "r2", "ndcg_10", "mrr"};
   const auto near = nearest(name, all);
   std::string text = "there is no metric \"" + name + "\"";
   if (!near.empty()) text += "; did you mean " + near + "?";
@@ -412,6 +546,20 @@ MetricPtr metric_by_name(const std::string& name, std::int64_t classes) {
   text += near.empty() ? "; there are " : " There are ";
   for (const auto& each : all) text += (&each == &all.front() ? "" : &each == &all.back() ? " and " : ", ") + each;
   refuse(text + " (top_ and ndcg_ with any number)");
+}
+
+std::vector<MetricPtr> metrics_by_name(std::vector<std::string> names, const Targets& targets) {
+  using Kind = Targets::Kind;
+  if (names.empty()) {
+    if (targets.kind == Kind::classes) names = {"accuracy", "f1"};
+    if (targets.kind == Kind::classes && targets.count == 2) names.emplace_back("auc");
+    if (targets.kind == Kind::labels) names = {"accuracy", "subset_accuracy", "f1", "auc"};
+    if (targets.kind == Kind::numbers) names = {"mae", "rmse", "r2"};
+    if (targets.kind == Kind::ranks) names = {"ndcg_10", "mrr"};
+  }
+  std::vector<MetricPtr> metrics;
+  for (const auto& name : names) metrics.push_back(metric_by_name(name, targets));
+  return metrics;
 }
 
 }  // namespace vernier

@@ -4,6 +4,7 @@
 #include <vernier/activation_checkpoint.h>
 #include <vernier/data/digits.h>
 #include <vernier/data/supervised_task.h>
+#include <vernier/published_model.h>
 #include <vernier/task_options.h>
 #include <vernier/unchanged.h>
 
@@ -22,6 +23,7 @@ struct SupervisedTask::Impl {
   DatasetPtr training;
   std::vector<std::pair<std::string, DatasetPtr>> held_out;
   std::string held_out_data;  // their fingerprints
+  Targets targets;
   std::vector<MetricPtr> metrics;
 
   DataLoaderOptions options;
@@ -38,7 +40,8 @@ struct SupervisedTask::Impl {
   void warn_of_better(SupervisedTask& task, Run& run, const torch::Tensor& loss);
   Batch next_of(DataLoader& from);
   void read_held_out(const Run& run) const;
-  void refuse_lone_sample(SupervisedTask& task) const;
+  std::string failure(SupervisedTask& task, const Run& run, std::int64_t samples, bool is_training) const;
+  std::string unfit_size(SupervisedTask& task, const Run& run, std::int64_t size, bool drops_last) const;
   void note_example();
   void warn_of_lost_digits(SupervisedTask& task) const;
   Batch first_samples(std::int64_t samples) const;
@@ -87,7 +90,8 @@ std::string SupervisedTask::memory_remedy() const {
   return !impl_->recompute ? "compute activations again ([task] recompute)" : "";
 }
 
-void SupervisedTask::set_model(std::shared_ptr<torch::nn::Module> model, Forward forward) {
+void SupervisedTask::set_model(std::shared_ptr<torch::nn::Module> model, Forward forward, bool keeps_inputs) {
+  impl_->keeps_inputs = keeps_inputs;
   impl_->forward = std::move(forward);
   if (const auto list = std::dynamic_pointer_cast<torch::nn::SequentialImpl>(model); list && impl_->recompute) {
     impl_->forward = [this, list = list.get()](const Batch& batch) {
@@ -99,10 +103,6 @@ void SupervisedTask::set_model(std::shared_ptr<torch::nn::Module> model, Forward
     };
   }
   impl_->model = std::move(model);
-}
-
-void SupervisedTask::keep_float_inputs() {
-  impl_->keeps_inputs = true;
 }
 
 torch::Tensor SupervisedTask::recomputed(const std::function<torch::Tensor(const torch::Tensor&)>& part,
@@ -147,12 +147,22 @@ void SupervisedTask::add_validation(DatasetPtr dataset, const std::string& name)
   if (dataset->size() > 0) impl_->held_out.emplace_back(name, std::move(dataset));
 }
 
-void SupervisedTask::set_loss(Loss loss, std::optional<std::size_t> target) {
+void SupervisedTask::set_loss(Loss loss, std::optional<std::size_t> target, Targets are) {
   impl_->loss = std::move(loss);
   impl_->target = target;
+  impl_->targets = std::move(are);
+}
+
+const Targets& SupervisedTask::targets() const {
+  return impl_->targets;
 }
 
 void SupervisedTask::add_metric(MetricPtr metric) {
+  const auto name = metric->name();
+  const auto classes = impl_->targets.kind == Targets::Kind::classes ? impl_->targets.count : 0;
+  if (classes > 0 && name.starts_with("top_") && std::atoll(name.c_str() + 4) >= classes) {
+    warn("`metrics` has \"", name, "\", which is always 1, because there are ", classes, " classes");
+  }
   impl_->metrics.push_back(std::move(metric));
 }
 
@@ -187,7 +197,6 @@ void SupervisedTask::prepare(Run& run) {
   info(sizes);
   if (impl_->is_trained) return;
   impl_->warn_of_lost_digits(*this);
-  impl_->refuse_lone_sample(*this);
   impl_->read_held_out(run);
 }
 
@@ -208,29 +217,74 @@ bool is_of_lone_sample(const std::exception& error) {
   return std::string_view(error.what()).find("more than 1 value per channel") != std::string_view::npos;
 }
 
-// Batch normalisation has no variance of one value: the last batch of an epoch would end the run.
-void SupervisedTask::Impl::refuse_lone_sample(SupervisedTask& task) const {
-  const auto samples = training->size(), size = options.batch_size;
-  const bool has_one = size == 1 || (samples % size == 1 && !options.drop_last);
-  const auto buffers = model->named_buffers();
-  const auto is_running_mean = [](const auto& buffer) { return buffer.key().ends_with("running_mean"); };
-  if (!has_one || std::ranges::none_of(buffers, is_running_mean)) return;
-  bool is_refused = false;
+// Why forward() and loss fail for so many samples; "": they do not. It leaves buffers and random numbers as they are.
+std::string SupervisedTask::Impl::failure(SupervisedTask& task, const Run& run, std::int64_t samples,
+                                          bool is_training) const {
+  const Unchanged unchanged(*model);
+  const torch::NoGradGuard no_grad;
+  const bool was_training = model->is_training();
+  std::string reason;
   try {
-    const Unchanged unchanged(*model);
-    const torch::NoGradGuard no_grad;
     Random none(options.seed, 0, 0);
     const std::vector<Sample> one = {training->get(0, none)};
-    model->train();
-    task.forward(stack(one));
+    auto batch = stack(one).to(run.device);
+    for (auto& tensor : batch.tensors) tensor = tensor.repeat_interleave(samples, 0);
+    batch.samples = samples;
+    model->train(is_training);
+    loss_of(task.forward(batch), batch);
   } catch (const std::exception& error) {
-    is_refused = is_of_lone_sample(error);
-  } catch (...) {  // it is the first step's to report, as is any other error
+    reason = is_of_lone_sample(error) ? lone_remedy : caught().message;
   }
-  if (!is_refused) return;
-  refuse(c10::str(task.id(), ": ", size == 1 ? "each batch" : "the last batch of an epoch", " has one sample, of ",
-                  samples, " in batches of ", size, ": ", lone_remedy),
-         task.id());
+  model->train(was_training);
+  return reason;
+}
+
+// Which smaller last batch the model fails for, if the others have `size` samples; "": none. Ranks share a batch.
+std::string SupervisedTask::Impl::unfit_size(SupervisedTask& task, const Run& run, std::int64_t size,
+                                             bool drops_last) const {
+  const auto look = [&](const DatasetPtr& data, const std::string& what, bool is_training) -> std::string {
+    const auto all = data->size(), last = is_training && drops_last ? 0 : all % size;
+    for (const auto samples : {last / options.ranks, (last + options.ranks - 1) / options.ranks}) {
+      if (samples == 0) continue;
+      const auto reason = failure(task, run, samples, is_training);
+      // The first step reports what fails for a whole batch too.
+      if (reason.empty() || !failure(task, run, std::min(training->size(), size), is_training).empty()) continue;
+      return c10::str("the last batch of ", what, " has ", samples == 1 ? "one sample" : c10::str(samples, " samples"),
+                      options.ranks > 1 ? " on a rank" : "", ", of ", all, " in batches of ", size, ": ", reason);
+    }
+    return "";
+  };
+  auto unfit = look(training, "an epoch", true);
+  for (const auto& [name, dataset] : held_out) {
+    if (unfit.empty()) unfit = look(dataset, name.empty() ? "a validation" : "the validation " + name, false);
+  }
+  return unfit;
+}
+
+// The last batch of an epoch or a validation would end the run.
+void SupervisedTask::check(const Run& run) {
+  // Published models take any number of rows.
+  if (!impl_->training || impl_->is_trained || dynamic_cast<const PublishedModel*>(this) != nullptr) return;
+  const auto size = batch_size();
+  if (size == 1 && impl_->failure(*this, run, 1, true) == lone_remedy) {
+    refuse(c10::str(id(), ": each batch has one sample: ", lone_remedy), id());
+  }
+  const bool drops_last = impl_->options.drop_last;
+  const auto unfit = impl_->unfit_size(*this, run, size, drops_last);
+  if (unfit.empty()) return;
+  if (unfit.ends_with(lone_remedy)) refuse(id() + ": " + unfit, id());
+  std::string remedy;
+  if (impl_->unfit_size(*this, run, size, true).empty()) remedy = "set [task] drop_last = true, or ";
+  constexpr std::int64_t most = 16;  // other sizes that are tried
+  for (auto other = std::max<std::int64_t>(2, size - most); remedy.empty() && other <= size + most; ++other) {
+    const auto whole = std::min(other, impl_->training->size());
+    if (!impl_->failure(*this, run, whole, true).empty()) continue;
+    if (impl_->unfit_size(*this, run, other, drops_last).empty())
+      remedy = c10::str("set [task] batch_size = ", other, ", or ");
+  }
+  refuse(id() + ": " + unfit + "; " + remedy +
+             "make forward() take any number of samples: squeeze() drops the dimension of a single one",
+         id());
 }
 
 Batch SupervisedTask::next() {

@@ -1,6 +1,7 @@
 #include "class_table.h"
 
 #include <ATen/ATen.h>
+#include <vernier/data/evaluation.h>
 #include <vernier/error.h>
 
 #include <algorithm>
@@ -47,7 +48,6 @@ std::string indented(const std::string& lines) {
 }  // namespace
 
 void ClassTable::update(const torch::Tensor& output, const torch::Tensor& target) {
-  if (output.dim() != 2 || output.size(1) < 2 || target.dim() != 1 || target.is_floating_point()) return;
   const auto predicted = output.argmax(1).to(torch::kCPU).contiguous();
   const auto right = target.to(torch::kCPU, torch::kInt64).contiguous();
   const auto *targets = right.const_data_ptr<std::int64_t>(), *outputs = predicted.const_data_ptr<std::int64_t>();
@@ -100,6 +100,39 @@ std::string ClassTable::text(const std::vector<std::string>& names) const {
     most.push_back({name_of(pair.first, names, 32), name_of(pair.second, names, 32), std::to_string(-count)});
   }
   return text + '\n' + indented(aligned(most, "llr"));
+}
+
+void LabelTable::update(const torch::Tensor& output, const torch::Tensor& target) {
+  const auto rows = [&](const torch::Tensor& tensor) {
+    if (labels_ == 1) return tensor.reshape({-1, 1}).to(torch::kCPU, torch::kFloat64);
+    return tensor.reshape(target.sizes()).movedim(1, -1).reshape({-1, labels_}).to(torch::kCPU, torch::kFloat64);
+  };
+  outputs_.push_back(rows(output)), targets_.push_back(rows(target));
+}
+
+std::string LabelTable::text(const std::vector<std::string>& names) const {
+  const auto outputs = at::cat(outputs_), targets = at::cat(targets_);
+  TextRows rows = {{"label", "precision", "recall", "f1", "auc", "support"}};
+  std::vector<std::string> without;
+  for (std::int64_t i = 0; i < labels_; ++i) {
+    const auto known = (~targets.select(1, i).isnan()).nonzero().squeeze(1);
+    const auto logits = outputs.select(1, i).index_select(0, known),
+               target = targets.select(1, i).index_select(0, known);
+    const auto says = logits > 0, is = target > 0.5;
+    const auto count = [](const torch::Tensor& some) { return some.sum().item<std::int64_t>(); };
+    const Score score{count(says & is), count(says), count(is)};
+    const auto name = name_of(i, names, 40);
+    const bool has_both = score.are > 0 && score.are < known.numel();
+    if (!has_both) without.push_back("'" + name + "'");
+    const auto area = metric_by_name("auc", {Targets::Kind::labels, 1, {}});
+    area->update(logits, is.to(torch::kFloat64));
+    rows.push_back({name, print_number("%.4g", score.precision()), print_number("%.4g", score.recall()),
+                    print_number("%.4g", score.said + score.are == 0 ? 0 : score.f1()),
+                    has_both ? print_number("%.4g", area->value().item<double>()) : "-", std::to_string(score.are)});
+  }
+  const auto text = indented(aligned(rows, "lrrrrr"));
+  if (without.empty()) return text;
+  return text + "auc is not defined where all targets of a label are the same: " + some_of(without) + '\n';
 }
 
 }  // namespace vernier

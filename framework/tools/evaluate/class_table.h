@@ -1,4 +1,4 @@
-// Classes one by one: how well each is told apart, and what it is taken for.
+// Classes or labels one by one: how well each is told apart, and what it is taken for.
 #pragma once
 
 #include <vernier/tensor.h>
@@ -13,8 +13,7 @@ namespace vernier {
 
 class ClassTable {
  public:
-  // Adds a batch: logits [samples, classes] and int64 targets [samples], those below 0 left out. Others are passed
-  // over.
+  // Adds a batch of logits [samples, classes, …] and int64 targets [samples, …], those below 0 left out.
   void update(const torch::Tensor& output, const torch::Tensor& target);
   bool empty() const { return pairs_.empty(); }
 
@@ -24,6 +23,20 @@ class ClassTable {
 
  private:
   std::map<std::pair<std::int64_t, std::int64_t>, std::int64_t> pairs_;  // target and prediction: how often
+};
+
+// The same of labels, of which a sample may have several.
+class LabelTable {
+ public:
+  explicit LabelTable(std::int64_t labels) : labels_(labels) {}
+  // Adds a batch of logits and targets from 0 to 1, [samples] or [samples, labels, …]; NaN is left out.
+  void update(const torch::Tensor& output, const torch::Tensor& target);
+  // Precision, recall, f1 and auc of each label, and how many of its targets are 1, with a line on what has no auc.
+  std::string text(const std::vector<std::string>& names) const;
+
+ private:
+  std::int64_t labels_;
+  std::vector<torch::Tensor> outputs_, targets_;  // [rows, labels]
 };
 
 }  // namespace vernier

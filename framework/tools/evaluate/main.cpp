@@ -1,5 +1,5 @@
 // `vernier evaluate`: prints the metrics of a trained run's model on its validation data.
-#include <vernier/data/predictor.h>
+#include <vernier/data/evaluation.h>
 #include <vernier/error.h>
 
 #include <algorithm>
@@ -21,7 +21,7 @@ namespace {
 constexpr const char* usage = R"(usage: vernier evaluate RUN [--set KEY=VALUE]… [--plugin-path FOLDER]…
 
 Prints the metrics of a run's newest checkpoint, or of the checkpoint RUN, on its validation data, beside those of
-models that have learned nothing. Classes are listed one by one, with what they are taken for.
+models that have learned nothing. Classes are listed one by one, with what they are taken for, and so are labels.
 
   --set KEY=VALUE        changes the run's configuration, such as --set task.validation=other.csv
   --plugin-path FOLDER   looks for plugins there first
@@ -46,20 +46,6 @@ Column column_of(Prepared& prepared, const std::string& head, const std::functio
   run.metrics.set("validation_loss", loss);
   for (const auto* metric : run.metrics.set_now()) column.values.emplace_back(metric->name, metric->value());
   return column;
-}
-
-// The words of the classes, if the task has any.
-std::vector<std::string> class_names(Prepared& prepared, SupervisedTask& task) {
-  std::vector<std::string> names;
-  auto* predictor = dynamic_cast<Predictor*>(&task);
-  if (predictor == nullptr) return names;
-  prepared.trainer.validation().evaluate(prepared.run, [&] {
-    for (auto& column : predictor->predict(task.example(1).to(prepared.run.device))) {
-      if (names.empty()) names = std::move(column.labels);
-    }
-    return torch::Tensor();
-  });
-  return names;
 }
 
 void print_metrics(const std::vector<Column>& columns) {
@@ -89,13 +75,20 @@ int evaluate(const boost::program_options::variables_map& given) {
   TrainerRun& run = prepared->run;
   auto* task = dynamic_cast<SupervisedTask*>(prepared->wiring->task.get());
   const auto baselines = task != nullptr ? baselines_of(task->learned().part("targets")) : std::vector<Baseline>();
+  const auto targets = task != nullptr ? task->targets() : Targets();
   std::map<std::string, ClassTable> classes;  // by the name of the validation set
+  std::map<std::string, LabelTable> labels;   // the same
   std::vector<Column> columns = {column_of(*prepared, "model", [&] {
-    if (baselines.empty()) return prepared->wiring->task->validate(run);  // maybe an own way to validate
-    classes.clear();  // callback/ema may validate other weights first
+    const bool is_plain = baselines.empty() && targets.kind == Targets::Kind::unknown;
+    if (is_plain) return prepared->wiring->task->validate(run);  // maybe an own way to validate
+    classes.clear(), labels.clear();                             // callback/ema may validate other weights first
     return task->validate_with(
         run, [&](const Batch& batch) { return task->forward(batch); },
-        [&](const auto& set, const auto& output, const auto& target) { classes[set].update(output, target); });
+        [&](const auto& set, const auto& output, const auto& target) {
+          if (targets.kind == Targets::Kind::classes) classes[set].update(output, target);
+          if (targets.kind == Targets::Kind::labels)
+            labels.try_emplace(set, targets.count).first->second.update(output, target);
+        });
   })};
   if (columns[0].values.empty() && cli::stop_signal() == 0) {
     refuse(call.path + ": " + prepared->wiring->task->id() +
@@ -112,10 +105,13 @@ int evaluate(const boost::program_options::variables_map& given) {
   }
   std::cout << printable(call.path) << " after step " << run.step << average_in(*prepared) << '\n';
   print_metrics(columns);
+  const auto print = [&](const std::string& set, const auto& table) {
+    std::cout << '\n' << (set.empty() ? "" : printable(set) + '\n') << table.text(targets.names);
+  };
   for (const auto& [set, table] : classes) {
-    if (table.empty()) continue;
-    std::cout << '\n' << (set.empty() ? "" : printable(set) + '\n') << table.text(class_names(*prepared, *task));
+    if (!table.empty()) print(set, table);
   }
+  for (const auto& [set, table] : labels) print(set, table);
   return 0;
 }
 

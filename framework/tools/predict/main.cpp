@@ -25,7 +25,8 @@ Reads samples from the input, and writes what the model of a run's newest checkp
   --input FILE           the samples, in a format that the run's task reads. A model of several inputs (task/script)
                          takes one file that has them all, such as new.npz, or an --input for each, in their order
   --output FILE          .csv, .npy or .jsonl
-  --probabilities        writes the probability of each class, where a task writes that of the likeliest alone
+  --probabilities        writes the probability of each class too, as probability_NAME, beside that of the likeliest.
+                         Of several labels each has its probability anyway
   --set KEY=VALUE        changes the run's configuration
   --plugin-path FOLDER   looks for plugins there first
 )";
@@ -69,8 +70,8 @@ std::vector<Predictor::Column> columns_of(Predictor& predictor, SupervisedTask& 
                                           bool has_probabilities) {
   auto columns = predictor.predict(batch);
   if (columns.empty()) columns.push_back({"output", task.forward(batch)});
-  const auto is_of_classes = [](const auto& column) { return column.on_request || column.name == "probability"; };
-  if (has_probabilities && std::ranges::none_of(columns, is_of_classes)) {
+  const bool has_some = std::ranges::any_of(columns, &Predictor::Column::on_request);
+  if (has_probabilities && !has_some && task.targets().kind != Targets::Kind::labels) {
     refuse("--probabilities is for models of classes, and " + task.id() + " predicts numbers here");
   }
   if (!has_probabilities) std::erase_if(columns, [](const auto& column) { return column.on_request; });
@@ -100,13 +101,13 @@ int predict(const boost::program_options::variables_map& given) {
     for (auto left = loader.batches_per_epoch(); left > 0; --left) {
       if (cli::stop_signal() != 0) throw Error("stopped; nothing was written", Error::Kind::training);
       const auto batch = loader.next().to(prepared->run.device);
-      predictions->add(columns_of(*predictor, task, batch, given.count("probabilities") != 0));
+      predictions->add(columns_of(*predictor, task, batch, given.count("probabilities") != 0), batch.samples);
     }
     return torch::Tensor();
   });
   predictions->finish();
   file.finish();
-  std::cout << printable(output) << ": " << dataset->size() << " rows" << average_in(*prepared) << '\n';
+  std::cout << printable(output) << ": " << predictions->rows() << " rows" << average_in(*prepared) << '\n';
   return 0;
 }
 

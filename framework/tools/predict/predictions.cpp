@@ -91,7 +91,7 @@ std::string text_of(double number, bool is_float64) {
 class Csv final : public File {
  public:
   using File::File;
-  void add(const Columns& columns) override {
+  void write_rows(const Columns& columns) override {
     std::vector<torch::Tensor> all;
     for (const auto& column : columns) all.push_back(matrix(column));
     std::string text;
@@ -133,7 +133,7 @@ class Csv final : public File {
 class JsonLines final : public File {
  public:
   using File::File;
-  void add(const Columns& columns) override {
+  void write_rows(const Columns& columns) override {
     std::vector<torch::Tensor> all;
     std::vector<std::string> names;
     for (const auto& column : columns) {
@@ -174,7 +174,7 @@ class JsonLines final : public File {
 class Npy final : public File {
  public:
   using File::File;
-  void add(const Columns& columns) override {
+  void write_rows(const Columns& columns) override {
     std::vector<torch::Tensor> all;
     for (const auto& column : columns) all.push_back(column.labels.empty() ? matrix(column) : labels_of(column));
     const auto rows = at::cat(all, 1).contiguous();
@@ -217,6 +217,25 @@ class Npy final : public File {
 };
 
 }  // namespace
+
+void Predictions::add(const std::vector<Predictor::Column>& columns, std::int64_t samples) {
+  std::vector<std::string> forms;
+  for (const auto& [name, numbers, labels, parts, on_request] : columns) {
+    if (numbers.dim() == 0 || numbers.size(0) != samples) {
+      refuse(c10::str("the model returns ", numbers.sizes(), " in column '", name, "' for a batch of ", samples,
+                      samples == 1 ? " sample" : " samples", "; dimension 0 must be the sample: squeeze() without a ",
+                      "dimension drops that of a single sample"));
+    }
+    forms.push_back(c10::str("'", name, "' of ", numbers.sizes().slice(1)));
+  }
+  if (count_ == 0) forms_ = forms;
+  if (forms != forms_) {
+    refuse(c10::str("the model returns the columns ", some_of(forms), " for rows from ", count_ + 1, " on, and ",
+                    some_of(forms_), " before; the form of an output may not depend on the batch"));
+  }
+  write_rows(columns);
+  count_ += samples;
+}
 
 void refuse_unknown_format(const std::string& path) {
   const auto ending = std::filesystem::path(path).extension();

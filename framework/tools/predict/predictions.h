@@ -12,8 +12,15 @@ namespace vernier {
 class Predictions {
  public:
   virtual ~Predictions() = default;
-  virtual void add(const std::vector<Predictor::Column>& columns) = 0;  // adds a batch; columns never change
-  virtual void finish() = 0;                                            // throws Error if a byte was not written
+  // Adds a batch. Throws Error unless each column has a row for each sample, and the form that it had before.
+  void add(const std::vector<Predictor::Column>& columns, std::int64_t samples);
+  virtual void finish() = 0;  // throws Error if a byte was not written
+  std::int64_t rows() const { return count_; }
+
+ private:
+  virtual void write_rows(const std::vector<Predictor::Column>& columns) = 0;
+  std::vector<std::string> forms_;  // name and shape of a row of each column
+  std::int64_t count_ = 0;
 };
 
 // Throws Error unless the path ends in .csv, .npy or .jsonl.

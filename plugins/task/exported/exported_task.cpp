@@ -6,7 +6,6 @@
 #include <ATen/ops/l1_loss.h>
 #include <ATen/ops/mse_loss.h>
 #include <ATen/ops/nll_loss_nd.h>
-#include <ATen/ops/stack.h>
 #include <vernier/data/data_source.h>
 #include <vernier/data/digits.h>
 #include <vernier/data/images.h>
@@ -24,31 +23,14 @@
 #include <optional>
 #include <tuple>
 
+#include "task/predicted.h"
+
 namespace exported {
 
 using vernier::between;
 using vernier::refuse;
 
 namespace {
-
-// A metric of two classes for one logit a sample, whose target is 0 or 1.
-class OfOneLogit final : public vernier::Metric {
- public:
-  explicit OfOneLogit(vernier::MetricPtr metric) : metric_(std::move(metric)) {}
-  std::string name() const override { return metric_->name(); }
-  vernier::MetricInfo info() const override { return metric_->info(); }
-  void reset() override { metric_->reset(); }
-  void update(const torch::Tensor& output, const torch::Tensor& target) override {
-    const auto logits = output.reshape({-1});
-    metric_->update(at::stack({torch::zeros_like(logits), logits}, 1), (target.reshape({-1}) > 0.5).to(torch::kInt64));
-  }
-  torch::Tensor value() const override { return metric_->value(); }
-  std::optional<vernier::State> state_dict() const override { return metric_->state_dict(); }
-  void add(const vernier::State& state) override { metric_->add(state); }
-
- private:
-  vernier::MetricPtr metric_;
-};
 
 bool is_folder(const std::string& path) {
   std::error_code none;
@@ -83,8 +65,9 @@ ExportedTask::ExportedTask(Options& options, const char* name, const char* kind_
       size_(options.get("size", 0, "pixels of a side of a folder's images; 0: as they are", between(0, 65536))),
       loss_(options.choose("loss", "cross_entropy", {"cross_entropy", "nll", "mse", "l1", "huber", "bce", "output"},
                            "of output and target; output: forward() gets the target last and returns the loss")),
-      metrics_(options.get("metrics", std::vector<std::string>{},
-                           "of outputs and targets: accuracy, top_5, f1, perplexity, auc, mae, rmse, r2")) {
+      metrics_(
+          options.get("metrics", std::vector<std::string>{},
+                      "of outputs and targets: accuracy, subset_accuracy, top_5, f1, perplexity, auc, mae, rmse, r2")) {
   for (const char* key : {"model", "inputs", "target", "validation_inputs", "validation_target"})
     options.resumable(key);  // content counts, not path
   form_ = vernier::csv_options(options, {"refuse", "zero", "previous"});
@@ -109,26 +92,25 @@ void ExportedTask::build(Run& run) {
     const auto end = batch.tensors.begin() + static_cast<std::ptrdiff_t>(arguments);
     return network_->forward(std::vector<torch::Tensor>(batch.tensors.begin(), end));
   });
+  using Kind = vernier::Targets::Kind;
+  vernier::Targets are;  // the loss says it, and nothing else does
+  if (has_classes()) are = {Kind::classes, classes_.count, classes_.words};
+  if (!has_classes() && !is_loss) are = {loss_ == "bce" ? Kind::labels : Kind::numbers, outputs_, output_names_};
   set_loss([this](const auto& output, const auto& target) { return loss_of(output, target); },
-           is_loss ? std::nullopt : std::optional(inputs_.size()));
-  for (const auto& name : metrics_) {
-    if (loss_ == "bce" && (name == "accuracy" || name == "f1")) {
-      add_metric(std::make_unique<OfOneLogit>(vernier::metric_by_name(name, 2)));
-      continue;
-    }
-    vernier::require_fitting_metric(name, has_labels() ? vernier::Predicts::classes : vernier::Predicts::scores,
-                                    classes_.count);
-    add_metric(vernier::metric_by_name(name, std::max<std::int64_t>(classes_.count, 2)));
+           is_loss ? std::nullopt : std::optional(inputs_.size()), are);
+  if (!metrics_.empty()) {
+    for (auto& metric : vernier::metrics_by_name(metrics_, are)) add_metric(std::move(metric));
   }
+  if (!training_ || is_trained() || has_images_ || is_loss) return;
+  const auto targets = training_->get_batch(torch::arange(training_->size()))->at(inputs_.size());
+  learn_targets(vernier::target_facts(targets, are));
 }
 
 // Finds a batch that the model was not exported for before the first step, where it is the last one of an epoch too.
 void ExportedTask::check(const Run& run) {
-  SupervisedTask::check(run);
-  if (!training_ || (run.control != nullptr && run.control->ranks() > 1)) return;  // a rank has a part of a batch
   const auto first = example(1).tensors;
   const auto size = batch_size();
-  const bool drops_last = batches_per_epoch() * size < training_->size();
+  const bool drops_last = training_ && batches_per_epoch() * size < training_->size();
   std::int64_t samples = 0;  // samples of the last batch that was looked at
   const auto unmet = [&](std::int64_t batch) -> std::string {
     for (const auto& data : {training_, held_out_}) {
@@ -145,8 +127,9 @@ void ExportedTask::check(const Run& run) {
     }
     return "";
   };
-  const auto guard = unmet(size);
-  if (guard.empty()) return;
+  const bool is_alone = run.control == nullptr || run.control->ranks() == 1;  // else a rank has a part of a batch
+  const auto guard = training_ && is_alone ? unmet(size) : std::string();
+  if (guard.empty()) return SupervisedTask::check(run);
   const auto what = c10::str("'", model_, "' was exported for inputs of which ", guard, ", and a batch has ", samples,
                              samples == 1 ? " sample; " : " samples; ");
   for (std::int64_t i = 1; i < std::min<std::int64_t>(size, 1024); ++i) {
@@ -171,13 +154,11 @@ DatasetPtr ExportedTask::read_several(const std::vector<std::string>& paths) {
 
 std::vector<ExportedTask::Column> ExportedTask::predict(const Batch& batch) {
   const auto output = forward(batch);
-  if (loss_ == "bce") return {{"probability", output.to(torch::kFloat32).sigmoid()}};
-  if (!has_labels() || output.dim() != 2) return {{"output", output}};
-  // Outputs beyond the words are of no class. Of log-probabilities, softmax changes nothing.
-  const auto& words = classes_.words;
-  const auto known = words.empty() ? output : output.narrow(1, 0, std::ssize(words));
-  const auto chances = known.to(torch::kFloat32).softmax(1);
-  return {{"class", chances.argmax(1), words}, {"probability", chances, {}, words}};
+  if (loss_ == "bce" || (has_classes() && output.dim() <= 2)) {  // softmax changes nothing of log-probabilities
+    return columns_of(targets(), output, batch.samples);
+  }
+  const auto is_of_one = batch.samples == 1 && output.numel() == outputs_;  // its dimension may have been dropped
+  return {{"output", is_of_one ? output.reshape({1, -1}) : output}};
 }
 
 std::string ExportedTask::description() const {
@@ -201,9 +182,8 @@ std::string ExportedTask::description() const {
                  : loss_ == "bce"         ? "logit of a probability"
                  : loss_ == "output"      ? "the loss"
                                           : "numbers, in the units of the target";
-  if (has_labels()) {
-    output["classes"] = names_of(classes_);
-  }
+  if (has_classes()) output["classes"] = names_of(classes_);
+  if (loss_ == "bce" && !output_names_.empty()) output["labels"] = output_names_;
   return vernier::json_text(all, 2);
 }
 
@@ -237,6 +217,8 @@ vernier::State ExportedTask::facts() const {
   state.put("images", static_cast<std::int64_t>(has_images_));
   state.put("classes", classes_.count);
   vernier::put_words(state, "words", classes_.words);
+  state.put("outputs", outputs_);
+  vernier::put_words(state, "output_names", output_names_);
   for (std::size_t i = 0; i < forms_.size(); ++i) {
     vernier::State form;
     form.put("dtype", torch::zeros({0}, forms_[i].dtype));
@@ -254,6 +236,7 @@ void ExportedTask::recall() {
   has_images_ = facts.integer("images") != 0;
   fingerprint_ = facts.text("fingerprint");
   classes_ = {facts.integer("classes"), vernier::words_of(facts, "words")};
+  outputs_ = facts.integer("outputs"), output_names_ = vernier::words_of(facts, "output_names");
   forms_.clear();
   for (std::size_t i = 0; facts.has(c10::str("form/", i, "/dtype")); ++i) {
     const auto form = facts.part(c10::str("form/", i));
@@ -321,9 +304,6 @@ void ExportedTask::build_data(std::uint64_t seed) {
   set_training(training);
   training_ = training, held_out_ = held_out;
   if (held_out) add_validation(held_out);
-  if (is_trained() || has_images_ || loss_ == "bce" || loss_ == "output") return;
-  const auto targets = training->get_batch(torch::arange(training->size()))->at(inputs_.size());
-  learn_targets(vernier::target_facts(targets, has_labels() ? classes_.count : 0));
 }
 
 DatasetPtr ExportedTask::read(const std::vector<std::string>& inputs, const std::string& target) {
@@ -415,7 +395,7 @@ torch::Tensor ExportedTask::fit_dtypes(std::vector<torch::Tensor>& tensors) {
 
 torch::Tensor ExportedTask::read_target(const std::string& name, const torch::Tensor& output) {
   const auto source = vernier::read_source(name, classes_.words, {}, form_);
-  if (has_labels()) {
+  if (has_classes()) {
     const bool is_first = classes_.count == 0;
     const auto outputs = output.defined() && output.dim() > 1 ? output.size(1) : 0;
     // A model that has been trained before knows its classes by their numbers, also where some do not occur.
@@ -429,17 +409,26 @@ torch::Tensor ExportedTask::read_target(const std::string& name, const torch::Te
     return labels;
   }
   if (!source.words.empty()) refuse("'" + name + "' has words; they are for loss = \"cross_entropy\" or \"nll\"");
-  vernier::require_finite(source);
+  auto known = source;
+  const bool is_bce = loss_ == "bce";
+  if (is_bce && known.tensor.is_floating_point()) known.tensor = known.tensor.nan_to_num(0, HUGE_VAL, -HUGE_VAL);
+  vernier::require_finite(known);
   const auto numbers = fitted(vernier::as_floats(source.tensor), source);
-  if (loss_ == "bce" && ((numbers < 0) | (numbers > 1)).any().item<bool>()) {
+  if (is_bce && ((numbers < 0) | (numbers > 1)).any().item<bool>()) {
     refuse("'" + name + "' has numbers below 0 or above 1; loss = \"bce\" takes probabilities");
+  }
+  misses_labels_ = misses_labels_ || (is_bce && numbers.isnan().any().item<bool>());
+  const auto sizes = numbers.sizes();
+  if (outputs_ == 0) {
+    outputs_ = numbers.dim() < 2 ? 1 : is_bce ? sizes[1] : numbers.numel() / std::max<std::int64_t>(sizes[0], 1);
+    if (std::ssize(source.columns) == outputs_) output_names_ = source.columns;
   }
   return numbers;
 }
 
 torch::Tensor ExportedTask::loss_of(const torch::Tensor& output, const torch::Tensor& target) const {
   if (loss_ == "output") return output.mean();
-  if (has_labels()) {
+  if (has_classes()) {
     require_logits(output, classes_.count);
     return loss_ == "nll" ? at::nll_loss_nd(output, target) : at::cross_entropy_loss(output, target);
   }
@@ -447,7 +436,8 @@ torch::Tensor ExportedTask::loss_of(const torch::Tensor& output, const torch::Te
   if (loss_ == "mse") return at::mse_loss(numbers, target);
   if (loss_ == "l1") return at::l1_loss(numbers, target);
   if (loss_ == "huber") return at::huber_loss(numbers, target);
-  return at::binary_cross_entropy_with_logits(numbers, target);
+  if (!misses_labels_) return at::binary_cross_entropy_with_logits(numbers, target);
+  return at::binary_cross_entropy_with_logits(numbers, target.nan_to_num(), ~target.isnan());
 }
 
 }  // namespace exported

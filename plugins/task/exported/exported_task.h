@@ -44,7 +44,7 @@ class ExportedTask : public vernier::SupervisedTask, public vernier::Predictor, 
   // Returns the model of a file's bytes. path: for messages.
   virtual std::shared_ptr<Network> network_of(const torch::Tensor& bytes, const std::string& path) = 0;
 
-  bool has_labels() const { return loss_ == "cross_entropy" || loss_ == "nll"; }
+  bool has_classes() const { return loss_ == "cross_entropy" || loss_ == "nll"; }
   bool has_target() const { return !target_.empty() || has_images_; }
   void refuse_contradictions(const Options& options) const;
   // Checks the names of files, of which a trained model needs none.
@@ -92,7 +92,10 @@ class ExportedTask : public vernier::SupervisedTask, public vernier::Predictor, 
   std::vector<Form> forms_;                             // one for each argument of forward()
   std::function<std::string(std::int64_t row)> where_;  // place of a row in the first source that was read last
   vernier::Classes classes_;
-  std::string fingerprint_;  // identifies the training data, before the split
+  std::int64_t outputs_ = 0;               // labels or numbers of a sample; 0: not known yet
+  std::vector<std::string> output_names_;  // columns of a CSV file
+  bool misses_labels_ = false;             // some labels are NaN
+  std::string fingerprint_;                // identifies the training data, before the split
 };
 
 }  // namespace exported

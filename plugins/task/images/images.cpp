@@ -53,6 +53,7 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
+#include "../predicted.h"
 #include "networks.h"
 #include "pictures.h"
 #include "reading.h"
@@ -125,11 +126,10 @@ class Images final : public vernier::SupervisedTask,
     network_ =
         make_network(plan_, run.seed, [this](const Part& part, const torch::Tensor& x) { return recomputed(part, x); });
     set_model(network_);
-    if (is_balanced_) {
-      set_loss(vernier::balanced_cross_entropy(counts_));
-    } else {
-      set_loss([](const auto& output, const auto& target) { return at::cross_entropy_loss(output, target); });
-    }
+    const auto unweighted = [](const torch::Tensor& output, const torch::Tensor& target) {
+      return at::cross_entropy_loss(output, target);
+    };
+    set_loss(is_balanced_ ? Loss(vernier::balanced_cross_entropy(counts_)) : Loss(unweighted), 1, what_is_predicted());
     add_metric(vernier::accuracy());
     if (plan_.classes > 5) add_metric(vernier::top_k(5));
     if (!is_trained()) set_learned(facts());
@@ -137,6 +137,7 @@ class Images final : public vernier::SupervisedTask,
 
   // Reads images to train on for some seconds; SupervisedTask reads those held out.
   void check(const Run& run) override {
+    SupervisedTask::check(run);
     if (is_trained() || files_.is_idx()) return;  // the latter is in memory
     constexpr double seconds = 10;
     const auto read = require_readable(*training_, seconds, &run);
@@ -164,8 +165,7 @@ class Images final : public vernier::SupervisedTask,
   }
 
   std::vector<Column> predict(const Batch& batch) override {
-    const auto chances = forward(batch).to(torch::kFloat32).softmax(1);
-    std::vector<Column> columns = {{"class", chances.argmax(1), names_}, {"probability", chances, {}, names_}};
+    auto columns = columns_of(targets(), forward(batch), batch.samples);
     if (!names_of_files_.empty()) columns.insert(columns.begin(), {what(), batch.tensors.at(1), names_of_files_});
     return columns;
   }
@@ -263,7 +263,7 @@ class Images final : public vernier::SupervisedTask,
     }
     const auto learning = augmented(training_, augment_);
     set_training(with_moments(learning, measured_));
-    learn_targets(vernier::target_facts(training.labels, plan_.classes));
+    learn_targets(vernier::target_facts(training.labels, what_is_predicted()));
     counts_ = training.labels.bincount({}, plan_.classes);
     info(plan_.model, " for ", what(), "s of ", plan_.frames > 0 ? c10::str(plan_.frames, " frames of ") : "",
          plan_.height, " x ", plan_.width, " with ", plan_.colours, plan_.colours == 1 ? " channel" : " channels",
@@ -327,6 +327,7 @@ class Images final : public vernier::SupervisedTask,
   }
 
   std::string what() const { return plan_.frames > 0 ? "clip" : "image"; }
+  vernier::Targets what_is_predicted() const { return {vernier::Targets::Kind::classes, plan_.classes, names_}; }
 
   DatasetPtr fitted(const DatasetPtr& images) const {
     return files_.is_idx() && size_ == 0 ? images : vernier::of_one_size(images, size_);

@@ -43,6 +43,7 @@
 #include <numeric>
 #include <tuple>
 
+#include "../predicted.h"
 #include "../units.h"
 #include "networks.h"
 #include "series.h"
@@ -104,20 +105,21 @@ class Sequence final : public vernier::SupervisedTask, public vernier::Predictor
     const auto network =
         make_network(plan_, [this](const Part& part, const torch::Tensor& x) { return recomputed(part, x); });
     network->set_norm(input_mean_, input_std_, output_mean_, output_std_);
-    set_model(network);
     network_ = network.get();
-    keep_float_inputs();
+    constexpr bool keeps_inputs = true;
+    set_model(
+        network, [this](const Batch& batch) { return network_->forward(batch.tensors[0]); }, keeps_inputs);
     if (plan_.has_classes) {
-      set_loss([](const auto& output, const auto& target) { return at::cross_entropy_loss(output, target); });
+      set_loss([](const auto& output, const auto& target) { return at::cross_entropy_loss(output, target); }, 1,
+               what());
       add_metric(vernier::accuracy());
       return;
     }
-    set_loss([network = network.get()](const torch::Tensor& output, const torch::Tensor& target) {
+    const auto loss = [network = network.get()](const torch::Tensor& output, const torch::Tensor& target) {
       return ((output - target) / network->output_std()).square().mean();
-    });
-    add_metric(vernier::mean_absolute_error());
-    add_metric(vernier::root_mean_squared_error());
-    add_metric(vernier::r_squared());
+    };
+    set_loss(loss, 1, what());
+    for (auto& metric : vernier::metrics_by_name({}, targets())) add_metric(std::move(metric));
   }
 
   // A source of the same form as `data`, or a file with the same part in it. A series gives all windows, also the last
@@ -137,10 +139,7 @@ class Sequence final : public vernier::SupervisedTask, public vernier::Predictor
 
   std::vector<Column> predict(const Batch& batch) override {
     const auto numbers = forward(batch);
-    if (plan_.has_classes) {
-      const auto chances = numbers.to(torch::kFloat32).softmax(1);
-      return {{"class", chances.argmax(1), classes_.words}, {"probability", chances, {}, classes_.words}};
-    }
+    if (plan_.has_classes) return columns_of(targets(), numbers, batch.samples);
     const auto output = in_units(numbers, network_->output_mean(), network_->output_std());
     if (kind_ == "regression") return {{"value", output}};
     std::vector<Column> columns;  // the series, the first step that is predicted, from 0, and the predicted ones
@@ -178,6 +177,11 @@ class Sequence final : public vernier::SupervisedTask, public vernier::Predictor
   }
 
  private:
+  vernier::Targets what() const {
+    using Kind = vernier::Targets::Kind;
+    return {plan_.has_classes ? Kind::classes : Kind::numbers, plan_.has_classes ? classes_.count : 0, classes_.words};
+  }
+
   // The facts that the model needs besides its weights, which include means and deviations.
   vernier::State facts() const {
     vernier::State state;
@@ -346,7 +350,7 @@ class Sequence final : public vernier::SupervisedTask, public vernier::Predictor
       plan_.output = {all[1].size(1)};
       std::tie(output_mean_, output_std_) = norm_of(all[1], targets_, {});
     }
-    learn_targets(vernier::target_facts(all[1], plan_.has_classes ? classes_.count : 0));
+    learn_targets(vernier::target_facts(all[1], what()));
   }
 
   void require_form(const vernier::Dataset& other, const std::string& data, const std::string& targets) const {

@@ -140,14 +140,11 @@ class Tabular final : public vernier::SupervisedTask,
     }
     make_model(data, split.training);
     choose_loss();
-    const auto what = facts_.is_classification ? vernier::Predicts::classes : vernier::Predicts::numbers;
-    for (auto& metric : metrics_of(metrics_, what, std::ssize(facts_.classes))) {
-      add_metric(std::move(metric));
-    }
+    for (auto& metric : vernier::metrics_by_name(metrics_, this->targets())) add_metric(std::move(metric));
     if (!data.dataset) return;
     const auto targets = data.targets.index_select(0, split.training);
     set_training(part_of(data, split.training), balanced_ ? weights_of(targets) : torch::Tensor());
-    if (!is_trained()) learn_targets(vernier::target_facts(targets, facts_.is_classification ? shape_.outputs : 0));
+    if (!is_trained()) learn_targets(vernier::target_facts(targets, this->targets()));
     hold_out(data, split);
   }
 
@@ -164,7 +161,7 @@ class Tabular final : public vernier::SupervisedTask,
       return {{target_.empty() ? "prediction" : target_,
                in_units(numbers, network_->target_mean, network_->target_deviation)}};
     }
-    return class_columns(numbers, target_, facts_.classes);
+    return columns_of(targets(), numbers, batch.samples, target_);
   }
 
   vernier::ExportedModel onnx_model() override { return tabular::onnx_model(*network_, facts_, csv_.fill); }
@@ -375,24 +372,29 @@ class Tabular final : public vernier::SupervisedTask,
       network->standardise(data.numbers.index_select(0, training),
                            facts_.is_classification ? torch::Tensor() : data.targets.index_select(0, training));
     }
-    keep_float_inputs();
-    set_model(network, [net = network.get(), has_categories = !shape_.categories.empty()](const vernier::Batch& batch) {
+    const auto forward = [net = network.get(),
+                          has_categories = !shape_.categories.empty()](const vernier::Batch& batch) {
       return net->forward(batch.tensors.at(0), has_categories ? batch.tensors.at(1) : torch::Tensor());
-    });
+    };
+    set_model(network, forward, /*keeps_inputs=*/true);
     network_ = network.get();
   }
 
   void choose_loss() {
+    using Kind = vernier::Targets::Kind;
     const std::size_t target = shape_.categories.empty() ? 1 : 2;
+    const vernier::Targets are{facts_.is_classification ? Kind::classes : Kind::numbers, std::ssize(facts_.classes),
+                               facts_.classes};
     if (!facts_.is_classification) {
       const auto loss = [net = network_](const auto& output, const auto& numbers) {
         return at::mse_loss(output / net->target_deviation, numbers / net->target_deviation);
       };
-      set_loss(loss, target);
+      set_loss(loss, target, are);
     } else if (class_weights_ == "none") {
-      set_loss([](const auto& output, const auto& classes) { return at::cross_entropy_loss(output, classes); }, target);
+      set_loss([](const auto& output, const auto& classes) { return at::cross_entropy_loss(output, classes); }, target,
+               are);
     } else {
-      set_loss(vernier::balanced_cross_entropy(torch::tensor(facts_.counts)), target);
+      set_loss(vernier::balanced_cross_entropy(torch::tensor(facts_.counts)), target, are);
     }
   }
 

@@ -28,10 +28,10 @@ Kind kind_of(const std::string& name) {
   return static_cast<Kind>(std::ranges::find(names, name) - names.begin());
 }
 
-vernier::Predicts predicts(Kind kind) {
-  return kind == Kind::classification ? vernier::Predicts::classes
-         : kind == Kind::ranking      ? vernier::Predicts::ranks
-                                      : vernier::Predicts::numbers;
+vernier::Targets::Kind target_kind(Kind kind) {
+  return kind == Kind::classification ? vernier::Targets::Kind::classes
+         : kind == Kind::ranking      ? vernier::Targets::Kind::ranks
+                                      : vernier::Targets::Kind::numbers;
 }
 
 vernier::SplitRows split_texts(Kind kind, const torch::Tensor& targets, const torch::Tensor& groups,

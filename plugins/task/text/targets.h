@@ -2,7 +2,7 @@
 #pragma once
 
 #include <torch/types.h>
-#include <vernier/data/data_source.h>
+#include <vernier/data/evaluation.h>
 #include <vernier/data/split.h>
 
 #include <array>
@@ -15,7 +15,7 @@ enum class Kind : std::uint8_t { classification, regression, ranking };
 
 std::string name_of(Kind kind);         // "classification", as the option `kind` has it
 Kind kind_of(const std::string& name);  // the kind with that name
-vernier::Predicts predicts(Kind kind);
+vernier::Targets::Kind target_kind(Kind kind);
 
 // Divides texts into those to train on and those held out. split: the option. groups: of each text, in a ranking, whose
 // groups are never divided. share: of the texts; of a ranking that is split by "last" of the groups. Throws Error for a

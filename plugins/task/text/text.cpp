@@ -32,6 +32,7 @@
 // Checkpoints and exports have the tokenizer in them. The loss of a regression is the mean squared error over the
 // variance of the training targets, so 1 is as good as their mean.
 #include <ATen/ops/_unique.h>
+#include <ATen/ops/constant_pad_nd.h>
 #include <ATen/ops/cross_entropy_loss.h>
 #include <ATen/ops/mse_loss.h>
 #include <c10/util/StringUtil.h>
@@ -127,11 +128,11 @@ class Text : public vernier::SupervisedTask, public vernier::Predictor, public v
     if (!is_trained() && shape_.has_units) network_->standardise(data.targets.index_select(0, split.training));
     set_model(network_);
     choose_loss();
-    for (auto& metric : metrics_of(metrics_, text::predicts(kind_), classes_.count)) add_metric(std::move(metric));
+    for (auto& metric : vernier::metrics_by_name(metrics_, targets())) add_metric(std::move(metric));
     if (!data.dataset) return;
     set_training(part_of(data, split.training));
-    if (!is_trained() && kind_ != Kind::ranking) {
-      learn_targets(vernier::target_facts(data.targets.index_select(0, split.training), classes_.count));
+    if (!is_trained()) {
+      learn_targets(vernier::target_facts(data.targets.index_select(0, split.training), targets()));
     }
     if (split.held_out.numel() > 0) {
       add_validation(part_of(data, split.held_out));
@@ -145,6 +146,25 @@ class Text : public vernier::SupervisedTask, public vernier::Predictor, public v
     return text::text_dataset(samples_of(path, texts, {}));
   }
 
+  // A batch is as wide as its longest text and its largest group. The others are filled up, as group_dataset() does.
+  vernier::Batch concatenated(const std::vector<vernier::Batch>& batches) const override {
+    auto filled = batches;
+    for (std::size_t i = 0; i < batches.front().tensors.size(); ++i) {
+      for (std::int64_t dimension = 1; dimension < batches.front().tensors[i].dim(); ++dimension) {
+        std::int64_t most = 0;
+        for (const auto& batch : batches) most = std::max(most, batch.tensors.at(i).size(dimension));
+        for (auto& batch : filled) {
+          auto& tensor = batch.tensors[i];
+          std::vector<std::int64_t> behind(static_cast<std::size_t>(2 * (tensor.dim() - dimension)));
+          behind.back() = most - tensor.size(dimension);
+          const auto fill = tensor.is_floating_point() ? NAN : static_cast<double>(code_.padding);
+          if (behind.back() > 0) tensor = at::constant_pad_nd(tensor, behind, fill);
+        }
+      }
+    }
+    return SupervisedTask::concatenated(filled);
+  }
+
   // One text of each group of a ranking: that is what the model is used on.
   vernier::Batch example(std::int64_t samples) const override {
     auto batch = SupervisedTask::example(samples);
@@ -154,7 +174,7 @@ class Text : public vernier::SupervisedTask, public vernier::Predictor, public v
 
   std::vector<Column> predict(const vernier::Batch& batch) override {
     const auto output = forward(batch);
-    if (kind_ == Kind::classification) return class_columns(output, form_.target, vernier::names_of(classes_));
+    if (kind_ == Kind::classification) return columns_of(targets(), output, batch.samples, form_.target);
     if (kind_ == Kind::ranking) return {{"score", output}};
     return {{form_.target, in_units(output, network_->target_mean, network_->target_deviation)}};
   }
@@ -424,16 +444,18 @@ class Text : public vernier::SupervisedTask, public vernier::Predictor, public v
   }
 
   void choose_loss() {
+    const vernier::Targets are{text::target_kind(kind_), classes_.count, vernier::names_of(classes_)};
     if (kind_ == Kind::ranking) {
-      set_loss(text::pair_loss);
+      set_loss(text::pair_loss, 1, are);
     } else if (kind_ == Kind::regression) {
-      set_loss([net = network_.get()](const auto& output, const auto& numbers) {
+      const auto loss = [net = network_.get()](const auto& output, const auto& numbers) {
         return at::mse_loss(output / net->target_deviation, numbers / net->target_deviation);
-      });
+      };
+      set_loss(loss, 1, are);
     } else if (class_weights_ == "none") {
-      set_loss([](const auto& output, const auto& classes) { return at::cross_entropy_loss(output, classes); });
+      set_loss([](const auto& output, const auto& classes) { return at::cross_entropy_loss(output, classes); }, 1, are);
     } else {
-      set_loss(vernier::balanced_cross_entropy(torch::tensor(counts_)));
+      set_loss(vernier::balanced_cross_entropy(torch::tensor(counts_)), 1, are);
     }
   }
 

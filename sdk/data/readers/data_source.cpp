@@ -328,24 +328,6 @@ std::vector<std::string> words_of(const State& state, const std::string& name) {
   return words;
 }
 
-void require_fitting_metric(const std::string& name, Predicts what, std::int64_t classes) {
-  const bool is_of_numbers = name == "mae" || name == "rmse" || name == "r2";
-  const bool is_of_classes = name == "accuracy" || name == "f1" || name == "perplexity" || name.starts_with("top_");
-  const auto unfit = [&](const std::string& reason) {
-    refuse("`metrics` has \"" + name + "\", which is " + reason + "; leave it out");
-  };
-  const bool is_of_ranks = name == "mrr" || name.starts_with("ndcg_");
-  if (is_of_ranks && what != Predicts::ranks) unfit("for a ranking, and the task ranks nothing");
-  if ((is_of_numbers || is_of_classes || name == "auc") && what == Predicts::ranks)
-    unfit("not for a ranking, which has ndcg_10 and mrr");
-  if (is_of_numbers && what == Predicts::classes) unfit("for numbers, and the task predicts classes");
-  if (is_of_classes && what != Predicts::classes) unfit("for classes, and the task predicts numbers");
-  if (name == "auc" && what == Predicts::numbers) unfit("for two classes, and the task predicts numbers");
-  if (name == "auc" && what == Predicts::classes && classes != 2) {
-    unfit(c10::str("for two classes, and the task has ", classes));
-  }
-}
-
 std::string fingerprint_of(const std::vector<torch::Tensor>& tensors) {
   return checksum_of_all(tensors);
 }

@@ -40,7 +40,8 @@ Batch Batch::concatenated(const std::vector<Batch>& batches) {
     }
     if (!fits)
       throw Error(
-          "the task's batches cannot be put together for one update: their tensors differ in number, dtype or shape");
+          "the task's batches cannot be put together for one update: their tensors differ in number, dtype or shape; "
+          "override Task::concatenated(), which may fill them up, or set [accumulation] use = \"fixed\"");
     all.samples += batch.samples;
     all.indices.insert(all.indices.end(), batch.indices.begin(), batch.indices.end());
     all.tokens += batch.tokens;

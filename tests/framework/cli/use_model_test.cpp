@@ -171,10 +171,10 @@ TEST_CASE("predict writes the probabilities of all classes on request") {
                     points.err);
   }
   CHECK(read_text(points.at("p.csv"))
-            .starts_with("class,probability,probabilities_down,\"probabilities_up, or \"\"so\"\"\"\n"));
+            .starts_with("class,probability,probability_down,\"probability_up, or \"\"so\"\"\"\n"));
   const auto line = nlohmann::json::parse(lines_of(read_text(points.at("p.jsonl"))).at(1));
   CHECK(line["class"] == "down");
-  CHECK(line["probabilities"]["down"] == line["probability"]);
+  CHECK(line["probability_down"] == line["probability"]);
 }
 
 TEST_CASE("predictions have the labels and the names of their numbers in each format") {
@@ -186,7 +186,7 @@ TEST_CASE("predictions have the labels and the names of their numbers in each fo
   };
   for (const char* name : {"p.csv", "p.jsonl", "p.npy"}) {
     const auto file = vernier::write_predictions(folder / name, name);
-    file->add(columns);
+    file->add(columns, 2);
     file->finish();
   }
   CHECK(read_text(folder / "p.csv") == "class,chance_ant,chance_bee,output_0,output_1\n10,0.25,0.75,1,2\n3,1,0,3,4\n");
@@ -200,7 +200,7 @@ TEST_CASE("labels of any bytes are written") {
   const TemporaryFolder folder;
   for (const char* name : {"p.csv", "p.jsonl"}) {
     const auto file = vernier::write_predictions(folder / name, name);
-    file->add({{"class", torch::tensor({0}), {"gr\xf6"}}});
+    file->add({{"class", torch::tensor({0}), {"gr\xf6"}}}, 1);
     file->finish();
   }
   CHECK(read_text(folder / "p.csv") == "class\ngr\xf6\n");
@@ -220,12 +220,32 @@ TEST_CASE("predictions that a file cannot hold are refused") {
       {"p.jsonl", {{"a", numbers}, {"a", numbers}}, "two columns named 'a'"},
       {"p.csv", {{"a_1", numbers}, {"a", torch::zeros({2, 2})}}, "two columns named 'a_1'"},
       {"p.csv", {{"a", torch::zeros({2, 2}), {}, {"one"}}}, "predicts 2 numbers in column a, and names 1"},
+      {"p.csv", {{"a", torch::zeros({3})}}, "the model returns [3] in column 'a' for a batch of 2 samples"},
+      {"p.npy", {{"a", torch::zeros({})}}, "the model returns [] in column 'a' for a batch of 2 samples"},
   };
   for (const auto& [name, columns, text] : cases) {
     CAPTURE(text);
     const auto file = vernier::write_predictions(folder / name, name);
-    const auto error = thrown_by([&, &columns = columns] { file->add(columns); });
+    const auto error = thrown_by([&, &columns = columns] { file->add(columns, 2); });
     CHECK_MESSAGE(says(error.text, text), error.text);
+  }
+}
+
+TEST_CASE("the columns of predictions stay as they were in the first batch") {
+  const TemporaryFolder folder;
+  const std::vector<Column> others[] = {{{"a", torch::zeros({1, 4})}},
+                                        {{"a", torch::zeros({1})}},
+                                        {{"b", torch::zeros({1, 3})}},
+                                        {{"a", torch::zeros({1, 3})}, {"b", torch::zeros({1})}}};
+  for (const char* name : {"p.csv", "p.jsonl", "p.npy"}) {
+    const auto file = vernier::write_predictions(folder / name, name);
+    file->add({{"a", torch::zeros({2, 3})}}, 2);
+    for (const auto& columns : others) {
+      const auto text = thrown_by([&, &columns = columns] { file->add(columns, 1); }).text;
+      CHECK_MESSAGE(says(text, "for rows from 3 on, and 'a' of [3] before"), text);
+    }
+    file->add({{"a", torch::zeros({1, 3})}}, 1);
+    CHECK(file->rows() == 3);
   }
 }
 

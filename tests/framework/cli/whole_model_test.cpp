@@ -156,6 +156,25 @@ void check_files_beside(RunFolder& empty) {
   CHECK(empty.call({"export", "out", "--format", "safetensors", "--output", "n.st"}) == 0);  // n.json is right
 }
 
+// Every task of classes writes the probability of the likeliest, and on request that of each, by one spelling.
+void check_probabilities(RunFolder& empty, const Case& each) {
+  const auto head = [&](const std::string& file) {
+    const auto text = read_text(empty.at(file));
+    return text.substr(0, text.find('\n'));
+  };
+  const bool of_classes = head("p.csv") == (says(each.task, "use = 'text'") ? "y,probability" : "class,probability");
+  const int code = empty.call(joined({"predict", "out", "--output", "all.csv", "--probabilities"}, each.input));
+  CHECK_MESSAGE(code == (of_classes ? 0 : 2), empty.err);
+  if (!of_classes) {
+    CHECK_MESSAGE(says(empty.err, "predicts numbers here"), empty.err);
+    return;
+  }
+  const std::string names[] = {",probability_down,probability_up", ",probability_0,probability_1",
+                               ",probability_100,probability_200,probability_90000"};
+  CHECK_MESSAGE(std::ranges::any_of(names, [&](const auto& more) { return head("all.csv") == head("p.csv") + more; }),
+                head("all.csv"));
+}
+
 }  // namespace
 
 TEST_CASE("a trained model predicts, is evaluated and exported in a folder without its data") {
@@ -180,10 +199,7 @@ TEST_CASE("a trained model predicts, is evaluated and exported in a folder witho
     empty.folder.write("other.csv", table(40, 60));
     REQUIRE_MESSAGE(empty.call(joined({"predict", "out", "--output", "p.csv"}, each.input)) == 0, empty.err);
     CHECK(read_text(empty.at("p.csv")) == read_text(home.at("p.csv")));
-    if (each.name == std::string("script")) {  // its classes have no words
-      REQUIRE(empty.call(joined({"predict", "out", "--output", "all.csv", "--probabilities"}, each.input)) == 0);
-      CHECK(read_text(empty.at("all.csv")) == read_text(empty.at("p.csv")));
-    }
+    check_probabilities(empty, each);
     REQUIRE_MESSAGE(empty.call(joined({"evaluate", "out"}, each.evaluate)) == 0, empty.err);
     CHECK(empty.out == on_other);
     REQUIRE_MESSAGE(empty.call({"evaluate", "out", "--set", each.held_out}) == 0, empty.err);
@@ -194,6 +210,62 @@ TEST_CASE("a trained model predicts, is evaluated and exported in a folder witho
     check_exports(empty, each);
     if (&each == cases) check_files_beside(empty);
   }
+}
+
+// A batch of one sample loses its dimension in squeeze().
+TEST_CASE("predict writes a row of the same columns for each sample, or refuses the batch that has another form") {
+  for (const auto& [loss, target, is_right] :
+       {std::tuple("cross_entropy", "y", false), {"bce", "bits", true}, {"mse", "numbers", true}}) {
+    CAPTURE(loss);
+    RunFolder run(std::string(frame) + "use = 'script'\nmodel = 'm.pt'\ninputs = ['d.safetensors:x']\n" +
+                  "target = 'd.safetensors:" + target + "'\nloss = '" + loss + "'\n");
+    torch::jit::Module squeezed("__torch__.Squeezed");
+    squeezed.register_parameter("weight", torch::full({2, 3}, 0.1).set_requires_grad(true), false);
+    squeezed.define("def forward(self, x):\n  return torch.matmul(x, self.weight).squeeze()\n");
+    squeezed.save(run.at("m.pt"));
+    const auto x = torch::randn({40, 2}), three = torch::randn({40, 3});
+    vernier::save_safetensors(run.at("d.safetensors"),
+                              {{"x", x},
+                               {"y", torch::arange(40) % 3},
+                               {"bits", (three > 0).to(torch::kFloat32)},
+                               {"numbers", three},
+                               {"some", x.narrow(0, 0, 17).contiguous()}},
+                              {});
+    REQUIRE_MESSAGE(run.train({"--quiet"}) == 0, run.err);
+    const int code = run.call({"predict", "out", "--input", "d.safetensors:some", "--output", "p.csv"});
+    CHECK_MESSAGE(code == (is_right ? 0 : 2), run.err);
+    if (is_right) {
+      CHECK(says(run.out, "p.csv: 17 rows"));
+      std::istringstream lines(read_text(run.at("p.csv")));
+      for (std::string line; std::getline(lines, line);) CHECK(std::ranges::count(line, ',') == 2);
+    } else {
+      CHECK_MESSAGE(says(run.err, "the model returns [3] for a batch of 1 sample, and classes need [samples, 3]"),
+                    run.err);
+      CHECK_FALSE(std::filesystem::exists(run.at("p.csv")));
+    }
+  }
+}
+
+TEST_CASE("several labels have a table of their own, and metrics of each label") {
+  RunFolder run(std::string(frame) +
+                "use = 'script'\nmodel = 'linear.pt'\ninputs = ['d.csv:a,b']\n"
+                "target = 'd.csv:cats,dogs,none'\nloss = 'bce'\n"
+                "metrics = ['accuracy', 'subset_accuracy', 'f1', 'auc']\n");
+  write_models(run.folder);
+  std::string rows = "a,b,cats,dogs,none\n";
+  for (int i = 0; i < 60; ++i) {
+    const double a = std::sin(i * 1.7), b = std::cos(i * 2.9);
+    rows += std::to_string(a) + ',' + std::to_string(b) + (a > 0 ? ",1" : ",0") + (b > 0.3 ? ",1,0\n" : ",0,0\n");
+  }
+  run.folder.write("d.csv", rows);
+  run.folder.write("new.csv", "a,b\n1,1\n-1,-1\n");
+  REQUIRE_MESSAGE(run.train({"--quiet"}) == 0, run.err);
+  REQUIRE_MESSAGE(run.call({"evaluate", "out"}) == 0, run.err);
+  CHECK_MESSAGE(says(run.out, "shares of the labels"), run.out);
+  CHECK_MESSAGE(says(run.out, "label  precision"), run.out);
+  CHECK_MESSAGE(says(run.out, "auc is not defined where all targets of a label are the same: 'none'"), run.out);
+  REQUIRE_MESSAGE(run.call({"predict", "out", "--input", "new.csv", "--output", "p.csv"}) == 0, run.err);
+  CHECK(read_text(run.at("p.csv")).starts_with("probability_cats,probability_dogs,probability_none\n"));
 }
 
 // In training mode batch normalisation refuses the one sample of which the names of the classes are read.

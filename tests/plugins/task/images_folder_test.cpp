@@ -136,16 +136,18 @@ TEST_CASE("images: predicts a class by name for each file, with the chances of a
     return predictor(task).predict(loader.next());
   };
   const auto rows = predicted(folder / "train/left");
-  REQUIRE(rows.size() == 3);
+  REQUIRE(rows.size() == 5);
   CHECK(rows[0].name == "image");
   CHECK(rows[0].labels.at(0) == "100.png");
   CHECK(has_shape(rows[0].numbers, {7}));
   CHECK(rows[1].name == "class");
   CHECK(rows[1].labels == std::vector<std::string>{"left", "right"});
   CHECK(rows[2].name == "probability");
-  CHECK(has_shape(rows[2].numbers, {7, 2}));
-  CHECK(rows[2].numbers.sum(1).allclose(torch::ones({7})));
-  CHECK(rows[2].parts == rows[1].labels);
+  CHECK(rows[3].name == "probability_left");
+  CHECK(rows[4].name == "probability_right");
+  CHECK((rows[3].on_request && rows[4].on_request));
+  CHECK((rows[3].numbers + rows[4].numbers).allclose(torch::ones({7})));
+  CHECK(rows[2].numbers.equal(torch::maximum(rows[3].numbers, rows[4].numbers)));
   CHECK(predicted(folder / "train/right/101.png")[0].labels == std::vector<std::string>{"101.png"});
 
   folder.write("new/.hidden.png", "not an image");

@@ -237,7 +237,7 @@ TEST_CASE("script: takes several inputs, tables and folders of images") {
     return predictor(table).predict(loader.next());
   }();
   CHECK(rows.at(0).labels == std::vector<std::string>{"even", "odd"});
-  CHECK(rows.at(1).parts == rows.at(0).labels);
+  CHECK(rows.at(2).name == "probability_even");
 
   const auto mean = write_source(folder, "Mean",
                                  "def forward(self, x):\n  return torch.matmul(x.mean([2, 3])[:, :2], self.weight)\n");
@@ -320,6 +320,120 @@ TEST_CASE("script: whole numbers and words become what an embedding takes, and d
     const auto value = task->loss(task->next());
     value.backward();
     CHECK((value.scalar_type() == torch::kFloat64));
+  }
+}
+
+// A network of [samples, outputs] of points, whose prediction the loss reads.
+TEST_CASE("script: the loss says what outputs and targets are, whatever their shapes") {
+  const TemporaryFolder folder;
+  const auto x = drawn({60, 4}, 3);
+  const auto bits = (x > 0).to(torch::kFloat32);
+  auto missing = bits.clone();
+  missing.masked_fill_(drawn({60, 4}, 4) > 0.5, NAN);
+  std::map<std::string, torch::Tensor> all = {{"x", x.narrow(1, 0, 2).contiguous()}, {"code", torch::arange(60) % 2}};
+  for (const std::int64_t count : {1, 2, 3}) {
+    all["bits" + std::to_string(count)] = bits.narrow(1, 0, count).contiguous();
+    all["numbers" + std::to_string(count)] = x.narrow(1, 0, count).contiguous();
+  }
+  all["bit"] = bits.select(1, 0).contiguous(), all["number"] = x.select(1, 0).contiguous(), all["missing"] = missing;
+  vernier::save_safetensors(folder / "all.safetensors", all);
+  using Kind = vernier::Targets::Kind;
+  const struct {
+    const char *loss, *target;
+    std::int64_t outputs;
+    Kind kind;
+    std::vector<std::string> columns;
+  } cases[] = {
+      {"cross_entropy", "code", 2, Kind::classes, {"class", "probability", "probability_0", "probability_1"}},
+      {"bce", "bit", 1, Kind::labels, {"probability"}},
+      {"bce", "bits1", 1, Kind::labels, {"probability"}},
+      {"bce", "bits2", 2, Kind::labels, {"probability_0", "probability_1"}},
+      {"bce", "bits3", 3, Kind::labels, {"probability_0", "probability_1", "probability_2"}},
+      {"bce", "missing", 4, Kind::labels, {"probability_0", "probability_1", "probability_2", "probability_3"}},
+      {"mse", "number", 1, Kind::numbers, {"output"}},
+      {"l1", "numbers1", 1, Kind::numbers, {"output"}},
+      {"huber", "numbers2", 2, Kind::numbers, {"output"}},
+      {"mse", "numbers3", 3, Kind::numbers, {"output"}},
+  };
+  for (const auto& each : cases) {
+    CAPTURE(each.loss);
+    CAPTURE(each.target);
+    const bool of_classes = each.kind == Kind::classes, of_labels = each.kind == Kind::labels;
+    LoadedTask task("script", {{"model", value(write_network(folder, 2, each.outputs))},
+                               {"inputs", list<std::string>({folder / "all.safetensors:x"})},
+                               {"target", value(folder / "all.safetensors:" + each.target)},
+                               {"loss", value(each.loss)},
+                               {"validation_share", value(0.5)},
+                               {"metrics", of_classes  ? list<std::string>({"accuracy", "f1", "auc"})
+                                           : of_labels ? list<std::string>({"accuracy", "subset_accuracy", "f1", "auc"})
+                                                       : list<std::string>({"mae", "rmse", "r2"})}});
+    CHECK(supervised(task).targets().kind == each.kind);
+    for (int step = 0; step < 60; ++step) task.descend(task->next(), 0.3);
+    task.validate();
+    if (of_labels) {
+      CHECK(*task.run.metrics.value("auc") > (each.outputs > 2 ? 0.4 : 0.9));
+      CHECK(*task.run.metrics.value("subset_accuracy") <= *task.run.metrics.value("accuracy"));
+    }
+    std::vector<std::string> names;
+    for (const auto& column : predictor(task).predict(supervised(task).example(5))) {
+      names.push_back(column.name);
+      CHECK(column.numbers.size(0) == 5);
+    }
+    CHECK(names == each.columns);
+    const auto baselines = vernier::baselines_of(supervised(task).learned().part("targets"));
+    REQUIRE_FALSE(baselines.empty());
+    supervised(task).validate_with(task.run, baselines[0].forward);
+  }
+}
+
+TEST_CASE("script: the last batch is tried before the first step, without a trace") {
+  const TemporaryFolder folder;
+  const auto x = drawn({33, 2}, 3);
+  vernier::save_safetensors(folder / "all.safetensors",
+                            {{"x", x}, {"y", torch::arange(33) % 3}, {"two", x}, {"one", x.select(1, 0).contiguous()}});
+  const auto model = [&](const char* name, const std::string& body) {
+    torch::jit::Module script("__torch__." + std::string(name));
+    script.register_parameter("weight", drawn({2, 3}, 2).set_requires_grad(true), false);
+    script.register_buffer("calls", torch::zeros({}));
+    script.define("def forward(self, x):\n  self.calls.add_(1)\n  y = torch.matmul(x, self.weight)\n  return " + body);
+    script.save(folder / (std::string(name) + ".pt"));
+    return value(folder / (std::string(name) + ".pt"));
+  };
+  const struct {
+    const char *name, *body, *target;
+    std::int64_t batch_size;
+    double share;
+    bool drops_last;
+    const char* says;  // "": it is right
+  } cases[] = {
+      {"Squeezed", "y.squeeze()\n", "y", 32, 0, false,
+       "the last batch of an epoch has one sample, of 33 in batches of 32: the model returns [3] for a batch, and the "
+       "labels need [samples, 3] or more; set [task] drop_last = true, or make forward() take any number of samples"},
+      {"Squeezed", "y.squeeze()\n", "y", 32, 0, true, ""},
+      {"Squeezed", "y.squeeze()\n", "y", 11, 0, false, ""},
+      {"Squeezed", "y.squeeze()\n", "y", 32, 0.03, false,
+       "the last batch of a validation has one sample, of 1 in batches of 32: the model returns [3] for a batch"},
+      {"Right", "y\n", "y", 32, 0.03, false, ""},
+      {"Number", "y[:, :1].squeeze()\n", "one", 32, 0, false, ""},  // one number is one, whatever its dimensions
+  };
+  for (const auto& each : cases) {
+    CAPTURE(each.name);
+    CAPTURE(each.batch_size);
+    const LoadedTask task("script", {{"model", model(each.name, each.body)},
+                                     {"inputs", list<std::string>({folder / "all.safetensors:x"})},
+                                     {"target", value(folder / "all.safetensors:" + each.target)},
+                                     {"loss", value(each.target == std::string("y") ? "cross_entropy" : "mse")},
+                                     {"batch_size", value(each.batch_size)},
+                                     {"validation_share", value(each.share)},
+                                     {"drop_last", value(each.drops_last)}});
+    const auto calls = task.run.model->buffers().at(0).clone();
+    const auto random = at::detail::getDefaultCPUGenerator().get_state();
+    const auto text = refusal([&] { task->check(task.run); });
+    CHECK_MESSAGE(contains(text, each.says), text);
+    CHECK(text.empty() == std::string(each.says).empty());
+    CHECK(task.run.model->buffers().at(0).equal(calls));
+    CHECK(at::detail::getDefaultCPUGenerator().get_state().equal(random));
+    CHECK(task.run.model->is_training());
   }
 }
 

@@ -196,14 +196,14 @@ TEST_CASE("sequence: predictions have names, words and the units of the data") {
 
   const auto file = write_sequences(folder);
   const LoadedTask classes("sequence", table_of(folder, "classification"));
-  CHECK(has_shape(predicted(classes, file).at(1).numbers, {9, 2}));
+  CHECK(has_shape(predicted(classes, file).at(1).numbers, {9}));
   std::string words = "direction\n";
   const auto rises = sequences().rises;
   for (std::int64_t i = 0; i < 60; ++i) words += rises[i].item<int>() == 1 ? "up\n" : "down\n";
   const auto csv = folder.write("words.csv", words);
   LoadedTask named("sequence", table_of(folder, "classification", {{"targets", value(csv + ":direction")}}));
   for (int step = 0; step < 200; ++step) named.descend(named->next(), 0.05);
-  CHECK(predicted(named, file).at(1).parts == std::vector<std::string>{"down", "up"});
+  CHECK(predicted(named, file).at(2).name == "probability_down");
   CHECK(dynamic_cast<vernier::Predictor&>(*named.task).classes() == std::vector<std::string>{"down", "up"});
   const auto found = predicted(named, file).at(0);
   int right = 0;

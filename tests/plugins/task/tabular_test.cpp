@@ -136,8 +136,8 @@ TEST_CASE("tabular predicts for a file without targets, also of categories that 
   CHECK(answer.at(1).name == "probability");
   CHECK(answer.at(1).numbers.item<float>() >= 0.5F);
   CHECK(answer.at(2).on_request);
-  CHECK(answer.at(2).parts == answer.at(0).labels);
-  CHECK(answer.at(2).numbers.sum().item<float>() == doctest::Approx(1));
+  CHECK(answer.at(3).name == "probability_same");
+  CHECK((answer.at(2).numbers + answer.at(3).numbers).item<float>() == doctest::Approx(1));
 
   const auto named = folder.write("named.csv", "x,probability\n1,low\n2,high\n3,low\n");
   LoadedTask same("tabular", {{"data", value(named)}, {"target", value("probability")}});
@@ -145,6 +145,7 @@ TEST_CASE("tabular predicts for a file without targets, also of categories that 
   const auto both = predictor(of_same).predict(of_same.example(1));
   CHECK(both.at(0).name == "probability");
   CHECK(both.at(1).name == "class_probability");
+  CHECK(both.at(2).name == "class_probability_high");
 }
 
 TEST_CASE("tabular: class_weights makes the loss of each class count the same, in any micro-batches") {

@@ -125,6 +125,36 @@ TEST_CASE("text: a batch of a ranking has whole groups, and its loss is that of 
   CHECK(split->next().samples == 2);
 }
 
+// A batch is as wide as its longest text and its largest group, and accumulation/target puts several together.
+TEST_CASE("text: batches of any widths are put together for one update") {
+  const TemporaryFolder folder;
+  std::string rows = "text,label,search\n";
+  for (int i = 0; i < 40; ++i) {
+    rows += i % 7 == 0 ? "a" : i % 3 == 0 ? "one two three" : "four five";
+    rows += "," + std::to_string(i * i % 3) + ",g" + std::to_string(i * i % 50 / 4) + "\n";
+  }
+  const auto path = folder.write("a.csv", rows);
+  for (const char* kind : {"kind = 'ranking'; group = 'search'", "kind = 'classification'", "kind = 'regression'"}) {
+    CAPTURE(kind);
+    const LoadedTask task("text", options_of(path, small + kind + "; validation_share = 0; order = 'sequential'; " +
+                                                       "batch_size = 1; length = 64"));
+    task.run.model->eval();
+    const torch::NoGradGuard no_grad;
+    std::vector<vernier::Batch> batches;
+    double sum = 0;
+    bool differ = false;
+    for (int i = 0; i < 6; ++i) {
+      batches.push_back(task->next());
+      sum += task->loss(batches.back()).item<double>();
+      differ = differ || batches[0].tensors[0].sizes() != batches.back().tensors[0].sizes();
+    }
+    CHECK(differ);
+    const auto whole = task->concatenated(batches);
+    CHECK(whole.samples == 6);
+    CHECK(task->loss(whole).item<double>() == doctest::Approx(sum / 6).epsilon(1e-5));
+  }
+}
+
 TEST_CASE("text learns its tokenizer of the training texts alone") {
   const TemporaryFolder folder;
   std::string rows = "text,label\n";

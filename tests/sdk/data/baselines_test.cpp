@@ -8,8 +8,14 @@
 namespace baselines_test {
 
 using vernier::Batch;
+using Kind = vernier::Targets::Kind;
 
 namespace {
+
+const vernier::Targets numbers{.kind = Kind::numbers};
+vernier::Targets classes(std::int64_t count) {
+  return {.kind = Kind::classes, .count = count};
+}
 
 std::vector<std::string> names_of(const vernier::State& facts) {
   std::vector<std::string> names;
@@ -27,13 +33,23 @@ Batch batch_of(torch::Tensor inputs) {
 TEST_CASE("baselines: none where nothing is known, and of targets what they are") {
   using Names = std::vector<std::string>;
   CHECK(names_of({}).empty());
-  CHECK(names_of(vernier::target_facts(torch::zeros({0, 2}), 0)).empty());
-  CHECK(names_of(vernier::target_facts(torch::tensor({0, 1, 1}), 3)) == Names{"most frequent class"});
-  CHECK(names_of(vernier::target_facts(torch::tensor({0.5, 1.5}), 0)) == Names{"mean", "median"});
+  CHECK(names_of(vernier::target_facts(torch::zeros({0, 2}), numbers)).empty());
+  CHECK(names_of(vernier::target_facts(torch::tensor({0, 1, 1}), classes(3))) == Names{"most frequent class"});
+  CHECK(names_of(vernier::target_facts(torch::tensor({0.5, 1.5}), numbers)) == Names{"mean", "median"});
+  CHECK(names_of(vernier::target_facts(torch::tensor({{0., 1.}}), {Kind::labels, 2})) == Names{"shares of the labels"});
+  CHECK(names_of(vernier::target_facts(torch::tensor({{0., 1.}}), {Kind::ranks})).empty());
+}
+
+TEST_CASE("baselines: how often each label occurs among those that are known") {
+  const double nan = NAN;
+  const auto targets = torch::tensor({{0.0, 1.0, nan}, {1.0, 1.0, nan}, {0.0, nan, nan}, {0.0, 0.0, nan}});
+  const auto logits = vernier::baselines_of(vernier::target_facts(targets, {Kind::labels, 3}))[0].forward(
+      batch_of(torch::zeros({5, 7})));
+  CHECK(logits.sigmoid().allclose(torch::tensor({0.25F, 2.0F / 3, 0.5F}).expand({5, 3})));
 }
 
 TEST_CASE("baselines: the most frequent class, and shares of all") {
-  const auto facts = vernier::target_facts(torch::tensor({2, 0, 2, -100, 2}), 4);
+  const auto facts = vernier::target_facts(torch::tensor({2, 0, 2, -100, 2}), classes(4));
   const auto logits = vernier::baselines_of(facts)[0].forward(batch_of(torch::zeros({3, 7})));
   CHECK(logits.sizes() == torch::IntArrayRef({3, 4}));
   CHECK(logits.argmax(1).eq(2).all().item<bool>());
@@ -42,11 +58,11 @@ TEST_CASE("baselines: the most frequent class, and shares of all") {
 
 TEST_CASE("baselines: mean and median of each output") {
   const auto targets = torch::tensor({{1.0, 10.0}, {2.0, 10.0}, {9.0, 40.0}, {4.0, 20.0}});
-  const auto all = vernier::baselines_of(vernier::target_facts(targets, 0));
+  const auto all = vernier::baselines_of(vernier::target_facts(targets, numbers));
   const auto batch = batch_of(torch::zeros({5, 1}));
   CHECK(all[0].forward(batch).equal(torch::tensor({{4.0F, 20.0F}}).expand({5, 2})));
   CHECK(all[1].forward(batch).equal(torch::tensor({{3.0F, 15.0F}}).expand({5, 2})));
-  const auto of_one = vernier::baselines_of(vernier::target_facts(torch::tensor({1.0, 2.0, 9.0}), 0));
+  const auto of_one = vernier::baselines_of(vernier::target_facts(torch::tensor({1.0, 2.0, 9.0}), numbers));
   CHECK(of_one[1].forward(batch).equal(torch::full({5}, 2.0F)));
 }
 

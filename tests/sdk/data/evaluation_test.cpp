@@ -14,6 +14,8 @@ namespace evaluation_test {
 
 using vernier::Error;
 using vernier::Metric;
+using vernier::Targets;
+using Kind = Targets::Kind;
 
 namespace {
 
@@ -25,6 +27,11 @@ double value_of(Metric& metric, const torch::Tensor& output, const torch::Tensor
     metric.update(output.narrow(0, first, count), target.narrow(0, first, count));
   }
   return metric.value().item<double>();
+}
+
+// So many classes, of a task that does not say what its targets are.
+Targets of(std::int64_t classes) {
+  return {.count = classes};
 }
 
 // Plain loops over the definition.
@@ -98,7 +105,7 @@ TEST_CASE("metrics declare which values are better, and docs/reference/metrics.m
                                                                         {"ndcg_10", Better::higher, 0, 1}};
   for (const auto& [name, better, least, most] : judgements) {
     CAPTURE(name);
-    const auto info = vernier::metric_by_name(name, 2)->info();
+    const auto info = vernier::metric_by_name(name, {})->info();
     CHECK(info.name == name);
     CHECK(info.better == better);
     CHECK(info.least == least);
@@ -129,7 +136,7 @@ TEST_CASE("targets below 0 are left out, also of sequences") {
   const auto kept_target = target.narrow(1, 0, 7).reshape({-1});
   for (const char* name : {"accuracy", "top_2", "f1", "perplexity"}) {
     CAPTURE(name);
-    const auto whole = vernier::metric_by_name(name, 4), part = vernier::metric_by_name(name, 4);
+    const auto whole = vernier::metric_by_name(name, of(4)), part = vernier::metric_by_name(name, of(4));
     CHECK(value_of(*whole, logits, target, 2) == doctest::Approx(value_of(*part, kept, kept_target, 100)));
   }
 }
@@ -245,7 +252,7 @@ TEST_CASE("metrics are those of scikit-learn where classes are missing, and of s
     CAPTURE(name);
     CAPTURE(what);
     for (const std::int64_t batch : {1, 3, 100}) {
-      const auto metric = vernier::metric_by_name(name, std::max<std::int64_t>(2, output.size(output.dim() - 1)));
+      const auto metric = vernier::metric_by_name(name, of(output.size(output.dim() - 1)));
       const double value = value_of(*metric, output, target, batch);
       CHECK((std::isnan(expected) ? std::isnan(value) : value == doctest::Approx(expected).epsilon(1e-12)));
     }
@@ -268,7 +275,7 @@ TEST_CASE("f1 remembers three counts for each class, and adds those of another r
 
 TEST_CASE("metrics have names, and wrong ones get a hint") {
   for (const char* name : {"accuracy", "top_5", "f1", "perplexity", "auc", "mae", "rmse", "r2", "ndcg_10", "mrr"}) {
-    const auto metric = vernier::metric_by_name(name, 3);
+    const auto metric = vernier::metric_by_name(name, of(3));
     CHECK(metric->name() == name);
     CHECK(std::isnan(metric->value().item<double>()));
   }
@@ -283,16 +290,174 @@ TEST_CASE("metrics have names, and wrong ones get a hint") {
       {"val_loss", "; the validation loss is measured anyway; there are"},
       {"dice", "; there are"}};
   for (const auto& [name, hint] : wrong) {
-    const auto text =
-        std::string("there is no metric \"") + name + "\"" + hint +
-        " accuracy, top_5, f1, perplexity, auc, mae, rmse, r2, ndcg_10 and mrr (top_ and ndcg_ with any number)";
-    CHECK_THROWS_WITH_AS(vernier::metric_by_name(name, 3), text.c_str(), Error);
+    const auto text = std::string("there is no metric \"") + name + "\"" + hint +
+                      " accuracy, subset_accuracy, top_5, f1, perplexity, auc, mae, rmse, r2, ndcg_10 and mrr (top_ "
+                      "and ndcg_ with any "
+                      "number)";
+    CHECK_THROWS_WITH_AS(vernier::metric_by_name(name, of(3)), text.c_str(), Error);
   }
   CHECK_THROWS_AS(value_of(*vernier::auc(), torch::rand({3}), torch::tensor({0, 1, 2}), 3), Error);
-  CHECK_THROWS_AS(vernier::metric_by_name("top_0", 3), Error);
+  CHECK_THROWS_AS(vernier::metric_by_name("top_0", of(3)), Error);
   CHECK_THROWS_AS(vernier::f1(1), Error);
   CHECK_THROWS_AS(vernier::accuracy()->update(torch::zeros({3}), torch::zeros({3})), Error);
   CHECK_THROWS_AS(vernier::mean_absolute_error()->update(torch::zeros({3, 2}), torch::zeros({3})), Error);
+}
+
+namespace {
+
+// The numbers of sklearn_metrics.py: from -1 to 1, of so many different ones.
+torch::Tensor numbers(std::int64_t rows, std::int64_t columns, std::int64_t seed, std::int64_t levels) {
+  const auto mixed =
+      (torch::arange(rows).unsqueeze(1) * 7919 + torch::arange(columns) * 104729 + seed * 1299709) % 100003;
+  return (mixed * mixed % 100003 % levels).to(torch::kFloat64) / (static_cast<double>(levels - 1) / 2) - 1;
+}
+
+// Outputs and targets of a row of the table.
+std::pair<torch::Tensor, torch::Tensor> samples(Kind kind, std::int64_t rows, std::int64_t columns, std::int64_t seed,
+                                                bool is_missing) {
+  if (kind == Kind::numbers) {
+    const auto target = 3 * numbers(rows, columns, seed, 997) + torch::arange(columns);
+    return {target + numbers(rows, columns, seed + 1, 997), target};
+  }
+  const auto drawn = numbers(rows, columns, seed + 1, 31);
+  if (kind == Kind::classes) {
+    const auto share = numbers(rows, 1, seed, 997).squeeze(1).abs();
+    const auto target = (share * 0.999 * columns).to(torch::kInt64);
+    return {drawn + 0.8 * torch::one_hot(target, columns).to(torch::kFloat64), target};
+  }
+  const auto rare = torch::linspace(0.8, -0.7, columns, torch::kFloat64);
+  auto target = (numbers(rows, columns, seed, 997) < rare).to(torch::kFloat64);
+  const auto logits = drawn + 0.6 * (2 * target - 1);
+  if (is_missing) target.masked_fill_(numbers(rows, columns, seed + 2, 997) > 0.6, NAN);
+  return {logits, target};
+}
+
+}  // namespace
+
+// Values by scikit-learn 1.9: sklearn_metrics.py prints the table.
+TEST_CASE("metrics are those of scikit-learn for labels, numbers and classes of many shapes") {
+  struct Row {
+    Kind kind;
+    std::int64_t rows, columns, seed;
+    bool is_missing;
+    const char* metric;
+    double expected;
+  };
+  const Row table[] = {{Kind::labels, 40, 1, 1, false, "accuracy", 0.75},
+                       {Kind::labels, 40, 1, 1, false, "subset_accuracy", 0.75},
+                       {Kind::labels, 40, 1, 1, false, "f1", 0.5098039215686274},
+                       {Kind::labels, 40, 1, 1, false, "auc", 0.8157894736842105},
+                       {Kind::labels, 40, 2, 2, false, "accuracy", 0.725},
+                       {Kind::labels, 40, 2, 2, false, "subset_accuracy", 0.525},
+                       {Kind::labels, 40, 2, 2, false, "f1", 0.6293103448275862},
+                       {Kind::labels, 40, 2, 2, false, "auc", 0.9005753968253969},
+                       {Kind::labels, 33, 3, 3, false, "accuracy", 0.7171717171717171},
+                       {Kind::labels, 33, 3, 3, false, "subset_accuracy", 0.36363636363636365},
+                       {Kind::labels, 33, 3, 3, false, "f1", 0.6277341705913134},
+                       {Kind::labels, 33, 3, 3, false, "auc", 0.8962266778056253},
+                       {Kind::labels, 64, 4, 4, false, "accuracy", 0.796875},
+                       {Kind::labels, 64, 4, 4, false, "subset_accuracy", 0.375},
+                       {Kind::labels, 64, 4, 4, false, "f1", 0.7564098502470538},
+                       {Kind::labels, 64, 4, 4, false, "auc", 0.9499583234103359},
+                       {Kind::labels, 25, 7, 5, false, "accuracy", 0.7314285714285714},
+                       {Kind::labels, 25, 7, 5, false, "subset_accuracy", 0.04},
+                       {Kind::labels, 25, 7, 5, false, "f1", 0.7288676236044658},
+                       {Kind::labels, 25, 7, 5, false, "auc", 0.8964353433681164},
+                       {Kind::labels, 90, 12, 6, false, "accuracy", 0.7935185185185185},
+                       {Kind::labels, 90, 12, 6, false, "subset_accuracy", 0.06666666666666667},
+                       {Kind::labels, 90, 12, 6, false, "f1", 0.763305833103268},
+                       {Kind::labels, 90, 12, 6, false, "auc", 0.9145296220398511},
+                       {Kind::labels, 50, 1, 7, true, "accuracy", 0.813953488372093},
+                       {Kind::labels, 50, 1, 7, true, "subset_accuracy", 0.813953488372093},
+                       {Kind::labels, 50, 1, 7, true, "f1", 0.6928571428571428},
+                       {Kind::labels, 50, 1, 7, true, "auc", 0.9615384615384616},
+                       {Kind::labels, 50, 2, 8, true, "accuracy", 0.7764705882352941},
+                       {Kind::labels, 50, 2, 8, true, "subset_accuracy", 0.625},
+                       {Kind::labels, 50, 2, 8, true, "f1", 0.7349896480331263},
+                       {Kind::labels, 50, 2, 8, true, "auc", 0.9704861111111112},
+                       {Kind::labels, 80, 5, 9, true, "accuracy", 0.7701863354037267},
+                       {Kind::labels, 80, 5, 9, true, "subset_accuracy", 0.3125},
+                       {Kind::labels, 80, 5, 9, true, "f1", 0.67971987432857},
+                       {Kind::labels, 80, 5, 9, true, "auc", 0.8714939405889396},
+                       {Kind::labels, 6, 4, 10, false, "accuracy", 0.7916666666666666},
+                       {Kind::labels, 6, 4, 10, false, "subset_accuracy", 0.3333333333333333},
+                       {Kind::labels, 6, 4, 10, false, "f1", 0.5666666666666667},
+                       {Kind::labels, 6, 4, 10, false, "auc", NAN},
+                       {Kind::numbers, 40, 1, 11, false, "mae", 0.49447791164658633},
+                       {Kind::numbers, 40, 1, 11, false, "r2", 0.9039575746701295},
+                       {Kind::numbers, 40, 1, 11, false, "rmse", 0.5641473260136037},
+                       {Kind::numbers, 33, 2, 12, false, "mae", 0.4917548983814044},
+                       {Kind::numbers, 33, 2, 12, false, "r2", 0.8936157645179151},
+                       {Kind::numbers, 33, 2, 12, false, "rmse", 0.5708906022577245},
+                       {Kind::numbers, 50, 3, 13, false, "mae", 0.48547523427041495},
+                       {Kind::numbers, 50, 3, 13, false, "r2", 0.8944425487937586},
+                       {Kind::numbers, 50, 3, 13, false, "rmse", 0.5734492754145973},
+                       {Kind::numbers, 21, 6, 14, false, "mae", 0.4958405048766494},
+                       {Kind::numbers, 21, 6, 14, false, "r2", 0.8640833746590237},
+                       {Kind::numbers, 21, 6, 14, false, "rmse", 0.5606155906917053},
+                       {Kind::classes, 40, 2, 15, false, "accuracy", 0.8},
+                       {Kind::classes, 40, 2, 15, false, "f1", 0.7916666666666667},
+                       {Kind::classes, 40, 2, 15, false, "auc", 0.8502747252747254},
+                       {Kind::classes, 60, 3, 16, false, "accuracy", 0.6333333333333333},
+                       {Kind::classes, 60, 3, 16, false, "f1", 0.6217830478700043},
+                       {Kind::classes, 50, 6, 17, false, "accuracy", 0.54},
+                       {Kind::classes, 50, 6, 17, false, "f1", 0.5437091503267973}};
+  for (const auto& row : table) {
+    CAPTURE(row.rows);
+    CAPTURE(row.columns);
+    CAPTURE(row.metric);
+    const auto [output, target] = samples(row.kind, row.rows, row.columns, row.seed, row.is_missing);
+    const Targets targets{row.kind, row.columns};
+    const auto is_right = [&](double value) {
+      return std::isnan(row.expected) ? std::isnan(value) : value == doctest::Approx(row.expected).epsilon(1e-12);
+    };
+    const auto metric = vernier::metric_by_name(row.metric, targets),
+               other = vernier::metric_by_name(row.metric, targets);
+    for (const std::int64_t batch : {1, 7, 100}) CHECK(is_right(value_of(*metric, output, target, batch)));
+    // Two ranks, in float32 and in other forms of the same numbers.
+    metric->reset();
+    const auto half = row.rows / 2;
+    metric->update(output.narrow(0, 0, half), target.narrow(0, 0, half));
+    other->update(output.narrow(0, half, row.rows - half), target.narrow(0, half, row.rows - half));
+    metric->add(*other->state_dict());
+    CHECK(is_right(metric->value().item<double>()));
+    if (row.columns == 1) CHECK(is_right(value_of(*metric, output, target.flatten(), 7)));
+    if (row.columns == 1) CHECK(is_right(value_of(*metric, output.flatten(), target.flatten(), 7)));
+    if (row.kind != Kind::labels) continue;
+    // Positions of a sample count as samples do.
+    const auto wide = [&](const torch::Tensor& all) {
+      return all.narrow(0, 0, row.rows / 2 * 2).view({row.rows / 2, 2, row.columns}).transpose(1, 2);
+    };
+    if (row.rows % 2 == 0) CHECK(is_right(value_of(*metric, wide(output), wide(target), 7)));
+  }
+}
+
+TEST_CASE("metrics fit what the targets are, or are refused by name") {
+  const struct {
+    Targets targets;
+    std::vector<std::string> usual, refused;
+  } cases[] = {{{Kind::classes, 2}, {"accuracy", "f1", "auc"}, {"mae", "ndcg_10", "subset_accuracy"}},
+               {{Kind::classes, 3}, {"accuracy", "f1"}, {"auc", "r2"}},
+               {{Kind::labels, 1}, {"accuracy", "subset_accuracy", "f1", "auc"}, {"top_5", "perplexity", "mae", "mrr"}},
+               {{Kind::labels, 4}, {"accuracy", "subset_accuracy", "f1", "auc"}, {"top_5", "perplexity", "rmse"}},
+               {{Kind::numbers, 2}, {"mae", "rmse", "r2"}, {"accuracy", "auc", "f1", "subset_accuracy", "mrr"}},
+               {{Kind::ranks, 0}, {"ndcg_10", "mrr"}, {"accuracy", "auc", "mae", "top_1"}},
+               {{}, {}, {}}};
+  for (const auto& [targets, usual, refused] : cases) {
+    std::vector<std::string> names;
+    for (const auto& metric : vernier::metrics_by_name({}, targets)) names.push_back(metric->name());
+    CHECK(names == usual);
+    for (const auto& name : refused) {
+      CAPTURE(name);
+      CHECK_THROWS_AS(vernier::metric_by_name(name, targets), Error);
+    }
+  }
+  // A metric of two classes does not take labels for classes, whose form is the same.
+  for (const char* name : {"auc", "accuracy", "f1"}) {
+    CHECK_THROWS_AS(vernier::metric_by_name(name, of(2))->update(torch::rand({4, 2}), torch::ones({4, 2})), Error);
+  }
+  CHECK_THROWS_AS(vernier::metric_by_name("auc", {Kind::labels, 2})->update(torch::rand({4, 3}), torch::ones({4, 3})),
+                  Error);
 }
 
 }  // namespace evaluation_test

@@ -74,11 +74,6 @@ balanced_cross_entropy(const torch::Tensor& counts);
 VERNIER_API void put_words(State& state, const std::string& name, const std::vector<std::string>& words);
 VERNIER_API std::vector<std::string> words_of(const State& state, const std::string& name);
 
-// Refuses a metric that does not fit what a task predicts: classes, numbers, scores whose targets are 0 and 1 or
-// numbers, or ranks in groups. Names of no metric are left to metric_by_name().
-enum class Predicts { classes, numbers, scores, ranks };
-VERNIER_API void require_fitting_metric(const std::string& name, Predicts what, std::int64_t classes);
-
 // An XXH3 checksum of tensors, so that a run is not resumed with others.
 VERNIER_API std::string fingerprint_of(const std::vector<torch::Tensor>& tensors);
 

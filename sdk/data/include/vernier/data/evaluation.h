@@ -14,6 +14,21 @@
 
 namespace vernier {
 
+// The targets of a task, which its loss decides. Metrics, predictions, baselines and the tables of `vernier evaluate`
+// ask this, and never the shape of a tensor. Dimension 0 is the sample.
+struct Targets {
+  enum class Kind : std::uint8_t {
+    unknown,  // the task does not say; metrics take what they are given
+    classes,  // cross entropy: logits [samples, classes, …], int64 targets [samples, …]
+    labels,   // binary cross entropy: logits and targets from 0 to 1, [samples] or [samples, labels, …]; NaN: missing
+    numbers,  // mse, l1, huber: as many outputs as targets
+    ranks,    // scores and relevances [groups, items]; NaN: the group has no more items
+  };
+  Kind kind = Kind::unknown;
+  std::int64_t count = 0;               // number of classes, or of labels or numbers of a sample
+  std::vector<std::string> names = {};  // names of the classes or labels, if they have any
+};
+
 // For one thread, with gradients off. A metric of your own implements the first four functions. With the last two,
 // several ranks share the work of a validation; without them each rank does all of it.
 class VERNIER_API Metric {
@@ -38,8 +53,8 @@ VERNIER_API MetricPtr top_k(std::int64_t k);     // "top_5": share of targets am
 VERNIER_API MetricPtr f1(std::int64_t classes);  // "f1": mean over the classes that occur, as target or output (macro)
 VERNIER_API MetricPtr perplexity();              // "perplexity": exp of the mean cross-entropy
 
-// For two classes. output: logits [samples, 2], or one score a sample; target: 0 or 1. It keeps all scores. Scores that
-// are equal count half, so it is the Mann-Whitney statistic. NaN where all targets are of one class.
+// For two classes. output: logits [samples, 2, …], or one score for each target; target: 0 or 1. It keeps all scores.
+// Scores that are equal count half, so it is the Mann-Whitney statistic. NaN where all targets are of one class.
 VERNIER_API MetricPtr auc();  // "auc": area under the receiver operating characteristic
 
 // For numbers: output and target have as many elements, [samples, outputs]. R² is 1 - the sum of squared errors / that
@@ -58,9 +73,16 @@ VERNIER_API MetricPtr ndcg(std::int64_t k);
 // "mrr": 1 / place of the first item with a relevance above 0, mean over the groups. It is behind items of its score.
 VERNIER_API MetricPtr mean_reciprocal_rank();
 
-// By the name that TOML files use: accuracy, top_5 (any k), f1, perplexity, auc, mae, rmse, r2, ndcg_10 (any k), mrr.
-// Throws Error for any other. classes: for f1.
-VERNIER_API MetricPtr metric_by_name(const std::string& name, std::int64_t classes);
+// By the name that TOML files use: accuracy, subset_accuracy, top_5 (any k), f1, perplexity, auc, mae, rmse, r2,
+// ndcg_10 (any k), mrr. Throws Error for any other, and for one that does not fit the targets.
+//
+// A label is predicted where its probability is above one half. Of one label, accuracy, f1 and auc are those of two
+// classes. Of several, as in scikit-learn, accuracy is the share of all labels that are right, subset_accuracy that of
+// samples whose labels are all right, and f1 and auc are means over the labels: f1 of a label that never occurs is 0,
+// and auc is NaN where the targets of a label are all the same. Labels without a target are left out.
+VERNIER_API MetricPtr metric_by_name(const std::string& name, const Targets& targets);
+// These metrics; without names the usual ones.
+VERNIER_API std::vector<MetricPtr> metrics_by_name(std::vector<std::string> names, const Targets& targets);
 
 // The declarations of all of these; the name is "top_k" for top_5, and "ndcg_k" for ndcg_10.
 VERNIER_API const std::vector<MetricInfo>& metric_infos();

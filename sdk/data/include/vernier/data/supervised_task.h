@@ -41,13 +41,16 @@ class VERNIER_API SupervisedTask : public Task {
   // Called before prepare() by those who use a trained model: build() takes what training learned of its data from
   // here. reads_data: build() reads data too, to evaluate on them; else it must open no file of the configuration.
   void use_learned(State learned, bool reads_data);
-  const State& learned() const;  // after prepare: see set_learned()
+  const State& learned() const;    // after prepare: see set_learned()
+  const Targets& targets() const;  // argument of set_loss()
   // The first training samples, without targets that forward() does not take; if there are none, numbers of their
   // dtypes and shapes. A task whose model is used on other shapes than it is trained on gives those.
   virtual Batch example(std::int64_t samples) const;
   DataLoader loader_of(const DatasetPtr& dataset) const;  // in order, with this task's options
 
   void prepare(Run& run) override;
+  // Tries the last batch of an epoch and of each validation, where it is smaller than the others.
+  void check(const Run& run) override;
   Batch next() override;
   std::int64_t batches_per_epoch() const override;
   torch::Tensor loss(const Batch& micro_batch) override;
@@ -65,17 +68,17 @@ class VERNIER_API SupervisedTask : public Task {
  protected:
   std::int64_t batch_size() const;  // the option
   // Any module whose forward() takes the batch's first tensor, also a torch::nn::Sequential. With another forward(),
-  // give a function too. Floating-point inputs are converted to the model's dtype first.
+  // give a function too. Floating-point inputs are converted to the model's dtype first, unless keeps_inputs is true:
+  // then the model does it itself, and computes with their float32 numbers before it rounds them.
   template <class Model>
-  void set_model(std::shared_ptr<Model> model) {
-    set_model(model, [model = model.get()](const Batch& batch) { return model->forward(batch.tensors[0]); });
+  void set_model(Model model) {
+    if constexpr (requires { model.ptr(); }) {
+      set_model(model.ptr());
+    } else {
+      set_model(model, [model = model.get()](const Batch& batch) { return model->forward(batch.tensors[0]); });
+    }
   }
-  template <class Holder>
-  requires requires(Holder& holder) { holder.ptr(); }
-  void set_model(Holder holder) { set_model(holder.ptr()); }
-  void set_model(std::shared_ptr<torch::nn::Module> model, Forward forward);
-  // The model converts floating-point inputs itself: it computes with their float32 numbers before it rounds them.
-  void keep_float_inputs();
+  void set_model(std::shared_ptr<torch::nn::Module> model, Forward forward, bool keeps_inputs = false);
   // Calls a part of the model in its forward(): with option `recompute`, backward computes it again to save memory.
   torch::Tensor recomputed(const std::function<torch::Tensor(const torch::Tensor&)>& part,
                            const torch::Tensor& x) const;
@@ -91,9 +94,10 @@ class VERNIER_API SupervisedTask : public Task {
   // A validation set. The first is the one whose loss is the run's; others report "<name>_loss" and so on.
   void add_validation(DatasetPtr dataset, const std::string& name = "");
   // loss: mean over the samples; target: its place in Batch::tensors. nullopt: forward() takes all tensors of a batch
-  // and returns the loss itself, and `loss` gets an undefined target.
-  void set_loss(Loss loss, std::optional<std::size_t> target = 1);
-  void add_metric(MetricPtr metric);  // adds it to each validation set
+  // and returns the loss itself, and `loss` gets an undefined target. are: what the loss makes of outputs and targets.
+  void set_loss(Loss loss, std::optional<std::size_t> target = 1, Targets are = {});
+  // A metric of each validation set: a task calls it for each of metrics_by_name(). It warns of one that is always 1.
+  void add_metric(MetricPtr metric);
   // target_facts() or forecast_facts() of the training data, for baselines_of(): learned() keeps them, as "targets".
   // Given in training alone. The last validation warns if a forecast without training is better than the model.
   void learn_targets(State facts);
