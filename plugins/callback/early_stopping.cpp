@@ -113,7 +113,7 @@ class EarlyStopping final : public vernier::Callback {
       parameter.model.detach().copy_(kept_.at(parameter.name));
     }
     for (const auto& buffer : run.model->named_buffers()) buffer.value().detach().copy_(kept_.at(buffer.key()));
-    if (auto* averages = vernier::averages_of(run)) averages->put_back(averages_);
+    if (auto* averages = vernier::averages_of(run)) averages->put_back(run, averages_, best_step_);
     info("the model has the weights of step ", best_step_, " again, where ", metric_.name(), " was ", best_);
   }
 

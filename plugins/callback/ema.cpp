@@ -59,7 +59,7 @@ class Ema final : public vernier::Callback {
     torch::Tensor trained;
     if (validate_ == "both" || average_->is_empty()) trained = body();
     if (validate_ == "both" && trained.defined()) run.metrics.set("trained_validation_loss", trained);
-    return average_->is_empty() || run.is_stopping() ? trained : vernier::with_weights(average_->tensors(), run, body);
+    return average_->is_empty() ? trained : vernier::with_weights(average_->tensors(), run, body);
   }
 
   void prepare(Run& run) override {

@@ -37,9 +37,7 @@ class ASGDPlugin final : public FusedPlugin<vernier::ASGDOptions> {
     std::vector<torch::Tensor> average;
     for (const auto& parameter : run.parameters) {
       const auto entry = parameter.name + "/ax";
-      average.push_back(state.has(entry) ? state.tensor(entry)
-                        : has_begun      ? parameter.best().detach()
-                                         : parameter.model.detach());
+      average.push_back(state.has(entry) ? state.tensor(entry) : parameter.model.detach());
     }
     return vernier::with_weights(average, run, body);
   }

@@ -202,6 +202,38 @@ TEST_CASE("lora: the folder for PEFT has what its reader would take defaults for
   CHECK(config["target_modules"][0] == "transformer.h.0.attn.c_attn");
 }
 
+// PEFT copies each layer of modules_to_save: peft 0.21 gives the run's loss with both names alone.
+TEST_CASE("lora: the adapter of a tied model has its embedding under each name, and is read again") {
+  struct Tied {
+    const Case& which;
+    const char *pattern, *embedding;
+  };
+  for (const auto& [which, pattern, embedding] :
+       {Tied{cases[0], "*embed_tokens", "model.embed_tokens"}, Tied{cases[1], "*wte", "transformer.wte"}}) {
+    CAPTURE(which.name);
+    const Given given(which);
+    auto config = nlohmann::json::parse(bytes_of(given.oracle[given.name + ".config"]));
+    config["tie_word_embeddings"] = true;
+    given.folder.write("base/config.json", config.dump());
+    auto base = part_of(given.oracle, given.name + ".base.");
+    base.erase("lm_head.weight");
+    vernier::save_safetensors(given.folder / "base/model.safetensors", base);
+    SmallRun run(from_toml({given.toml + "modules_to_save = ['" + pattern + "']\n"}), given.folder.path());
+    run.train();
+    const auto written = written_by(run, given.folder / "adapter");
+    const std::string prefix = "base_model.model.";
+    REQUIRE(written.contains(prefix + "lm_head.weight"));
+    CHECK(written.at(prefix + "lm_head.weight").equal(written.at(prefix + embedding + ".weight")));
+    const auto said = nlohmann::json::parse(read_text(given.folder / "adapter/adapter_config.json"));
+    CHECK(said["modules_to_save"] == nlohmann::json{"lm_head", embedding});
+    CHECK(said["ensure_weight_tying"] == true);
+    const auto toml =
+        given.toml.substr(0, given.toml.find("rank =")) + "adapter = '" + (given.folder / "adapter") + "'\n";
+    SmallRun again(from_toml({toml + "[checkpoint]\nuse = 'none'\n"}), given.folder.path());
+    check_equal(written_by(again, given.folder / "again"), written);
+  }
+}
+
 TEST_CASE("lora: only its matrices train, also in 16 bits and where blocks are computed again") {
   const Given given(cases[0]);
   const auto trained = [&](const std::string& more) {

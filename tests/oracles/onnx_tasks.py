@@ -91,12 +91,11 @@ def trial(build, folder, task):
         if done.returncode != 0:
             raise RuntimeError(done.stderr.strip().splitlines()[-1])
 
-    for name in ("run", "model.pt2", "model.onnx", "model.json"):
+    for name in ("run", "model.pt2", "model.onnx", "model.pt2.json", "model.onnx.json"):
         subprocess.run(["rm", "-rf", folder / name], check=True)
     (folder / "run.toml").write_text(RUN.format(task))
     vernier("train", "run.toml")
     vernier("export", "run", "--format", "pt2", "--output", "model.pt2")
-    (folder / "model.json").unlink(missing_ok=True)
     vernier("export", "run", "--format", "onnx", "--output", "model.onnx")
     program = torch.export.load(folder / "model.pt2")
     module = program.module()

@@ -12,7 +12,7 @@ namespace vernier {
 
 class TrainerControl final : public Control, public TrainerAverages {
  public:
-  TrainerControl(Roles& roles, Step& step, const Validation& validation, Saving& saving, SnapshotRing& snapshots,
+  TrainerControl(Roles& roles, Step& step, Validation& validation, Saving& saving, SnapshotRing& snapshots,
                  Requests& requests, TrainerRun& run)
       : TrainerAverages(roles, validation),
         roles_(roles),

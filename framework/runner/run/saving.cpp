@@ -107,6 +107,8 @@ void Saving::save(TrainerRun& run, Unsavable unsavable) {
   roles_.calls.note(nullptr);  // the snapshot names whoever cannot be saved
   auto whole = snapshot(run, unsavable);
   whole.put("trainer/rewind", snapshots_.save());
+  if (const auto model = validation_.record(run, whole); !model.empty()) whole.put("trainer/model", model);
+  roles_.calls.note(nullptr);
   if (roles_.ranks.are_several()) roles_.calls.note(&distributed);
   add_state_of_others(whole, distributed, is_sharded);
   if (is_sharded) {

@@ -2,11 +2,15 @@
 
 #include <torch/nn/module.h>
 #include <vernier/checksum.h>
+#include <vernier/model_adapter.h>
 
 #include <algorithm>
 #include <cmath>
 
+#include "base/asked_weights.h"
 #include "core/step_results.h"
+#include "files/json.h"
+#include "files/weights.h"
 
 namespace vernier {
 
@@ -22,6 +26,11 @@ std::string marks_of(const torch::nn::Module& model) {
     if (place != nullptr && weight.is_cpu() && weight.numel() > 0) sum.add(place, weight.element_size());
   }
   return sum.digits();
+}
+
+torch::Tensor checked(const Run& run, torch::Tensor loss) {
+  if (loss.defined()) refuse_wrong_loss(loss, run.device, LossFrom::validation);
+  return loss;
 }
 
 bool is_in(const std::vector<std::string>& ids, const Plugin& plugin) {
@@ -94,30 +103,62 @@ torch::Tensor Validation::evaluate(TrainerRun& run, const std::function<torch::T
   const auto random_back = c10::make_scope_exit([&] { random.restore(run.device); });
   run.model->eval();
   averages_.clear();
-  auto loss = in_plugins(run, body);
+  std::optional<AskedWeights> left_out;
+  if (leaves_averages_out_) left_out.emplace();
+  auto loss = in_plugins(run, [&] {
+    const StepNumbers by_task(run, roles_.wiring.task.get());
+    return roles_.precision.forward([&] { return checked(run, body()); });
+  });
   roles_.calls.note(roles_.wiring.task.get());  // the loss is the task's
   return loss;
 }
 
-torch::Tensor Validation::in_plugins(TrainerRun& run, const std::function<torch::Tensor()>& innermost) {
+Validation::Average Validation::average(TrainerRun& run) {
+  AskedWeights asked;
+  averages_.clear();
+  asked_ = {};
+  in_plugins(run, [] { return torch::Tensor(); });
+  const auto is_own = [](const auto& weight, const auto& parameter) {
+    return weight.const_data_ptr() == parameter.model.const_data_ptr();
+  };
+  if (std::ranges::equal(asked_.weights, run.parameters, is_own)) asked_ = {};
+  return averages_.empty() ? std::exchange(asked_, {}) : Average{averages_.back(), {}};
+}
+
+std::string Validation::record(TrainerRun& run, const State& snapshot) {
+  Json record = Json::object();
+  for (const auto& callback : roles_.wiring.callbacks) {
+    if (dynamic_cast<const ModelAdapter*>(callback.get()) != nullptr) record["adapter"] = callback->id();
+  }
+  const auto average = this->average(run);
+  if (!average.by.empty()) record["average"] = average.by;
+  std::map<const void*, std::string> entries;
+  const auto prefix = "plugin/" + average.by + "/";
+  for (const auto& [name, tensor] : snapshot.tensors) {
+    if (name.starts_with(prefix)) entries[tensor.const_data_ptr()] = name;
+  }
+  for (const auto& [name, tensor] : model_tensors(*run.model)) {
+    for (std::size_t i = 0; i < average.weights.size(); ++i) {
+      const auto entry = entries.find(average.weights[i].const_data_ptr());
+      if (tensor.is_same(run.parameters[i].model) && entry != entries.end()) record["weights"][name] = entry->second;
+    }
+  }
+  return record.empty() ? "" : json_text(record);
+}
+
+torch::Tensor Validation::in_plugins(TrainerRun& run, std::function<torch::Tensor()> body) {
   const torch::NoGradGuard no_grad;
-  const auto checked = [&run](torch::Tensor loss) {
-    if (loss.defined()) refuse_wrong_loss(loss, run.device, LossFrom::validation);
-    return loss;
-  };
-  std::function<torch::Tensor()> body = [&] {
-    const StepNumbers by_task(run, roles_.wiring.task.get());
-    return roles_.precision.forward([&] { return checked(innermost()); });
-  };
   auto plugins = roles_.wiring.plugins();  // callbacks first: the first call is the innermost
   std::ranges::stable_partition(plugins,
                                 [](const auto* each) { return dynamic_cast<const Callback*>(each) != nullptr; });
   for (auto* plugin : plugins) {
-    body = [this, &run, plugin, &checked, inner = std::move(body)] {
+    body = [this, &run, plugin, inner = std::move(body)] {
       roles_.calls.note(plugin);
       const StepNumbers before(run, plugin);
       const auto marks = marks_of(*run.model);
-      auto result = checked(plugin->evaluate(run, [&] {
+      auto result = checked(run, plugin->evaluate(run, [&] {
+        auto* asked = AskedWeights::current();
+        if (asked != nullptr && !asked->weights.empty()) asked_ = {plugin->id(), std::exchange(asked->weights, {})};
         if (!is_in(averages_, *plugin) && marks_of(*run.model) != marks) averages_.push_back(plugin->id());
         auto loss = inner();
         roles_.calls.note(plugin);
@@ -142,7 +183,8 @@ State TrainerAverages::keep(const Plugin& requester) {
   return kept;
 }
 
-void TrainerAverages::put_back(const State& kept) {
+void TrainerAverages::put_back(const Run& run, const State& kept, std::int64_t step) {
+  validation_.note_restored(run, step);
   for (auto* plugin : roles_.wiring.plugins()) {
     const auto state = kept.part(plugin->id());
     const bool is_kept = !state.tensors.empty() || dynamic_cast<const Callback*>(plugin) != nullptr;
@@ -158,6 +200,7 @@ void Validation::save(State& state) const {
     if (measured.best) state.put("measured/best/" + name, *measured.best);
   }
   if (is_due_) state.put("validation_due", std::int64_t{1});
+  if (restored_.first >= 0) state.put("restored/at", restored_.first), state.put("restored/from", restored_.second);
 }
 
 void Validation::load(const State& state) {
@@ -169,6 +212,8 @@ void Validation::load(const State& state) {
   for (const auto& [name, value] : last.tensors) outcome_.measured[name].last = last.real(name);
   for (const auto& [name, value] : best.tensors) outcome_.measured[name].best = best.real(name);
   is_due_ = state.has("validation_due");
+  restored_ = {-1, -1};
+  if (state.has("restored/at")) restored_ = {state.integer("restored/at"), state.integer("restored/from")};
 }
 
 }  // namespace vernier

@@ -36,34 +36,52 @@ class Validation {
   torch::Tensor evaluate(TrainerRun& run) {
     return evaluate(run, [&] { return roles_.task->validate(run); });
   }
-  // The ids of the plugins that put weights of their own into the model in the last evaluation. The last one's are
-  // those that it had; empty: the trained ones.
+  // The ids of the plugins that put weights of their own into the model in the last evaluation.
   const std::vector<std::string>& averages() const { return averages_; }
+  // The weights that an evaluation has in the place of the model's own, for each of run.parameters, and the plugin that
+  // gives them: "" and none for the model's own. A plugin that goes without with_weights() has its name alone.
+  struct Average {
+    std::string by;
+    std::vector<torch::Tensor> weights;
+  };
+  Average average(TrainerRun& run);
+  bool leaves_averages_out() const { return leaves_averages_out_; }
+  void leave_averages_out() { leaves_averages_out_ = true; }  // from all later evaluations
+  // The record of the model of the run for a checkpoint, which init_from reads: sdk/core/files/weights.h. "": none.
+  std::string record(TrainerRun& run, const State& snapshot);
+  // The weights became those of an earlier validation again, and stay so until the next step.
+  void note_restored(const Run& run, std::int64_t step) { restored_ = {run.step, step}; }
+  std::int64_t step_of_weights(const Run& run) const {
+    return restored_.first == run.step ? restored_.second : run.step;
+  }
 
   void save(State& state) const;
   void load(const State& state);
 
  private:
   void note_outcome(const Run& run);
-  torch::Tensor in_plugins(TrainerRun& run, const std::function<torch::Tensor()>& innermost);
+  torch::Tensor in_plugins(TrainerRun& run, std::function<torch::Tensor()> body);
 
   Roles& roles_;
   StepClock& clock_;
   bool is_due_ = false;
   ValidationOutcome outcome_;
   std::vector<std::string> averages_;
+  bool leaves_averages_out_ = false;
+  Average asked_;                                              // average() returns it
+  std::pair<std::int64_t, std::int64_t> restored_ = {-1, -1};  // at a step, those of another one
 };
 
 // The averages of the plugins, for callback/early_stopping.
 class TrainerAverages : public Averages {
  public:
-  TrainerAverages(Roles& roles, const Validation& validation) : roles_(roles), validation_(validation) {}
+  TrainerAverages(Roles& roles, Validation& validation) : roles_(roles), validation_(validation) {}
   State keep(const Plugin& requester) override;
-  void put_back(const State& kept) override;
+  void put_back(const Run& run, const State& kept, std::int64_t step) override;
 
  private:
   Roles& roles_;
-  const Validation& validation_;
+  Validation& validation_;
 };
 
 }  // namespace vernier

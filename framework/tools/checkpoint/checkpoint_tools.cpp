@@ -21,6 +21,7 @@
 #include "common/log.h"
 #include "common/text/numbers.h"
 #include "common/text/text_table.h"
+#include "files/weights.h"
 #include "kept_checkpoints.h"
 #include "weight_files.h"
 
@@ -297,10 +298,14 @@ int export_weights(const Words& words, const po::variables_map& given, const Hos
   refuse_what_is_there(target);
 
   std::string path;
-  const auto stored = read_newest(words[0], host, path);
-  auto weights = which == "masters"   ? best_weights(stored)
-                 : which == "average" ? averaged_weights(path, stored)
-                                      : stored.model.tensors;
+  auto stored = read_newest(words[0], host, path);
+  if (which != "model") stored.model.tensors = best_weights(stored);
+  auto weights = stored.model.tensors;
+  if (which == "average") {
+    auto model = model_of_run(path, std::move(stored));
+    if (model.average.empty()) refuse(path + ": an evaluation of this run has no average of the weights, but its own");
+    weights = std::move(model.tensors);
+  }
   if (dtype) weights = cast_weights(path, weights, *dtype);
   write_weights(target, weights);
   return 0;

@@ -19,20 +19,6 @@ Tensors kept_by(const std::string& plugin, const StoredCheckpoint& stored, const
   return kept;
 }
 
-// The average that an evaluation has in the model: of the first callback that keeps one, or else of the optimizer.
-Tensors averages_in(const StoredCheckpoint& stored) {
-  for (const auto& [id, version] : stored.manifest.plugins) {
-    auto averages = stored.state.part("plugin/" + id + "/average").tensors;
-    if (id.starts_with("callback/") && !averages.empty()) return averages;
-  }
-  Tensors of_optimizer;
-  const auto state = stored.state.part("plugin/optimizer/asgd");
-  for (const auto& [name, tensor] : stored.model.tensors) {
-    if (state.has(name + "/ax")) of_optimizer[name] = state.tensor(name + "/ax");
-  }
-  return of_optimizer;
-}
-
 // Puts in other values of weights by name. A tied weight is in the model under each of its names, and has one here.
 void replace(Tensors& weights, const Tensors& values, const Tensors& model) {
   for (const auto& [name, value] : values) {
@@ -66,18 +52,6 @@ Tensors best_weights(const StoredCheckpoint& stored) {
     }
   }
   replace(weights, values, model);
-  return weights;
-}
-
-Tensors averaged_weights(const std::string& path, const StoredCheckpoint& stored) {
-  const auto averages = averages_in(stored);
-  if (averages.empty()) {
-    refuse(path +
-           ": has no average of the weights; a run with [[callback]] use = \"ema\" or \"swa\", or with [optimizer] use "
-           "= \"asgd\", keeps one once it has begun");
-  }
-  auto weights = best_weights(stored);
-  replace(weights, averages, stored.model.tensors);
   return weights;
 }
 

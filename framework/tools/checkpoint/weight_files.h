@@ -11,10 +11,6 @@ namespace vernier {
 // its compensation, if the precision kept one.
 Tensors best_weights(const StoredCheckpoint& stored);
 
-// The same with the average of the first callback that keeps one, or else of optimizer/asgd. Buffers have no average
-// and keep their values. Throws Error, naming `path`, if the checkpoint has no average.
-Tensors averaged_weights(const std::string& path, const StoredCheckpoint& stored);
-
 // Converts floating-point tensors to another dtype. Throws Error, naming path and tensor, if a finite value becomes
 // infinite.
 Tensors cast_weights(const std::string& path, const Tensors& tensors, torch::ScalarType dtype);

@@ -24,6 +24,8 @@ Prints the metrics of a run's newest checkpoint, or of the checkpoint RUN, on it
 models that have learned nothing. Classes are listed one by one, with what they are taken for, and so are labels.
 
   --set KEY=VALUE        changes the run's configuration, such as --set task.validation=other.csv
+  --weights average|model
+                         average: of callback/ema and the like, if the run has one (the default); model: without
   --plugin-path FOLDER   looks for plugins there first
 )";
 
@@ -103,7 +105,7 @@ int evaluate(const boost::program_options::variables_map& given) {
     std::cout << "stopped; nothing was written\n";
     return 128 + signal;
   }
-  std::cout << printable(call.path) << " after step " << run.step << average_in(*prepared) << '\n';
+  std::cout << printable(call.path) << " after step " << run.step << weights_in(*prepared, call.path) << '\n';
   print_metrics(columns);
   const auto print = [&](const std::string& set, const auto& table) {
     std::cout << '\n' << (set.empty() ? "" : printable(set) + '\n') << table.text(targets.names);
@@ -120,5 +122,7 @@ int evaluate(const boost::program_options::variables_map& given) {
 }  // namespace vernier
 
 int main(int argc, char** argv) {
-  return vernier::call_run_verb({"evaluate", vernier::usage, vernier::run_options(), vernier::evaluate}, argc, argv);
+  auto options = vernier::run_options();
+  options.add_options()("weights", boost::program_options::value<std::string>());
+  return vernier::call_run_verb({"evaluate", vernier::usage, options, vernier::evaluate}, argc, argv);
 }

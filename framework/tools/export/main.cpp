@@ -31,16 +31,18 @@ namespace {
 
 constexpr const char* usage = R"(usage: vernier export RUN --format FORMAT --output FILE [--set KEY=VALUE]…
 
-Writes the model of a run's newest checkpoint, with the average of callback/ema or callback/swa if the run has one.
+Writes the model of a run's newest checkpoint, as its validation has it.
 
   --format FORMAT        onnx, pt2 (for torch.export.load), torchscript, safetensors, python, huggingface for a
                          published language model, gguf for llama.cpp, or peft for what an adapter such as
                          callback/lora added; the other formats have the adapter merged
   --dtype DTYPE          of the matrices in gguf: f32, f16, bf16 or q8_0; f16, if not given
   --output FILE          the file, or the folder of python, huggingface and peft; it must not exist. A task such as
-                         tabular describes inputs and outputs in a JSON file beside it: model.pt gets model.json; a
+                         tabular describes inputs and outputs in a JSON file beside it: model.pt gets model.pt.json; a
                          TorchScript module and model.py return it as text from describe()
   --set KEY=VALUE        changes the run's configuration
+  --weights average|model
+                         average: of callback/ema and the like, if the run has one (the default); model: without
   --plugin-path FOLDER   looks for plugins there first
 )";
 
@@ -150,12 +152,6 @@ void export_gguf(const PublishedModel& model, const std::string& file, gguf::Typ
   gguf::write_model(scratch.path() + "/model", file, type);
 }
 
-// Returns the file of the description of an exported one.
-std::string place_of_description(const std::string& output) {
-  auto path = fs::path(output).replace_extension(".json").string();
-  return path == output ? output + ".json" : path;
-}
-
 void write_text(const std::string& file, const std::string& text) {
   std::ofstream out(file, std::ios::binary);
   if (!(out << text).flush()) throw Error(file + ": cannot be written; the disk may be full");
@@ -183,7 +179,7 @@ void refuse_other_description(const std::string& file, const std::string& descri
 // The folder of the Python form, without the weights.
 void write_python(const std::string& folder, const SupervisedTask& task, const Predictor* predictor) {
   const auto source = predictor == nullptr ? "" : predictor->python_model();
-  if (source.empty()) refuse(task.id() + " has no python_model(), so it has no Python form; export to pt2 or onnx");
+  if (source.empty()) refuse(task.id() + " has no Python form; export to pt2 or onnx");
   const auto description = predictor->description();
   const bool has_describe = source.find("\ndef describe(") != std::string::npos;
   fs::create_directories(folder);
@@ -257,7 +253,7 @@ int export_run(const boost::program_options::variables_map& given) {
   const auto prepared = load_run(call, given, Use::model);
   const auto onnx = onnx_of(*prepared, format);
   const auto description = onnx ? onnx->description : description_of(*prepared, format);
-  const auto beside = place_of_description(output);
+  const auto beside = output + ".json";
   if (!description.empty()) refuse_other_description(beside, description);
   fs::create_directories(fs::absolute(output).parent_path());
   WholeFile file(output), description_file(beside);
@@ -265,7 +261,8 @@ int export_run(const boost::program_options::variables_map& given) {
   write_as(format, part, *prepared, type, onnx);
   if (!description.empty()) write_text(description_file.part(), description + '\n'), description_file.finish();
   file.finish();
-  std::cout << printable(output) << ": the model after step " << prepared->run.step << average_in(*prepared) << '\n';
+  std::cout << printable(output) << ": the model after step " << prepared->run.step << weights_in(*prepared, call.path)
+            << '\n';
   return 0;
 }
 
@@ -277,7 +274,7 @@ int main(int argc, char** argv) {
   namespace po = boost::program_options;
   auto options = vernier::run_options();
   options.add_options()("format", po::value<std::string>())("dtype", po::value<std::string>())(
-      "output", po::value<std::string>());
+      "output", po::value<std::string>())("weights", po::value<std::string>());
   return vernier::call_run_verb(
       {"export", vernier::usage, options, vernier::export_run, {{"--format", vernier::formats}}}, argc, argv);
 }

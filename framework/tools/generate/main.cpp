@@ -66,6 +66,7 @@ or the likeliest texts instead of draws
   --slide              beyond the positions of the model each token follows from the last ones, without the cache; else
                        the text ends there
   --set KEY=VALUE      changes the run's configuration, as in --set precision.use=bf16
+  --weights average|model  average: of callback/ema and the like, if the run has one (the default); model: without
   --plugin-path FOLDER looks for plugins there first
 
 a server that speaks OpenAI's requests for completions and chats, on this machine
@@ -125,8 +126,12 @@ std::unique_ptr<vernier::Prepared> load(const po::variables_map& given) {
     return load_folder(path, sets, host);
   }
   const bool changes_data = std::ranges::any_of(sets, [](const auto& set) { return set.starts_with("task."); });
-  return vernier::load_run(path, sets, host, stop_signal,
-                           changes_data ? vernier::Use::other_data : vernier::Use::model);
+  auto prepared =
+      vernier::load_run(path, sets, host, stop_signal, changes_data ? vernier::Use::other_data : vernier::Use::model);
+  vernier::choose_weights(*prepared, given);
+  const auto weights = vernier::weights_in(*prepared, path);
+  if (!weights.empty()) std::cerr << "vernier: " << vernier::printable(path) << weights << '\n';
+  return prepared;
 }
 
 vernier::LanguageModel& model_of(const vernier::Prepared& prepared) {
@@ -257,6 +262,7 @@ int main(int argc, char** argv) {
       "beams", whole(1))("length-penalty", number(1))("early-stopping", po::value<std::string>()->default_value("no"))(
       "count", whole(1))("logprobs", whole(-1))("batch", whole(1))("no-cache", "")("slide", "")(
       "listen", po::value<std::string>())("tokens", po::value<std::string>()->default_value("generate.tokens"))(
-      "queue", whole(16))("longest-prompt", whole(0))("set", po::value<Words>())("plugin-path", po::value<Words>());
+      "queue", whole(16))("longest-prompt", whole(0))("weights", po::value<std::string>())("set", po::value<Words>())(
+      "plugin-path", po::value<Words>());
   return vernier::call_verb({"generate", usage, known, run}, argc, argv);
 }

@@ -1,5 +1,6 @@
 #include "trained_run.h"
 
+#include <vernier/checkpoint_folder.h>
 #include <vernier/data/predictor.h>
 #include <vernier/error.h>
 
@@ -96,6 +97,7 @@ std::unique_ptr<Prepared> load_run(const std::string& path, const std::vector<st
   if (task != nullptr && use != Use::other_data) require_same_data(path, *snapshot, *task, has_facts);
   try {
     swap_what_computes(*snapshot, *prepared);
+    prepared->trainer.validation().load(snapshot->part("trainer"));
     restore_weights(std::move(*snapshot), prepared->run, prepared->wiring->plugins());
   } catch (...) {
     rethrow_of_run(path, Error::Kind::configuration);
@@ -103,9 +105,31 @@ std::unique_ptr<Prepared> load_run(const std::string& path, const std::vector<st
   return prepared;
 }
 
-std::string average_in(Prepared& prepared) {
-  const auto& averages = prepared.trainer.validation().averages();
-  return averages.empty() ? "" : ", with the average of " + averages.back();
+void choose_weights(Prepared& prepared, const po::variables_map& given) {
+  const auto which = word_or(given, "weights", "average");
+  if (which != "average" && which != "model") {
+    refuse("--weights is " + shortened(which) + ", and must be average or model");
+  }
+  if (which == "model") return prepared.trainer.validation().leave_averages_out();
+  if (given.count("weights") != 0 && prepared.trainer.validation().average(prepared.run).by.empty()) {
+    refuse("--weights average: this run has no average of the weights; leave it out");
+  }
+}
+
+std::string weights_in(Prepared& prepared, const std::string& path) {
+  auto& validation = prepared.trainer.validation();
+  const auto by = validation.average(prepared.run).by;
+  const auto step = validation.step_of_weights(prepared.run);
+  std::string text;
+  const auto add = [&](const std::string& what) { text += (text.empty() ? ", with " : " and ") + what; };
+  if (step != prepared.run.step) add(c10::str("the best weights, of step ", step));
+  if (!by.empty() && !validation.leaves_averages_out()) add("the average of " + by + " (--weights model: without)");
+  if (!by.empty() && validation.leaves_averages_out()) text += ", without the average of " + by;
+  std::error_code none;
+  const auto best = (fs::path(path) / "checkpoints/best").string();
+  const auto best_step = step_of_checkpoint(fs::read_symlink(best, none).string());
+  if (best_step >= 0 && best_step != step) text += c10::str("; ", best, " has the best weights, of step ", best_step);
+  return text;
 }
 
 RunCall run_of(const po::variables_map& given, const std::string& example) {
@@ -121,7 +145,9 @@ RunCall run_of(const po::variables_map& given, const std::string& example) {
 std::unique_ptr<Prepared> load_run(const RunCall& call, const po::variables_map& given, Use use) {
   const auto host = cli::make_host(given);
   cli::listen_for_signals();
-  return load_run(call.path, call.sets, host, cli::stop_signal(), use);
+  auto prepared = load_run(call.path, call.sets, host, cli::stop_signal(), use);
+  choose_weights(*prepared, given);
+  return prepared;
 }
 
 std::string needed(const po::variables_map& given, const char* option, const std::string& example) {
@@ -132,8 +158,8 @@ std::string needed(const po::variables_map& given, const char* option, const std
 SupervisedTask& supervised(const Prepared& prepared, const char* verb) {
   auto* task = dynamic_cast<SupervisedTask*>(prepared.wiring->task.get());
   if (task != nullptr) return *task;
-  refuse(std::string(verb) + " is for tasks that are built on SupervisedTask, and " + prepared.wiring->task->id() +
-         " is not; see docs/start/train-your-own.md");
+  refuse(std::string(verb) + " is for tasks with data and a loss, such as task/tabular, and " +
+         prepared.wiring->task->id() + " keeps both to itself; see docs/start/train-your-own.md");
 }
 
 }  // namespace vernier

@@ -34,8 +34,11 @@ std::unique_ptr<Prepared> load_run(const RunCall& call, const boost::program_opt
 // Returns the value of an option that the verb needs.
 std::string needed(const boost::program_options::variables_map& given, const char* option, const std::string& example);
 
-// After an evaluation: ", with the average of callback/ema", if the model had that; else "".
-std::string average_in(Prepared& prepared);
+// Called before an evaluation, for --weights model: the model keeps its own weights, where a plugin has an average.
+void choose_weights(Prepared& prepared, const boost::program_options::variables_map& given);
+// Returns ", with the average of callback/ema (--weights model: without)" or the like; "" for the weights of the last
+// step, if there are no others. path: the run.
+std::string weights_in(Prepared& prepared, const std::string& path);
 
 // Returns the task, or refuses one that is not built on SupervisedTask. verb: for the error.
 SupervisedTask& supervised(const Prepared& prepared, const char* verb);

@@ -28,6 +28,8 @@ Reads samples from the input, and writes what the model of a run's newest checkp
   --probabilities        writes the probability of each class too, as probability_NAME, beside that of the likeliest.
                          Of several labels each has its probability anyway
   --set KEY=VALUE        changes the run's configuration
+  --weights average|model
+                         average: of callback/ema and the like, if the run has one (the default); model: without
   --plugin-path FOLDER   looks for plugins there first
 )";
 
@@ -90,7 +92,7 @@ int predict(const boost::program_options::variables_map& given) {
   refuse_data_as_output(output, inputs, prepared->config);
   auto* predictor = dynamic_cast<Predictor*>(&task);
   if (predictor == nullptr) {
-    refuse(task.id() + " has no read_inputs(), so it cannot predict from a file such as '" + inputs[0] + "'");
+    refuse(task.id() + " reads no samples to predict, so it cannot predict from a file such as '" + inputs[0] + "'");
   }
   const auto dataset = predictor->read_several(inputs);
   if (dataset->size() == 0) refuse(inputs[0] + ": there is nothing in it to predict");
@@ -107,7 +109,8 @@ int predict(const boost::program_options::variables_map& given) {
   });
   predictions->finish();
   file.finish();
-  std::cout << printable(output) << ": " << predictions->rows() << " rows" << average_in(*prepared) << '\n';
+  std::cout << printable(output) << ": " << predictions->rows() << " rows" << weights_in(*prepared, call.path) << '
+';
   return 0;
 }
 
@@ -119,6 +122,6 @@ int main(int argc, char** argv) {
   namespace po = boost::program_options;
   auto options = vernier::run_options();
   options.add_options()("input", po::value<std::vector<std::string>>())("output", po::value<std::string>())(
-      "probabilities", "");
+      "weights", po::value<std::string>())("probabilities", "");
   return vernier::call_run_verb({"predict", vernier::usage, options, vernier::predict}, argc, argv);
 }

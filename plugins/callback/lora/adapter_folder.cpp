@@ -31,6 +31,7 @@ constexpr std::array known = {"peft_type",
                               "use_dora",
                               "bias",
                               "modules_to_save",
+                              "ensure_weight_tying",
                               "init_lora_weights",
                               "inference_mode",
                               "task_type",
@@ -104,6 +105,7 @@ AdapterFolder::AdapterFolder(const std::string& path) : path_(path) {
   shape_.rslora = value_of<bool>(file, config, "use_rslora", &Json::is_boolean);
   shape_.dora = value_of<bool>(file, config, "use_dora", &Json::is_boolean);
   shape_.fan_in_fan_out = value_of<bool>(file, config, "fan_in_fan_out", &Json::is_boolean);
+  is_tied_ = config.value("ensure_weight_tying", Json()) == true;
   if (shape_.rank < 1) vernier::refuse(file + ": r is below 1");
   for (auto& [name, tensor] : vernier::load_safetensors(path + "/adapter_model.safetensors")) {
     if (!name.starts_with(prefix)) refuse("tensor '" + name + "' does not begin with " + prefix);
@@ -126,6 +128,19 @@ const std::string& AdapterFolder::own_name(const std::vector<std::string>& layer
 }
 
 void AdapterFolder::find_layers(const std::vector<std::string>& layers) {
+  const auto is_there = [&](const std::string& name) {
+    const auto layer = name.substr(0, name.rfind('.'));
+    return std::ranges::any_of(layers, [&](const auto& own) { return own == layer || own.ends_with("." + layer); });
+  };
+  const auto is_tied = [&](const auto& entry) {  // such as the head that is the embedding in this model
+    const auto& [name, tensor] = entry;
+    return name.find(".lora_") == std::string::npos && !is_there(name) &&
+           std::ranges::any_of(tensors_, [&](const auto& other) {
+             return is_there(other.first) && other.second.scalar_type() == tensor.scalar_type() &&
+                    other.second.equal(tensor);
+           });
+  };
+  if (is_tied_) std::erase_if(tensors_, is_tied);
   for (const auto& [name, tensor] : tensors_) {
     const bool is_matrix = name.ends_with(end);
     if (!is_matrix && name.find(".lora_") != std::string::npos) continue;  // put() takes it, or nobody does

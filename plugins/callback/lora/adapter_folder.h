@@ -38,6 +38,7 @@ class AdapterFolder {
 
   std::string path_;
   Shape shape_;
+  bool is_tied_ = false;                               // tied layers have their tensors under each of their names
   vernier::Tensors tensors_;                           // without "base_model.model."
   std::map<std::string, std::string> matrices_;        // own name of a layer, name in the file
   std::map<std::string, std::string> names_of_whole_;  // the same

@@ -46,6 +46,7 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <set>
 
 #include "adapter_folder.h"
 #include "compact_weight.h"
@@ -161,10 +162,11 @@ class Lora final : public vernier::Callback,
       if (dora_) add_lengths(target);
     }
     std::int64_t count = 0;
+    for (auto& weight : run.model->parameters()) weight.set_requires_grad(false);
     for (auto& entry : run.model->named_parameters()) {
       const bool is_own = std::ranges::any_of(
           own_parts, [&](const std::string& part) { return entry.key().ends_with("." + part + ".weight"); });
-      entry.value().set_requires_grad(is_own || is_whole(entry.key()));
+      if (is_own || is_whole(entry.key())) entry.value().set_requires_grad(true);
       if (is_own) count += entry.value().numel();
     }
     if (adapter_) put_adapter();
@@ -217,21 +219,37 @@ class Lora final : public vernier::Callback,
     vernier::Tensors tensors;
     auto targets = nlohmann::json::array();
     for (const auto& target : targets_) {
-      const auto name = name_of(target.layer);
-      targets.push_back(name);
-      tensors["base_model.model." + name + ".lora_A.weight"] = target.a.detach().to(torch::kFloat32);
-      tensors["base_model.model." + name + ".lora_B.weight"] = target.b.detach().to(torch::kFloat32);
-      if (dora_) tensors["base_model.model." + name + "." + lengths_name] = target.lengths.detach().to(torch::kFloat32);
+      for (const auto& layer : tied_to(target.layer)) {
+        const auto name = name_of(layer);
+        targets.push_back(name);
+        const auto part = "base_model.model." + name + ".";
+        tensors[part + "lora_A.weight"] = target.a.detach().to(torch::kFloat32);
+        tensors[part + "lora_B.weight"] = target.b.detach().to(torch::kFloat32);
+        if (dora_) tensors[part + lengths_name] = target.lengths.detach().to(torch::kFloat32);
+      }
     }
-    auto whole = nlohmann::json::array();
-    for (const auto& layer : whole_) whole.push_back(name_of(layer));
-    for (const auto& entry : model_->named_parameters()) {
-      if (is_whole(entry.key())) tensors["base_model.model." + name_of(entry.key())] = entry.value().detach();
+    // PEFT copies each layer of modules_to_save, so a tied one is written under each of its names.
+    std::set<std::string> whole;
+    bool is_tied = false;
+    const auto ties = published ? published->ties() : std::map<std::string, std::string>();
+    for (const auto& layer : whole_) {
+      const auto names = tied_to(layer);
+      is_tied = is_tied || names.size() > 1;
+      for (const auto& name : names) whole.insert(name_of(name));
     }
-    for (const auto& entry : model_->named_buffers()) {
-      if (is_whole(entry.key())) tensors["base_model.model." + name_of(entry.key())] = entry.value().detach();
+    for (const auto& [name, tensor] : whole_tensors()) {
+      for (const auto& layer : tied_to(name.substr(0, name.rfind('.')))) {
+        const auto published_name = name_of(layer), part = name.substr(name.rfind('.'));
+        tensors["base_model.model." + published_name + part] = tensor;
+        for (const auto& [other, own] : ties) {
+          if (own != published_name) continue;
+          tensors["base_model.model." + other + part] = tensor;
+          whole.insert(other);
+          is_tied = true;
+        }
+      }
     }
-    const nlohmann::ordered_json config = {
+    nlohmann::ordered_json config = {
         {"peft_type", "LORA"},
         {"task_type", published ? nlohmann::json(published->task_type()) : nlohmann::json()},
         {"base_model_name_or_path", published ? published->published_folder() : ""},
@@ -243,10 +261,11 @@ class Lora final : public vernier::Callback,
         {"use_rslora", rslora_},
         {"use_dora", dora_},
         {"bias", "none"},
-        {"modules_to_save", whole_.empty() ? nlohmann::json() : whole},
+        {"modules_to_save", whole_.empty() ? nlohmann::json() : nlohmann::json(whole)},
         {"inference_mode", true},
         {"init_lora_weights", true},
     };
+    if (is_tied) config["ensure_weight_tying"] = true;
     std::filesystem::create_directories(folder);
     std::ofstream file(folder + "/adapter_config.json");
     if (!(file << vernier::json_text(config, 2) << '\n').flush())
@@ -328,12 +347,39 @@ class Lora final : public vernier::Callback,
     }
     if (adapter_) {
       std::erase_if(layers, [&](const auto& layer) { return !adapter_->has_matrices(layer.first); });
-      return layers;
+    } else {
+      const auto patterns = patterns_.empty() ? patterns_for(names) : patterns_;
+      for (const auto& pattern : patterns) vernier::matching(names, pattern, options_, "targets", "linear layer");
+      std::erase_if(layers, [&](const auto& layer) { return !vernier::matches_any(patterns, layer.first); });
     }
-    const auto patterns = patterns_.empty() ? patterns_for(names) : patterns_;
-    for (const auto& pattern : patterns) vernier::matching(names, pattern, options_, "targets", "linear layer");
-    std::erase_if(layers, [&](const auto& layer) { return !vernier::matches_any(patterns, layer.first); });
+    std::set<const c10::TensorImpl*> seen;  // a tied layer has one adapter
+    std::erase_if(layers, [&](const auto& layer) { return !seen.insert(layer.second.unsafeGetTensorImpl()).second; });
     return layers;
+  }
+
+  // The layers that have the weight of this one; it is the first.
+  std::vector<std::string> tied_to(const std::string& layer) const {
+    std::vector<std::string> layers = {layer};
+    const auto all = model_->named_parameters();
+    const auto* weight = all.find(layer + ".weight");
+    for (const auto& entry : all) {
+      const auto& name = entry.key();
+      if (weight == nullptr || name == layer + ".weight" || !name.ends_with(".weight")) continue;
+      if (entry.value().is_same(*weight)) layers.push_back(name.substr(0, name.rfind('.')));
+    }
+    return layers;
+  }
+
+  vernier::Tensors whole_tensors() const {
+    vernier::Tensors tensors;
+    const auto add = [&](const auto& entries) {
+      for (const auto& entry : entries) {
+        if (is_whole(entry.key())) tensors[entry.key()] = entry.value().detach();
+      }
+    };
+    add(model_->named_parameters());
+    add(model_->named_buffers());
+    return tensors;
   }
 
   std::vector<std::string> patterns_for(const std::vector<std::string>& names) const {
@@ -371,9 +417,12 @@ class Lora final : public vernier::Callback,
 
   void put_adapter() {
     for (auto& target : targets_) {
-      adapter_->put(target.layer, "lora_A.weight", target.a);
-      adapter_->put(target.layer, "lora_B.weight", target.b);
-      if (dora_) adapter_->put(target.layer, lengths_name, target.lengths);
+      for (const auto& layer : tied_to(target.layer)) {
+        if (!adapter_->has_matrices(layer)) continue;
+        adapter_->put(layer, "lora_A.weight", target.a);
+        adapter_->put(layer, "lora_B.weight", target.b);
+        if (dora_) adapter_->put(layer, lengths_name, target.lengths);
+      }
     }
     const auto modules = model_->named_modules();
     for (const auto& layer : whole_) {

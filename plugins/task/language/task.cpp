@@ -235,6 +235,12 @@ std::string PublishedTask::published_name(const std::string& name) const {
   return language::published_name(family_.layout, name);
 }
 
+std::map<std::string, std::string> PublishedTask::ties() const {
+  if (!network_->is_tied()) return {};
+  const auto& layout = family_.layout;
+  return {{"lm_head", layout.prefix + layout.embedding.substr(0, layout.embedding.rfind('.'))}};
+}
+
 std::vector<std::string> PublishedTask::end_words() const {
   const auto folder = tokenizer_folder();
   return has_chats_ && !folder.empty() ? std::vector{data_.end_of_answer(folder)} : std::vector<std::string>();

@@ -82,6 +82,7 @@ class PublishedTask : public vernier::SupervisedTask,
 
   std::string published_name(const std::string& name) const override;
   std::string published_folder() const override { return folder_; }
+  std::map<std::string, std::string> ties() const override;
   void write_published(const std::string& folder) const override;
 
   std::int64_t vocabulary() const override { return network_->vocabulary(); }

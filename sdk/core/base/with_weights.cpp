@@ -5,13 +5,33 @@
 
 #include <utility>
 
+#include "base/asked_weights.h"
+
 namespace vernier {
+
+namespace {
+
+thread_local AskedWeights* asked_weights = nullptr;
+
+}  // namespace
+
+AskedWeights::AskedWeights() : before_(std::exchange(asked_weights, this)) {}
+AskedWeights::~AskedWeights() {
+  asked_weights = before_;
+}
+AskedWeights* AskedWeights::current() {
+  return asked_weights;
+}
 
 torch::Tensor with_weights(const std::vector<torch::Tensor>& weights, const Run& run,
                            const std::function<torch::Tensor()>& body) {
   if (weights.size() != run.parameters.size()) {
     throw Error(c10::str("with_weights() got ", weights.size(), " weights for ", run.parameters.size(), " parameters"),
                 Error::Kind::plugin);
+  }
+  if (asked_weights != nullptr) {
+    asked_weights->weights = weights;
+    return body();
   }
   const torch::NoGradGuard no_grad;
   std::vector<std::pair<torch::Tensor, torch::Tensor>> changed;

@@ -14,6 +14,8 @@
 #include <span>
 #include <utility>
 
+#include "files/json.h"
+
 namespace vernier {
 
 namespace {
@@ -41,7 +43,24 @@ std::optional<std::string> star_of(const std::string& pattern, const std::string
   return name.substr(before.size(), name.size() - before.size() - after.size());
 }
 
-// path: the file or checkpoint that is read.
+Json record_in(const State& own) {
+  const auto text = own.has("model") ? own.text("model") : "";
+  auto record = Json::parse(text, nullptr, /*allow_exceptions=*/false);
+  return record.is_object() ? record : Json::object();
+}
+
+std::string text_in(const Json& object, const std::string& key) {
+  const auto found = object.find(key);
+  return found != object.end() && found->is_string() ? found->get<std::string>() : "";
+}
+
+// The way to a model without what only the run's own plugins can put into it.
+std::string by_export(const std::string& run) {
+  return "write the model of this run first, `vernier export " + run +
+         " --format safetensors --output model.safetensors`, and set init_from = \"model.safetensors\"";
+}
+
+// path: the file or checkpoint that is read, with what was taken of it in words.
 Tensors read(const InitOptions& options, std::string& path) {
   try {
     const auto checkpoints = checkpoints_at(options.from);
@@ -50,7 +69,12 @@ Tensors read(const InitOptions& options, std::string& path) {
       refuse(options.from + ": is neither a checkpoint nor the folder of a run with one");
     }
     path = checkpoints.empty() ? options.from : checkpoints.front();
-    const auto all = checkpoints.empty() ? load_safetensors(path) : read_checkpoint_model(path).model.tensors;
+    const auto [all, average, adapter] =
+        checkpoints.empty() ? ModelOfRun{load_safetensors(path), "", ""} : model_of_run(path);
+    if (!adapter.empty() && options.rename.empty()) {
+      refuse(path + ": the fine-tuning is in the adapter of " + adapter + "; " + by_export(options.from));
+    }
+    if (!average.empty()) path += ", the average of " + average;
     Tensors tensors;
     for (const auto& [name, tensor] : all) {
       const auto to = renamed(name, options.rename);
@@ -90,6 +114,33 @@ Tensors model_tensors(const torch::nn::Module& model) {
   for (const auto& entry : model.named_parameters()) tensors[entry.key()] = entry.value();
   for (const auto& entry : model.named_buffers()) tensors[entry.key()] = entry.value();
   return tensors;
+}
+
+std::string recorded(const State& own, const std::string& key) {
+  return text_in(record_in(own), key);
+}
+
+ModelOfRun model_of_run(const std::string& checkpoint) {
+  auto stored = read_checkpoint_model(checkpoint);
+  const auto& files = stored.manifest.files;
+  const auto state = files.find("state.safetensors");
+  const bool has_record = state != files.end() && state->second.tensors.contains("trainer/model");
+  return model_of_run(checkpoint, has_record ? read_checkpoint(checkpoint) : std::move(stored));
+}
+
+ModelOfRun model_of_run(const std::string& checkpoint, StoredCheckpoint stored) {
+  const auto record = record_in(stored.state.part("trainer"));
+  ModelOfRun model{std::move(stored.model.tensors), text_in(record, "average"), text_in(record, "adapter")};
+  if (model.average.empty()) return model;
+  const auto weights = record.find("weights");
+  if (weights == record.end() || !weights->is_object()) {
+    refuse(checkpoint + ": " + model.average + " keeps the average of the weights in a form of its own; " +
+           by_export(checkpoint));
+  }
+  for (auto& [name, tensor] : model.tensors) {
+    if (const auto entry = text_in(*weights, name); !entry.empty()) tensor = stored.state.tensor(entry);
+  }
+  return model;
 }
 
 std::vector<std::string> checkpoints_at(const std::string& path) {

@@ -3,6 +3,7 @@
 
 #include <torch/nn/module.h>
 #include <vernier/abi.h>
+#include <vernier/checkpoint_folder.h>
 #include <vernier/state.h>
 
 #include <string>
@@ -22,6 +23,18 @@ struct InitOptions {
 // Copies the tensors into the model's parameters and buffers, and logs what is missing and what was not expected.
 // Everything is checked before the model is touched; throws Error::Kind::configuration.
 VERNIER_API void init_weights(torch::nn::Module& model, const InitOptions& options);
+
+// The weights that an evaluation of the run has in the model, from its checkpoint alone: the average, if it has one.
+struct ModelOfRun {
+  Tensors tensors;
+  std::string average, adapter;  // the plugins that gave them, "callback/ema" and "callback/lora", or ""
+};
+// Throws Error::Kind::configuration if the plugin with the average keeps it in a form of its own.
+VERNIER_API ModelOfRun model_of_run(const std::string& checkpoint);
+VERNIER_API ModelOfRun model_of_run(const std::string& checkpoint, StoredCheckpoint stored);  // the same, as read
+// A text of the record of that model, "trainer/model" in a checkpoint: {"average": "callback/ema", "adapter": …,
+// "weights": {"name in the model": "entry of the state"}}. "" if it is not there. own: the entries below "trainer".
+VERNIER_API std::string recorded(const State& own, const std::string& key);
 
 // Returns the checkpoint at a path, or the checkpoints of the run there, the newest first. Empty if there are none.
 VERNIER_API std::vector<std::string> checkpoints_at(const std::string& path);

@@ -2,14 +2,19 @@
 #include <torch/script.h>
 #include <torch/torch.h>
 #include <vernier/data/numpy.h>
+#include <vernier/model_adapter.h>
 #include <vernier/safetensors.h>
 
 #include <sstream>
 
+#include "files/weights.h"
 #include "limited_files.h"
+#include "run/prepared.h"
 #include "run_folder.h"
+#include "small_run.h"
 #include "thrown.h"
 #include "tools/evaluate/class_table.h"
+#include "tools/model/trained_run.h"
 #include "tools/predict/predictions.h"
 
 // evaluate, predict and export, called as a person would.
@@ -81,13 +86,15 @@ TEST_CASE("evaluate prints what the run's last validation was, also with an aver
   };
   const std::vector<Case> cases = {
       {""},
-      {ema, {}, ", with the average of callback/ema"},
+      {ema, {}, ", with the average of callback/ema (--weights model: without)"},
       {ema + "validate = 'trained'\n"},
       {"[precision]\nuse = 'bf16'\nlevel = 'O2'\n"},
-      {"", {"--set=" + averaged}, ", with the average of optimizer/asgd"},
-      {ema, {"--set=" + averaged}, ", with the average of callback/ema"},
+      {"", {"--set=" + averaged}, ", with the average of optimizer/asgd (--weights model: without)"},
+      {ema, {"--set=" + averaged}, ", with the average of callback/ema (--weights model: without)"},
       {swaps + "precision = {use = 'bf16', level = 'O2'}\n"},
-      {swaps + "optimizer = {use = 'asgd', learning_rate = 0.5, t0 = 2}\n", {}, ", with the average of optimizer/asgd"},
+      {swaps + "optimizer = {use = 'asgd', learning_rate = 0.5, t0 = 2}\n",
+       {},
+       ", with the average of optimizer/asgd (--weights model: without)"},
   };
   for (const auto& [more, sets, average] : cases) {
     CAPTURE(more);
@@ -342,6 +349,131 @@ TEST_CASE("what cannot be done is one line, and leaves no file") {
   REQUIRE(points.call({"train", "mlp.toml", "--quiet"}) == 0);
   CHECK(points.call({"predict", "runs/mlp", "--input", "new.csv", "--output", "p.csv"}) == 2);
   CHECK(points.err.find("task/mlp is not") != std::string::npos);
+}
+
+namespace {
+
+const std::string tiny = R"(
+[run]
+steps = 12
+validate_every = 2
+threads = 1
+[task]
+use = "mlp"
+samples = 64
+batch_size = 4
+)";
+
+// Runs in this process, each in a folder of its own.
+struct Runs {
+  using Made = std::unique_ptr<vernier::Prepared>;
+
+  Made make(const std::string& name, const std::string& toml, const std::string& from = "") {
+    std::filesystem::create_directories(folder.path() / name);
+    std::vector<std::string> sets = {"run.output=" + (folder / name)};
+    if (!from.empty()) sets.push_back("run.init_from=" + (folder / from));
+    const auto file = folder.write(name + "/config.toml", toml);
+    return vernier::prepare(vernier::load_config({file}, sets), name, host, stop, [](auto&&...) { return false; });
+  }
+  Made used(const std::string& path) const {
+    return vernier::load_run(folder / path, {}, host, stop, vernier::Use::evaluation);
+  }
+  static double loss(vernier::Prepared& run) { return run.trainer.validation().evaluate(run.run).item<double>(); }
+  // As `vernier export --format safetensors` does.
+  void write(vernier::Prepared& run, const std::string& file) const {
+    run.trainer.validation().evaluate(run.run, [&] {
+      for (auto* plugin : run.wiring->plugins()) {
+        if (auto* adapter = dynamic_cast<vernier::ModelAdapter*>(plugin)) adapter->merge();
+      }
+      vernier::save_safetensors(folder / file, vernier::model_tensors(*run.run.model), {});
+      return torch::Tensor();
+    });
+  }
+
+  TemporaryFolder folder;
+  vernier::Host host = plugins_and_fixtures();
+  std::atomic<int> stop = 0;
+};
+
+struct Weights {
+  const char *name, *toml, *average;  // average: the plugin that has one, or ""
+  bool has_adapter = false;
+};
+
+const std::string adamw = "[optimizer]\nuse = 'adamw'\nlearning_rate = 0.05\n";
+const Weights all_weights[] = {
+    {"none", "[optimizer]\nuse = 'adamw'\nlearning_rate = 0.05\n", ""},
+    {"ema", "[optimizer]\nuse = 'adamw'\nlearning_rate = 0.05\n[[callback]]\nuse = 'ema'\ndecay = 0.7\n",
+     "callback/ema"},
+    {"ema beside the trained weights",
+     "[optimizer]\nuse = 'sgd'\n[[callback]]\nuse = 'ema'\ndecay = 0.7\nvalidate = 'both'\n", "callback/ema"},
+    {"ema that is not validated",
+     "[optimizer]\nuse = 'sgd'\n[[callback]]\nuse = 'ema'\ndecay = 0.7\nvalidate = 'trained'\n", ""},
+    {"swa", "[optimizer]\nuse = 'adamw'\nlearning_rate = 0.05\n[[callback]]\nuse = 'swa'\nfrom = 1\n", "callback/swa"},
+    {"swa before its start", "[optimizer]\nuse = 'sgd'\n[[callback]]\nuse = 'swa'\nfrom = 13\n", ""},
+    {"asgd", "[optimizer]\nuse = 'asgd'\nlearning_rate = 0.5\nt0 = 1\n", "optimizer/asgd"},
+    {"asgd before its start", "[optimizer]\nuse = 'asgd'\nlearning_rate = 0.5\nt0 = 11.5\n", ""},
+    {"schedule-free", "[optimizer]\nuse = 'schedule_free'\nlearning_rate = 0.5\n", "optimizer/schedule_free"},
+    {"masters", "[optimizer]\nuse = 'sgd'\n[precision]\nuse = 'bf16'\nlevel = 'O2'\n", ""},
+    {"masters and ema",
+     "[optimizer]\nuse = 'sgd'\n[precision]\nuse = 'bf16'\nlevel = 'O2'\n[[callback]]\nuse = 'ema'\ndecay = 0.7\n",
+     "callback/ema"},
+    {"lora", "[optimizer]\nuse = 'adamw'\nlearning_rate = 0.05\n[[callback]]\nuse = 'lora'\ntargets = ['*']\n", "",
+     true},
+    {"lora and ema",
+     "[optimizer]\nuse = 'adamw'\nlearning_rate = 0.05\n[[callback]]\nuse = 'lora'\ntargets = ['*']\n"
+     "[[callback]]\nuse = 'ema'\ndecay = 0.7\n",
+     "callback/ema", true},
+};
+const std::string stopping = "[[callback]]\nuse = 'early_stopping'\npatience = 2\n";
+
+}  // namespace
+
+TEST_CASE("the model of a run is one thing: reported, evaluated, exported, and taken by a new run") {
+  for (const auto& [name, toml, average, has_adapter] : all_weights) {
+    for (const std::string way : {"plain", "stopped early", "best", "signal", "resumed"}) {
+      CAPTURE(name);
+      CAPTURE(way);
+      Runs runs;
+      const auto base = tiny + toml;
+      auto config = way == "stopped early" ? base + stopping : base;
+      if (way == "best") config += "[checkpoint]\nuse = 'rolling'\nevery = 2\nkeep_best = 1\n";
+      const auto trained = runs.make("out", config);
+      if (way == "signal" || way == "resumed") {
+        while (trained->run.step < 6) trained->trainer.train_step(trained->run);
+        runs.stop = SIGINT;
+      }
+      auto reported = trained->trainer.train(trained->run).validation_loss.value();
+      runs.stop = 0;
+      if (way == "resumed") {
+        const auto resumed = runs.make("out", config);
+        resumed->trainer.resume(resumed->run, resumed->wiring->checkpoint->read(resumed->run, "").value());
+        reported = resumed->trainer.train(resumed->run).validation_loss.value();
+      }
+      std::string path = "out";
+      if (way == "best") {
+        path = "out/checkpoints/best";
+        reported = trained->trainer.outcome().best_validation_loss.value();
+      }
+      const auto close = doctest::Approx(reported).epsilon(1e-5);
+      const auto used = runs.used(path);
+      CHECK(Runs::loss(*used) == close);
+      CHECK(used->trainer.validation().average(used->run).by == average);
+      const auto said = vernier::weights_in(*used, path);
+      CHECK(says(said, *average == '\0' ? "" : std::string("the average of ") + average + " (--weights model"));
+      if (*average == '\0') CHECK_FALSE(says(said, "average"));
+      const auto plain = has_adapter ? tiny + adamw : base;  // without the average's effect before the first step
+      if (has_adapter) {
+        const auto text = thrown_by([&] { runs.make("next", plain, path); }).text;
+        CHECK_MESSAGE(says(text, "the adapter of callback/lora; write the model of this run first, `vernier export "),
+                      text);
+      } else {
+        CHECK(Runs::loss(*runs.make("next", plain, path)) == close);
+      }
+      runs.write(*used, "model.safetensors");
+      CHECK(Runs::loss(*runs.make("again", plain, "model.safetensors")) == close);
+    }
+  }
 }
 
 }  // namespace use_model_test

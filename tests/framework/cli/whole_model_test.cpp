@@ -135,12 +135,12 @@ std::vector<std::string> joined(std::vector<std::string> words, const std::vecto
 void check_exports(RunFolder& empty, const Case& each) {
   REQUIRE_MESSAGE(empty.call({"export", "out", "--format", "torchscript", "--output", "no/folder/m.pt"}) == 0,
                   empty.err);
-  const auto beside = read_text(empty.at("no/folder/m.json"));
+  const auto beside = read_text(empty.at("no/folder/m.pt.json"));
   CHECK_MESSAGE(says(beside, each.described), beside);
   auto script = torch::jit::load(empty.at("no/folder/m.pt").string());
   CHECK(script.get_method("describe")({}).toStringRef() + '\n' == beside);
   CHECK(empty.call({"export", "out", "--format", "safetensors", "--output", "n.safetensors"}) == 0);
-  CHECK(read_text(empty.at("n.json")) == beside);
+  CHECK(read_text(empty.at("n.safetensors.json")) == beside);
   if (says(each.task, "script")) return;
   CHECK(empty.call({"export", "out", "--format", "python", "--output", "python"}) == 0);
   CHECK(read_text(empty.at("python/description.json")) == beside);
@@ -149,11 +149,11 @@ void check_exports(RunFolder& empty, const Case& each) {
 
 // The same for every task.
 void check_files_beside(RunFolder& empty) {
-  empty.folder.write("no/folder/m.json", "of another model");
+  empty.folder.write("no/folder/m.safetensors.json", "of another model");
   CHECK(empty.call({"export", "out", "--format", "safetensors", "--output", "no/folder/m.safetensors"}) == 2);
-  CHECK(says(empty.err, "no/folder/m.json: is there already; name another file"));
+  CHECK(says(empty.err, "no/folder/m.safetensors.json: is there already; name another file"));
   CHECK_FALSE(std::filesystem::exists(empty.at("no/folder/m.safetensors")));
-  CHECK(empty.call({"export", "out", "--format", "safetensors", "--output", "n.st"}) == 0);  // n.json is right
+  CHECK(empty.call({"export", "out", "--format", "safetensors", "--output", "no/folder/m.pt2"}) == 0);
 }
 
 // Every task of classes writes the probability of the likeliest, and on request that of each, by one spelling.

@@ -343,12 +343,14 @@ void restore_weights(State snapshot, TrainerRun& run, const std::vector<Plugin*>
   auto saved = take_model(snapshot, live);
   const torch::NoGradGuard no_grad;
   move_into(live, std::move(saved));
+  const auto average = recorded(snapshot.part("trainer"), "average");
   for (auto* plugin : plugins) {
     const auto& id = plugin->id();
+    const bool is_kept = id == average || std::ranges::any_of(std::array{Precision::role, Callback::role},
+                                                              [&](const auto* role) { return id.starts_with(role); });
+    if (!is_kept) continue;
     const auto own = snapshot.part("plugin/" + id);
-    const bool is_kept = std::ranges::any_of(std::array{Precision::role, Optimizer::role, Callback::role},
-                                             [&](const std::string& role) { return id.starts_with(role + "/"); });
-    if (is_kept && !own.tensors.empty()) named(*plugin, "while it was loaded", [&] { plugin->load(own); });
+    if (!own.tensors.empty()) named(*plugin, "while it was loaded", [&] { plugin->load(own); });
   }
   run.step = snapshot.integer("run/step");
   run.updates = snapshot.integer("run/updates");

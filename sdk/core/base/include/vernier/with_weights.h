@@ -26,7 +26,7 @@ class VERNIER_API Averages {
  public:
   virtual ~Averages();
   virtual State keep(const Plugin& requester) = 0;  // a copy; its entries are for put_back() alone
-  virtual void put_back(const State& kept) = 0;
+  virtual void put_back(const Run& run, const State& kept, std::int64_t step) = 0;  // step: of the validation
 };
 VERNIER_API Averages* averages_of(const Run& run);  // null if there is no trainer
 

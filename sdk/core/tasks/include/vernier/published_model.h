@@ -3,6 +3,7 @@
 
 #include <vernier/abi.h>
 
+#include <map>
 #include <string>
 
 namespace vernier {
@@ -16,7 +17,10 @@ class VERNIER_API PublishedModel {
   // "h.0.attn.c_attn". Names that are not the model's own get the form that they would have.
   virtual std::string published_name(const std::string& name) const = 0;
   virtual std::string published_folder() const = 0;  // the folder that it was read from
-  virtual std::string task_type() const;             // in the words of PEFT; by default "CAUSAL_LM"
+  // Layers of the published model that are one with a layer of run.model, as a head is with the embedding that it is
+  // tied to: {"lm_head", "model.embed_tokens"}, both by their published names. By default none.
+  virtual std::map<std::string, std::string> ties() const;
+  virtual std::string task_type() const;  // in the words of PEFT; by default "CAUSAL_LM"
   // Writes the model as it is now. The folder does not exist yet.
   virtual void write_published(const std::string& folder) const = 0;
 };
