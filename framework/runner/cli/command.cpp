@@ -19,6 +19,7 @@
 #include "common/text/terminal.h"
 #include "files/json.h"
 #include "output/output.h"
+#include "output/own_runs.h"
 #include "run/process/crash.h"
 #include "shorthands.h"
 
@@ -54,6 +55,7 @@ void listen_for_signals() {
 }
 
 Host make_host(const po::variables_map& given, const std::vector<std::string>& files) {
+  if (given.count("trust") != 0) trust_runs();
   return Host(plugin_folders(words_in(given, "plugin-path"), "--plugin-path ", files));
 }
 

@@ -35,6 +35,7 @@ options
   --set KEY=VALUE        sets one value: run.steps=100, 'task.data=["a", "b"]', callback.clip_norm.max_norm=0.5
   --resume[=PATH]        resumes from the run's newest checkpoint, or from the run or checkpoint at PATH
   --allow-inexact        resumes even if the result will differ from an uninterrupted run
+  --trust                resumes a run that others made, with the libraries that its checkpoint names
   --plugin-path FOLDER   looks for <role>/<name>.so there first; may be repeated; then in $VERNIER_PLUGIN_PATH, in the
                          folder plugins beside FILE, in ~/.local/share/vernier/plugins, and in the installation
   --quiet                train prints warnings and errors only, and no progress

@@ -94,6 +94,7 @@ po::options_description configuration_options() {
 po::options_description run_options() {
   po::options_description options;
   for (const char* name : {"set", "plugin-path"}) options.add_options()(name, po::value<std::vector<std::string>>());
+  options.add_options()("trust", "");
   add_shorthands(options);
   return options;
 }

@@ -1,6 +1,9 @@
 #include "recorded_run.h"
 
+#include <vernier/foreign_code.h>
+
 #include "common/config/config.h"
+#include "own_runs.h"
 #include "status.h"
 #include "summary.h"
 
@@ -69,6 +72,7 @@ OutputFolder open_run(Prepared& prepared, const std::string& from, bool allow_in
       is_first(prepared) ? prepared.wiring->distributed->gather(opened)[0] : folder.path().parent_path().string();
   if (prepared.resumes && from.empty()) resume(prepared, from, allow_inexact);
   run.output = opened;
+  if (!prepared.resumes) note_own_run(folder.path());
   if (!is_first(prepared)) return folder;
   prepared.status = status_file(opened + "/status.json", prepared.trainer.roles(), prepared.logs_steps);
   HostApi::attach(prepared.wiring->bus, *prepared.status, /*monitor=*/true);
@@ -101,6 +105,7 @@ void resume(Prepared& prepared, const std::string& from, bool allow_inexact) try
     refuse("there is no checkpoint to resume from in " + prepared.run.output +
            "; leave --resume out to start a new run");
   }
+  const ForeignRun others(foreign(from.empty() ? prepared.run.output : from));  // it may swap plugins in
   prepared.trainer.resume(prepared.run, std::move(*snapshot), allow_inexact);
 } catch (...) {
   rethrow_of_run(from.empty() ? prepared.run.output : from, Error::Kind::training);

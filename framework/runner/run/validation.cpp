@@ -130,7 +130,14 @@ std::string Validation::record(TrainerRun& run, const State& snapshot) {
   for (const auto& callback : roles_.wiring.callbacks) {
     if (dynamic_cast<const ModelAdapter*>(callback.get()) != nullptr) record["adapter"] = callback->id();
   }
-  const auto average = this->average(run);
+  Average average;
+  const auto metrics = run.metrics;
+  try {
+    average = this->average(run);
+  } catch (...) {  // a plugin that evaluates nothing but losses
+    log(Level::warning, "checkpoint", "it does not say whose weights an evaluation has: " + caught().message);
+  }
+  run.metrics = metrics;
   if (!average.by.empty()) record["average"] = average.by;
   std::map<const void*, std::string> entries;
   const auto prefix = "plugin/" + average.by + "/";

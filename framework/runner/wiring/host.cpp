@@ -1,5 +1,6 @@
 #include "host.h"
 
+#include <vernier/foreign_code.h>
 #include <vernier/host.h>
 
 #include <algorithm>
@@ -48,6 +49,7 @@ Host::Place Host::find(const std::string& role, const std::string& name) const {
 std::unique_ptr<Plugin> Host::make(const std::string& role, const std::string& name, Options& options,
                                    const std::string& sha256) const {
   const auto [file, folder] = find(role, name);
+  if (folder.empty()) refuse_foreign_code("the library " + file.string());
   PluginFile library(file, folder);
   if (const auto digest = sha256.empty() ? "" : library.sha256(); digest != sha256) {
     refuse_library(file.string() + ": its SHA-256 is " + digest + ", and `sha256` pins " + sha256 +

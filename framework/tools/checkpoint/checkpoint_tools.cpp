@@ -47,6 +47,7 @@ options
   --weights masters|model|average
                               export: float32 master weights if the run kept them (the default), the model's weights, or
                               the average of callback/ema, callback/swa or optimizer/asgd
+  --trust                     runs code of a run that others made, and remembers the run as yours
   --plugin-path FOLDER        looks there first for the plugin that keeps the checkpoints of the run
 )";
 
@@ -353,7 +354,7 @@ int run_tool(const po::variables_map& given) {
 
 Verb checkpoint_verb() {
   po::options_description options;
-  options.add_options()("dtype", po::value<std::string>())("weights", po::value<std::string>())(
+  options.add_options()("dtype", po::value<std::string>())("weights", po::value<std::string>())("trust", "")(
       "plugin-path", po::value<std::vector<std::string>>());
   return {"checkpoint",
           usage,

@@ -2,11 +2,13 @@
 
 #include <vernier/checkpoint_split.h>
 #include <vernier/error.h>
+#include <vernier/foreign_code.h>
 
 #include <filesystem>
 
 #include "common/config/config.h"
 #include "files/weights.h"
+#include "output/own_runs.h"
 #include "output/recorded_run.h"
 #include "wiring/wiring.h"
 
@@ -61,6 +63,7 @@ KeptCheckpoints::KeptCheckpoints(const std::string& path, const Host& host) : pa
 void KeptCheckpoints::open_plugin(const std::string& configuration, const Host& host) try {
   const auto table = table_of(load_config({configuration}, {}), Checkpoint::role);
   if (const auto use = use_of(table); use == Checkpoint::standard || use == "none") return;
+  const ForeignRun others(foreign(run_));
   auto made = make(host, Checkpoint::role, table);
   plugin_.reset(static_cast<Checkpoint*>(made.plugin.release()));
 } catch (...) {

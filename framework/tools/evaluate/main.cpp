@@ -26,6 +26,7 @@ models that have learned nothing. Classes are listed one by one, with what they 
   --set KEY=VALUE        changes the run's configuration, such as --set task.validation=other.csv
   --weights average|model
                          average: of callback/ema and the like, if the run has one (the default); model: without
+  --trust                runs code of a run that others made, and remembers the run as yours
   --plugin-path FOLDER   looks for plugins there first
 )";
 

@@ -17,6 +17,7 @@
 #include "common/log.h"
 #include "common/text/quoting.h"
 #include "common/verb.h"
+#include "output/own_runs.h"
 #include "server.h"
 #include "tools/model/trained_run.h"
 #include "wiring/wiring.h"
@@ -67,6 +68,7 @@ or the likeliest texts instead of draws
                        the text ends there
   --set KEY=VALUE      changes the run's configuration, as in --set precision.use=bf16
   --weights average|model  average: of callback/ema and the like, if the run has one (the default); model: without
+  --trust              runs code of a run that others made, and remembers the run as yours
   --plugin-path FOLDER looks for plugins there first
 
 a server that speaks OpenAI's requests for completions and chats, on this machine
@@ -120,6 +122,7 @@ std::unique_ptr<vernier::Prepared> load(const po::variables_map& given) {
   const auto words = vernier::words_of(given);
   if (words.size() != 1) vernier::refuse("name one run, as in `vernier generate runs/NAME --prompt \"Once\"`");
   const auto& path = words.front();
+  if (given.count("trust") != 0) vernier::trust_runs();
   const vernier::Host host(vernier::plugin_folders(vernier::words_in(given, "plugin-path"), "--plugin-path ", {}));
   const auto sets = vernier::words_in(given, "set");
   if (fs::exists(fs::path(path) / "config.json") && !fs::exists(fs::path(path) / "config.toml")) {
@@ -262,7 +265,7 @@ int main(int argc, char** argv) {
       "beams", whole(1))("length-penalty", number(1))("early-stopping", po::value<std::string>()->default_value("no"))(
       "count", whole(1))("logprobs", whole(-1))("batch", whole(1))("no-cache", "")("slide", "")(
       "listen", po::value<std::string>())("tokens", po::value<std::string>()->default_value("generate.tokens"))(
-      "queue", whole(16))("longest-prompt", whole(0))("weights", po::value<std::string>())("set", po::value<Words>())(
-      "plugin-path", po::value<Words>());
+      "queue", whole(16))("longest-prompt", whole(0))("weights", po::value<std::string>())("trust", "")(
+      "set", po::value<Words>())("plugin-path", po::value<Words>());
   return vernier::call_verb({"generate", usage, known, run}, argc, argv);
 }

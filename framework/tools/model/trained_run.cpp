@@ -3,6 +3,7 @@
 #include <vernier/checkpoint_folder.h>
 #include <vernier/data/predictor.h>
 #include <vernier/error.h>
+#include <vernier/foreign_code.h>
 
 #include <algorithm>
 #include <filesystem>
@@ -12,6 +13,7 @@
 #include "cli/shorthands.h"
 #include "common/config/config.h"
 #include "common/log.h"
+#include "output/own_runs.h"
 #include "output/recorded_run.h"
 #include "run/state/snapshot.h"
 #include "wiring/swap.h"
@@ -79,7 +81,9 @@ void swap_what_computes(const State& snapshot, Prepared& prepared) {
 std::unique_ptr<Prepared> load_run(const std::string& path, const std::vector<std::string>& sets, const Host& host,
                                    const std::atomic<int>& stop, Use use) {
   set_log_level(static_cast<int>(Level::warning));
-  auto config = load_config({configuration_at(path)}, sets);
+  const auto file = configuration_at(path);
+  const ForeignRun others(foreign(fs::path(file).parent_path()));
+  auto config = load_config({file}, sets);
   leave_out(config, Monitor::role);
   leave_out(config, Accumulation::role);  // it may ask for a batch to train on
   std::optional<State> snapshot;

@@ -30,6 +30,7 @@ Reads samples from the input, and writes what the model of a run's newest checkp
   --set KEY=VALUE        changes the run's configuration
   --weights average|model
                          average: of callback/ema and the like, if the run has one (the default); model: without
+  --trust                runs code of a run that others made, and remembers the run as yours
   --plugin-path FOLDER   looks for plugins there first
 )";
 

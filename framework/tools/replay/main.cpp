@@ -27,6 +27,7 @@ with the ranges of each layer.
   --set KEY=VALUE        runs the step a second time with this change, beside the first
   --watch LAYER          the ranges of one layer, a line for each of the steps
   --against OTHER        finds the first step, layer and operation in which two runs differ
+  --trust                runs code of a run that others made, and remembers the run as yours
   --plugin-path FOLDER   looks for plugins there first
 )";
 
@@ -63,6 +64,7 @@ int call(const boost::program_options::variables_map& given) {
 int main(int argc, char** argv) {
   namespace po = boost::program_options;
   po::options_description options;
+  options.add_options()("trust", "");
   for (const char* name : {"set", "plugin-path"}) options.add_options()(name, po::value<std::vector<std::string>>());
   for (const char* name : {"step", "watch", "against", "precision"})
     options.add_options()(name, po::value<std::string>());

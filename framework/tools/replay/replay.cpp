@@ -4,6 +4,7 @@
 #include <c10/util/ScopeExit.h>
 #include <torch/nn/module.h>
 #include <vernier/error.h>
+#include <vernier/foreign_code.h>
 
 #include <algorithm>
 #include <cmath>
@@ -14,6 +15,7 @@
 #include "common/log.h"
 #include "common/text/numbers.h"
 #include "common/text/text_table.h"
+#include "output/own_runs.h"
 #include "run/prepared.h"
 #include "run/state/snapshot.h"
 #include "wiring/wiring.h"
@@ -296,6 +298,7 @@ void replay_beside(const Replayed& first, const Capsule& capsule, const Table& c
 
 int replay_capsule(const std::string& path, const std::vector<std::string>& sets, const Host& host,
                    const std::atomic<int>& stop) {
+  const ForeignRun others(foreign(path));
   const auto capsule = capsule_at(path);
   const auto config = configuration_of(capsule, path);
   const bool has_second = !sets.empty();

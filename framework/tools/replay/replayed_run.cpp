@@ -10,6 +10,7 @@
 
 #include "common/config/config.h"
 #include "common/log.h"
+#include "output/own_runs.h"
 #include "wiring/wiring.h"
 
 namespace vernier {
@@ -65,7 +66,12 @@ Steps steps_of(const std::string& text) {
 }
 
 ReplayedRun::ReplayedRun(const fs::path& folder, const Host& host, const std::atomic<int>& stop, Needs needs)
-    : name_(folder.string()), files_(files_of(folder)), host_(host), stop_(stop), config_(configuration_of(folder)) {
+    : others_(foreign(folder)),
+      name_(folder.string()),
+      files_(files_of(folder)),
+      host_(host),
+      stop_(stop),
+      config_(configuration_of(folder)) {
   const auto ranks = files_.summary.is_object() ? files_.summary.value("ranks", 1) : 1;
   if (needs == Needs::batches) config_.erase(Distributed::role);
   if (ranks == 1 || needs == Needs::batches) return;

@@ -9,9 +9,11 @@
 #include <string>
 #include <vector>
 
+#include <vernier/foreign_code.h>
 #include "common/run_files.h"
 #include "common/scratch_folder.h"
 #include "run/prepared.h"
+
 #include "step_recorder.h"
 #include "wiring/host.h"
 
@@ -57,6 +59,7 @@ class ReplayedRun {
   void leave() { prepared_.reset(); }  // frees the memory of the run
 
  private:
+  ForeignRun others_;
   std::string name_;
   RunFiles files_;
   const Host host_;

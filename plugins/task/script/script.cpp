@@ -29,6 +29,7 @@
 #include <torch/csrc/jit/runtime/graph_executor.h>
 #include <torch/csrc/jit/serialization/import.h>
 #include <vernier/error.h>
+#include <vernier/foreign_code.h>
 #include <vernier/sdk.h>
 
 #include <sstream>
@@ -117,6 +118,7 @@ class ScriptTask final : public exported::ExportedTask {
 
  private:
   std::shared_ptr<Network> network_of(const torch::Tensor& bytes, const std::string& path) override {
+    vernier::refuse_foreign_code("the TorchScript in '" + path + "'");
     // The executor's own backward of aten::linear would not be seen by interceptors, and has other last bits.
     torch::jit::setGraphExecutorOptimize(false);
     std::shared_ptr<Script> model;

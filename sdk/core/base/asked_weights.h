@@ -17,7 +17,7 @@ class VERNIER_API AskedWeights {
   AskedWeights& operator=(const AskedWeights&) = delete;
   static AskedWeights* current();  // null if there is none
 
-  std::vector<torch::Tensor> weights;  // those of the last call
+  std::vector<torch::Tensor> weights;  // the last call had them
 
  private:
   AskedWeights* before_;

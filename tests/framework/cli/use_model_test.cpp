@@ -1,3 +1,4 @@
+#include <c10/util/ScopeExit.h>
 #include <doctest/doctest.h>
 #include <torch/script.h>
 #include <torch/torch.h>
@@ -5,10 +6,14 @@
 #include <vernier/model_adapter.h>
 #include <vernier/safetensors.h>
 
+#include <algorithm>
+#include <csignal>
+#include <cstdlib>
 #include <sstream>
 
 #include "files/weights.h"
 #include "limited_files.h"
+#include "output/own_runs.h"
 #include "run/prepared.h"
 #include "run_folder.h"
 #include "small_run.h"
@@ -474,6 +479,87 @@ TEST_CASE("the model of a run is one thing: reported, evaluated, exported, and t
       CHECK(Runs::loss(*runs.make("again", plain, "model.safetensors")) == close);
     }
   }
+}
+
+TEST_CASE("code of a run that others made is refused until it is trusted, and data are not") {
+  const std::string plugins = VERNIER_BINARY_DIR "/plugins/";
+  const auto library = [&](const std::string& name) { return "use = '" + plugins + name + ".so'\n"; };
+  struct Case {
+    const char *name, *refused;  // refused: what is code in it; "": nothing is
+    std::string task, more;
+  };
+  const std::string table = "use = 'tabular'\ndata = 'points.csv'\ntarget = 'z'\nhidden = [4]\n";
+  const Case cases[] = {
+      {"data", "", table, "[[callback]]\nuse = 'ema'\n"},
+      {"TorchScript", "the TorchScript in 'm.pt' is code",
+       "use = 'script'\nmodel = 'm.pt'\ninputs = ['points.csv:x']\ntarget = 'points.csv:z'\nloss = 'mse'\n", ""},
+      {"a library", "callback/ema.so is code", table, "[[callback]]\n" + library("callback/ema")},
+      {"a library that was swapped in", "optimizer/sgd.so is code", table,
+       "[[callback]]\nuse = 'switch'\nat_step = 4\n[callback.to]\noptimizer = {" +
+           library("optimizer/sgd").substr(0, library("optimizer/sgd").size() - 1) + "}\n"},
+  };
+  const std::vector<std::vector<std::string>> verbs = {
+      {"evaluate", "RUN"},
+      {"predict", "RUN", "--input", "new.csv", "--output", "p.csv"},
+      {"export", "RUN", "--format", "onnx", "--output", "m.onnx"},
+      {"replay", "RUN", "--step", "6"},
+  };
+  const TemporaryFolder state;
+  ::setenv("XDG_STATE_HOME", state.path().c_str(), 1);
+  const auto unset = c10::make_scope_exit([] { ::unsetenv("XDG_STATE_HOME"); });
+  for (const auto& [name, refused, task, more] : cases) {
+    CAPTURE(name);
+    RunFolder run("[run]\nsteps = 8\noutput = 'out'\n[task]\n" + task + "[optimizer]\nuse = 'adamw'\n" + more);
+    torch::jit::Module script("m");
+    script.register_parameter("w", torch::ones({1}).set_requires_grad(true), false);
+    script.define("def forward(self, x):\n  return x * self.w\n");
+    script.save(run.at("m.pt").string());
+    std::string rows = "x,z\n";
+    for (int i = 0; i < 40; ++i) rows += std::to_string(0.1 + i * 0.37) + "," + std::to_string(0.2 + i * 0.71) + "\n";
+    run.folder.write("points.csv", rows);
+    run.folder.write("new.csv", rows);
+    REQUIRE_MESSAGE(run.train({"--quiet"}) == 0, run.err);
+    const auto call = [&](std::vector<std::string> words, const char* folder, bool trusts = false) {
+      for (const char* file : {"m.onnx", "m.onnx.json", "p.csv"}) std::filesystem::remove(run.at(file));
+      std::ranges::replace(words, "RUN", folder);
+      if (trusts) words.emplace_back("--trust");
+      return run.call(words);
+    };
+    // A folder that was copied is what a folder is that was unpacked.
+    std::filesystem::copy(run.at("out"), run.at("copy"),
+                          std::filesystem::copy_options::recursive | std::filesystem::copy_options::copy_symlinks);
+    const bool is_code = *refused != '\0';
+    for (const auto& verb : verbs) {
+      CAPTURE(verb[0]);
+      CHECK_MESSAGE(call(verb, "out") == 0, run.err);
+      CHECK_MESSAGE(call(verb, "copy") == (is_code ? 2 : 0), run.err);
+      if (is_code) CHECK_MESSAGE(says(run.err, std::string(refused) + ", which would run with all"), run.err);
+    }
+    if (!is_code) continue;
+    CHECK_MESSAGE(call(verbs[0], "copy", /*trusts=*/true) == 0, run.err);
+    for (const auto& verb : verbs) CHECK_MESSAGE(call(verb, "copy") == 0, run.err);
+  }
+}
+
+TEST_CASE("a run is known as the user's where there is no home, or none that can be written to") {
+  const TemporaryFolder folder;
+  std::filesystem::create_directory(folder.path() / "run");
+  std::filesystem::create_directory(folder.path() / "other");
+  const auto run = folder.path() / "run";
+  const std::string home = ::getenv("HOME") == nullptr ? "" : ::getenv("HOME");
+  ::unsetenv("XDG_STATE_HOME");
+  for (const char* place : {"", "/proc/none"}) {
+    *place == '\0' ? ::unsetenv("HOME") : ::setenv("HOME", place, 1);
+    vernier::note_own_run(run);
+    CHECK(vernier::is_own_run(run));
+    CHECK_FALSE(vernier::is_own_run(folder.path() / "other"));
+  }
+  ::setenv("HOME", home.c_str(), 1);
+  std::filesystem::rename(run, folder.path() / "moved");
+  CHECK(vernier::foreign(folder.path() / "moved").empty());
+  std::filesystem::create_directory(run);
+  CHECK(vernier::foreign(run) == run);
+  CHECK_FALSE(vernier::is_own_run(folder.path() / "none"));
 }
 
 }  // namespace use_model_test
