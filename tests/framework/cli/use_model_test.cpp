@@ -416,8 +416,7 @@ const Weights all_weights[] = {
      "[optimizer]\nuse = 'sgd'\n[[callback]]\nuse = 'ema'\ndecay = 0.7\nvalidate = 'trained'\n", ""},
     {"swa", "[optimizer]\nuse = 'adamw'\nlearning_rate = 0.05\n[[callback]]\nuse = 'swa'\nfrom = 1\n", "callback/swa"},
     {"swa before its start", "[optimizer]\nuse = 'sgd'\n[[callback]]\nuse = 'swa'\nfrom = 13\n", ""},
-    {"asgd", "[optimizer]\nuse = 'asgd'\nlearning_rate = 0.5\nt0 = 1\n", "optimizer/asgd"},
-    {"asgd before its start", "[optimizer]\nuse = 'asgd'\nlearning_rate = 0.5\nt0 = 11.5\n", ""},
+    {"asgd", "[optimizer]\nuse = 'asgd'\nlearning_rate = 0.5\nt0 = 8\n", "optimizer/asgd"},
     {"schedule-free", "[optimizer]\nuse = 'schedule_free'\nlearning_rate = 0.5\n", "optimizer/schedule_free"},
     {"masters", "[optimizer]\nuse = 'sgd'\n[precision]\nuse = 'bf16'\nlevel = 'O2'\n", ""},
     {"masters and ema",
@@ -463,10 +462,12 @@ TEST_CASE("the model of a run is one thing: reported, evaluated, exported, and t
       const auto close = doctest::Approx(reported).epsilon(1e-5);
       const auto used = runs.used(path);
       CHECK(Runs::loss(*used) == close);
-      CHECK(used->trainer.validation().average(used->run).by == average);
+      const bool has_begun = used->run.updates > 8 || name != std::string("asgd");
+      const std::string by = has_begun ? average : "";
+      CHECK(used->trainer.validation().average(used->run).by == by);
       const auto said = vernier::weights_in(*used, path);
-      CHECK(says(said, *average == '\0' ? "" : std::string("the average of ") + average + " (--weights model"));
-      if (*average == '\0') CHECK_FALSE(says(said, "average"));
+      CHECK_MESSAGE(says(said, by.empty() ? "" : "the average of " + by + " (--weights model"), said);
+      CHECK_MESSAGE(says(said, "average") == !by.empty(), said);
       const auto plain = has_adapter ? tiny + adamw : base;  // without the average's effect before the first step
       if (has_adapter) {
         const auto text = thrown_by([&] { runs.make("next", plain, path); }).text;
