@@ -406,6 +406,9 @@ torch::Tensor ExportedTask::read_target(const std::string& name, const torch::Te
     }
     const auto labels = vernier::codes_of(source, classes_, "set loss = \"mse\"");
     if (is_first) info(vernier::counted(classes_, labels));
+    if (const auto alike = vernier::alike_words(classes_.words); is_first && !alike.empty()) {
+      warn("'", name, "' has ", alike);
+    }
     return labels;
   }
   if (!source.words.empty()) refuse("'" + name + "' has words; they are for loss = \"cross_entropy\" or \"nll\"");

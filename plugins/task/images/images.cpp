@@ -268,6 +268,7 @@ class Images final : public vernier::SupervisedTask,
     info(plan_.model, " for ", what(), "s of ", plan_.frames > 0 ? c10::str(plan_.frames, " frames of ") : "",
          plan_.height, " x ", plan_.width, " with ", plan_.colours, plan_.colours == 1 ? " channel" : " channels",
          " in ", vernier::counted({plan_.classes, names_}, all.labels));
+    if (const auto alike = vernier::alike_words(names_); !alike.empty()) warn("the classes have ", alike);
     if (const auto odd = scarce_classes(all, training, what()); !odd.empty()) warn(odd);
   }
 

@@ -296,6 +296,9 @@ class Sequence final : public vernier::SupervisedTask, public vernier::Predictor
       const bool is_first = classes_.count == 0;
       target.tensor = vernier::codes_of(target, classes_, "set kind = \"regression\"");
       if (is_first) info(vernier::counted(classes_, target.tensor));
+      if (const auto alike = vernier::alike_words(classes_.words); is_first && !alike.empty()) {
+        warn("'", targets, "' has ", alike);
+      }
       if (classes_.count < 2) refuse("'" + targets + "' has a single class; there is nothing to tell apart");
     } else {
       if (!target.words.empty()) refuse("'" + targets + "' has words; set kind = \"classification\"");

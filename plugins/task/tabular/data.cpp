@@ -219,8 +219,9 @@ Data read_arrays(const std::string& path, const std::string& targets, const std:
                              data.numbers.size(0), "], a target for each row of '", path, "'"));
   }
   if (is_first) {
-    data.guessed_classes = kind == "auto" && source.words.empty() &&
-                           (!source.tensor.is_floating_point() || vernier::class_numbers(source.tensor).defined());
+    const bool guesses = kind == "auto" && source.words.empty();
+    data.guessed_classes = guesses && vernier::class_numbers(source.tensor).defined();
+    data.guessed_numbers = guesses && !data.guessed_classes && vernier::are_few_whole(source.tensor);
     facts.is_classification = kind == "classification" || data.guessed_classes || !source.words.empty();
   }
   if (facts.is_classification) {
@@ -250,6 +251,7 @@ std::string summary(const Facts& facts, const Data& data) {
   } else {
     text = c10::str("regression of ", facts.target().empty() ? "numbers" : shortened(facts.target(), 40), " (",
                     targets.min().item<double>(), " to ", targets.max().item<double>(), ")");
+    if (data.guessed_numbers) text += ", whole ones that look like counts; for classes set kind = \"classification\"";
   }
   text += "; " + plural(data.rows.numel(), "row", "rows") + ", " + columns_summary(facts);
   if (facts.is_array) return text;

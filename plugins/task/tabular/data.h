@@ -40,7 +40,7 @@ struct Data {
   torch::Tensor numbers, targets, rows;  // numbers, targets: all samples; rows: numbers of the samples to use
   torch::Tensor groups;
   vernier::CsvFound found;
-  bool guessed_classes = false;  // whole numbers became classes
+  bool guessed_classes = false, guessed_numbers = false;  // whole numbers became classes, or stayed numbers
 };
 
 Data data_of(vernier::CsvTable table);

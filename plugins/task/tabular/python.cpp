@@ -211,11 +211,11 @@ def moment(column, value):
 
 constexpr const char* rows = R"python(
 def none_unknown(column, unknown, rows):
-    """Refuses rows whose words are all unknown, and warns of some."""
+    """Warns of unknown words, and refuses many rows that have no other."""
     if not unknown:
         return
     text = f"column {column['name']!r}: {len(unknown)} of {rows} values are unknown, such as {unknown[0]!r}"
-    if len(unknown) == rows:
+    if len(unknown) == rows and rows >= 20 and len(set(unknown)) * 2 <= rows:
         raise ValueError(f"{text}; write them as in training, such as {column['words'][:3]}")
     warnings.warn(text, stacklevel=4)
 

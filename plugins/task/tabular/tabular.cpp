@@ -267,6 +267,8 @@ class Tabular final : public vernier::SupervisedTask,
       data = tabular::data_of(std::move(table));
       data.guessed_classes =
           facts_.is_classification && !csv_.types.contains(target_) && tabular::are_whole(facts_.classes);
+      data.guessed_numbers =
+          csv_.classes && !facts_.is_classification && vernier::are_few_whole(data.targets.index_select(0, data.rows));
     }
     facts_.rows = split.training.numel();
     facts_.fingerprint = data.dataset->fingerprint();

@@ -388,6 +388,8 @@ class Text : public vernier::SupervisedTask, public vernier::Predictor, public v
          guessed_classes_ ? ", since the target has whole numbers; for a regression set kind = \"regression\"" : "",
          "; ", targets.size(0), " texts of up to ", training.longest, " tokens; a vocabulary of ",
          tokenizer_->vocabulary(), vocabulary);
+    const auto alike = kind_ == Kind::classification ? vernier::alike_words(vernier::names_of(classes_)) : "";
+    if (!alike.empty()) warn("'", data_, "': column '", form_.target, "' has ", alike);
     if (training.shortened == 0) return;
     warn("'", data_, "': ", training.shortened, " training texts have more than ", length_,
          " tokens, and the rest of them is left out; raise `length`");

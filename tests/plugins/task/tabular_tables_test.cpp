@@ -106,10 +106,15 @@ TEST_CASE("a trained model of tabular is whole without its data") {
   const LogLines log;
   trained.predict(folder.write("some.csv", "x,colour\n4,red\n5,green\n"));
   CHECK(LogLines::count("column 'colour': 1 of 2 values are unknown, such as 'green'") == 1);
-  const auto all = folder.write("all.csv", "x,colour\n4,Red\n5,Blue\n");
-  CHECK(
-      says(thrown_by([&] { trained.predict(all); }).text,
-           "column 'colour': 2 of 2 values are unknown, such as 'Red'; write them as in training, such as 'blue,red'"));
+  // A row has the same answer alone and beside others.
+  const auto alone = trained.predict(folder.write("one.csv", "x,colour\n5,green\n"));
+  const auto beside = trained.predict(folder.write("two.csv", "x,colour\n5,green\n4,red\n"));
+  CHECK(torch::equal(alone.at(1).numbers[0], beside.at(1).numbers[0]));
+  std::string many = "x,colour\n";
+  for (int i = 0; i < 20; ++i) many += "4,Red\n";
+  CHECK(says(thrown_by([&] { trained.predict(folder.write("all.csv", many)); }).text,
+             "column 'colour': 20 of 20 values are unknown, such as 'Red'; write them as in training, such as "
+             "'blue,red'"));
 }
 
 TEST_CASE("a trained model of tabular is evaluated on the rows that were held out, or on all rows of other data") {

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cstdio>
+#include <functional>
 #include <nlohmann/json.hpp>
 #include <random>
 #include <thread>
@@ -209,6 +210,109 @@ TEST_CASE("csv: bad files are refused with line and column") {
   }
 }
 
+TEST_CASE("csv: all columns that are not clear are refused at once, with what makes all of them clear") {
+  std::string late = "a,b,y\n";
+  for (int i = 0; i < 1500; ++i) late += i < 1400 ? "1,2,3\n" : i % 2 == 0 ? "x,2,3\n" : "1,,3\n";
+  const std::pair<std::string, std::string> cases[] = {
+      {"a,b,c\n1,1,x\n5/5,2/3,x\n2,2,y\n",
+       "has 2 columns that are not clear: line 3, column 'a' is '5/5', and other lines have numbers there; line 3, "
+       "column "
+       "'b' is '2/3', and other lines have numbers there; set missing_words = [\"2/3\", \"5/5\"] if they stand for no "
+       "value; or set types = {a = \"category\", b = \"category\"}"},
+      {"a,b\n\"$1,302\",x\n\"$2,100\",y\n",
+       "line 2, column 'a' is '$1,302', a number in another notation; set thousands = \",\" and types = {a = "
+       "\"number\"}, or for words types = {a = \"category\"}"},
+      {"a,b\n\"1,302\",\"$2,302\"\n\"1,100\",\"$2,500\"\n", "has 2 columns that are not clear: "},
+      {"a,b,c\n\"$1,302\",\"$2,302\",1\n\"$1,100\",\"$2,500\",k9\n",
+       "column 'c' is 'k9', and other lines have numbers there; set missing_words = [\"k9\"] if they stand for no "
+       "value; "
+       "or set thousands = \",\" and types = {a = \"number\", b = \"number\", c = \"category\"}; or for words set "
+       "types "
+       "= {a = \"category\", b = \"category\", c = \"category\"}"},
+      {"a,b\n1/2/2024,3/4/2024\n2/2/2024,4/4/2024\n", "set types = {a = \"day-month-year\", b = \"day-month-year\"}"},
+      {late,
+       "has 2 columns that are not clear: line 1402, column 'a' is 'x', which is not a number; line 1403, column "
+       "'b' has no value; remove the line, or set missing ="},
+  };
+  for (const auto& [text, says_so] : cases) {
+    CAPTURE(text.substr(0, 40));
+    const auto all = refusal(text);
+    CHECK_MESSAGE(says(all, says_so), all);
+  }
+  // The advice works as it is written.
+  CsvOptions options;
+  options.thousands = ',';
+  options.types = {{"a", CsvType::number}, {"b", CsvType::number}, {"c", CsvType::category}};
+  const auto table = parsed(cases[3].first, options);
+  CHECK(torch::equal(table.numbers, floats({1302, 2302, 1100, 2500}, {2, 2})));
+}
+
+TEST_CASE("csv: columns that count or name the rows are told from inputs") {
+  struct Rows {
+    const char* name;
+    std::function<int(int)> value;  // takes the row
+    int rows;
+    bool are_counted;
+  };
+  // 37 and 101 have no divisor in common, so these are the numbers from 0 to 100 in no order.
+  const auto shuffled = [](int i) { return i * 37 % 101; };
+  const auto sampled = [](int i) { return i * 37 % 101 * 5 / 4; };
+  const Rows cases[] = {
+      {"", [](int i) { return i + 1; }, 40, true},
+      {"", [](int i) { return i; }, 5, true},
+      {"", shuffled, 101, true},
+      {"", sampled, 101, true},
+      {"", [](int i) { return i % 20; }, 40, true},     // two tables, one below the other
+      {"", [](int i) { return i / 2 * 2; }, 40, true},  // drawn with replacement
+      {"", [](int i) { return i % 2; }, 40, false},
+      {"", [](int i) { return 1951 + i; }, 30, false},
+      {"Unnamed: 0", sampled, 101, true},
+      {"X", shuffled, 101, true},
+      {"X", [](int i) { return i + 1; }, 12, true},
+      {"X", [](int i) { return 5 * i * i; }, 12, false},
+      {"x", [](int i) { return i; }, 40, false},
+      {"index", sampled, 101, true},
+      {"index", [](int i) { return 900 + i * 37 % 101; }, 101, false},
+      {"rownames", shuffled, 101, true},
+      {"row_number", shuffled, 101, true},
+      {"id", [](int i) { return 40000 + 37 * i; }, 12, true},
+      {"id", [](int i) { return i / 4; }, 40, false},  // a panel
+      {"PassengerId", sampled, 101, true},
+      {"patient", shuffled, 101, true},
+      {"Obs.", [](int i) { return i + 1; }, 40, true},
+      {"lfd", [](int i) { return i + 1; }, 40, true},
+      {"lfd", [](int i) { return i * 5 / 4; }, 40, true},
+      {"lfd", [](int i) { return i + 1; }, 12, false},
+      {"wealth", shuffled, 101, false},  // ranks
+      {"year", [](int i) { return 1900 + i; }, 60, false},
+      {"year", [](int i) { return i; }, 60, false},
+      {"time", [](int i) { return i + 1; }, 60, false},
+      {"age", [](int i) { return i; }, 90, false},
+      {"rank", [](int i) { return i + 1; }, 90, false},
+      {"price", shuffled, 101, false},
+      {"visits", [](int i) { return i * 7 % 5; }, 40, false},
+  };
+  for (const auto& [name, value, rows, are_counted] : cases) {
+    CAPTURE(name);
+    CAPTURE(value(3));
+    std::string text = std::string(name) + ",z\n";
+    for (int i = 0; i < rows; ++i) text += std::to_string(value(i)) + "," + std::to_string(i % 3 + 0.5) + "\n";
+    CsvOptions options;
+    options.target = "z";
+    const auto found = parsed(text, options).found;
+    CHECK((found.row_names == std::vector<std::string>{name}) == are_counted);
+    const bool is_said = std::ranges::any_of(found.odd, [](const auto& odd) { return says(odd, "counts the rows"); });
+    CHECK(is_said == are_counted);
+  }
+  std::string names = ",z\n", words = "town,z\n";
+  for (int i = 0; i < 12; ++i) {
+    names += "row " + std::to_string(i) + ",1\n";
+    words += "town " + std::to_string(i % 4) + ",1\n";
+  }
+  CHECK(parsed(names).found.row_names == std::vector<std::string>{""});
+  CHECK(parsed(words).found.row_names.empty());
+}
+
 TEST_CASE("csv: options that the file does not fit are refused") {
   const std::string text = "a,b,c\n1,x,2\n3,y,4\n";
   const auto with = [](auto change) {
@@ -307,8 +411,21 @@ TEST_CASE("csv: a schema gives other files the same codes, and refuses what it d
       read_csv(folder.write("d.csv", "kind,colour,size\ncat,green,1\ncat,red,1\n"), training.schema, options);
   CHECK(torch::equal(unknown.categories, longs({2, 0}, {2, 1})));
   CHECK(unknown.found.odd.at(0) == "column 'colour': 1 of 2 values are unknown, such as 'green'");
-  CHECK(says(refused("kind,colour,size\ncat,green,1\ncat,blau,1\n", options),
-             "column 'colour': 2 of 2 values are unknown, such as 'green'; write them as in training"));
+  // Many rows in which a few words take the place of the known ones are refused. A new word in each row is none of
+  // that.
+  std::string alike = "kind,colour,size\n", own = alike;
+  for (int i = 0; i < 20; ++i) {
+    alike += "cat," + std::string(i % 2 == 0 ? "Red" : "Blue") + ",1\n";
+    own += "cat,c" + std::to_string(i) + ",1\n";
+  }
+  CHECK(says(refused(alike, options),
+             "column 'colour': 20 of 20 values are unknown, such as 'Red'; write them as in training"));
+  const std::string few = alike.substr(0, alike.size() - std::string("cat,Blue,1\n").size());
+  for (const auto& [text, odd] : {std::pair<std::string, std::string>{own, "20 of 20"}, {few, "19 of 19"}}) {
+    const auto table = read_csv(folder.write("f.csv", text), training.schema, options);
+    CHECK(table.found.odd.at(0).starts_with("column 'colour': " + odd + " values are unknown"));
+    CHECK(table.categories.eq(2).all().item<bool>());
+  }
   CHECK(says(refused("kind,colour,size\nbird,red,1\n", options), "column 'kind' is 'bird', which is none of the 2"));
   CHECK(says(refused("kind,size\ncat,1\n", {}), "has no column 'colour'"));
   CHECK(says(refused("kind,colour,size\ncat,red,\n", {}), "line 2, column 'size' has no value"));

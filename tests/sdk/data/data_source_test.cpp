@@ -97,6 +97,60 @@ TEST_CASE("labels that are no classes are refused in one line") {
   }
 }
 
+// The counts are those of tables that people publish: wine quality (UCI), visits to a pharmacy (VietNamI of Ecdat), and
+// rings of abalones (UCI).
+TEST_CASE("whole numbers are classes or counts, and four fifths of them are the same") {
+  struct Numbers {
+    const char* what;
+    std::int64_t first, gap;
+    std::vector<std::int64_t> times;
+    bool are_classes;
+  };
+  const Numbers cases[] = {
+      {"two", 0, 1, {50, 50}, true},
+      {"two rare", 0, 1, {495, 5}, true},
+      {"three with gaps", 10, 10, {70, 20, 30}, true},
+      {"wine", 3, 1, {20, 163, 1457, 2198, 880, 175, 5}, true},
+      {"digits", 0, 1, {178, 182, 177, 183, 181, 182, 181, 179, 174, 180}, true},
+      {"children", 0, 1, {258, 185, 162, 103, 30, 12}, true},
+      {"firms", 1, 1, std::vector<std::int64_t>(20, 20), true},
+      {"regions", 1, 1, {209, 845, 993, 334, 1111, 468, 566, 159, 540}, true},
+      {"pharmacy", 0, 1, {20668, 3829, 1716, 777, 359, 174, 64, 43, 20, 30, 40, 3, 9, 6, 9, 8, 2, 3, 2, 1, 2}, false},
+      {"doctor", 0, 1, {665, 447, 374, 256, 117, 101, 76, 21, 30, 22, 41, 6, 20, 7, 9, 5}, false},
+      {"rings",
+       3,
+       1,
+       {15, 57, 115, 259, 391, 568, 689, 634, 487, 267, 203, 126, 103, 67, 58, 42, 32, 26, 14, 6},
+       false},
+      {"goals", 0, 1, {2519, 4000, 3550, 2100, 1100, 470, 180, 60, 25, 8, 3, 2, 1}, false},
+      {"many", 0, 1, std::vector<std::int64_t>(60, 30), false},
+      {"fewer than three of each", 0, 1, std::vector<std::int64_t>(15, 2), false},
+  };
+  for (const auto& [what, first, gap, times, are_classes] : cases) {
+    CAPTURE(what);
+    const auto values = torch::arange(std::ssize(times)) * gap + first;
+    const auto all = values.repeat_interleave(torch::tensor(times)).to(torch::kFloat64);
+    CHECK(vernier::class_numbers(all).defined() == are_classes);
+    for (int seed = 0; seed < 10; ++seed) {
+      auto random = at::detail::createCPUGenerator(static_cast<std::uint64_t>(seed));
+      const auto some = all.index_select(0, torch::randperm(all.numel(), random).narrow(0, 0, all.numel() * 4 / 5));
+      CHECK(vernier::class_numbers(some).defined() == are_classes);
+    }
+  }
+}
+
+TEST_CASE("words that are alike are named") {
+  const std::pair<std::vector<std::string>, std::string> cases[] = {
+      {{"ham", "spam"}, ""},
+      {{"HAM", "ham", "spam"}, "'HAM' and 'ham', which are two words; write them alike if they are one"},
+      {{"ham", "spam", "spam "}, "'spam' and 'spam ', which are two words; write them alike if they are one"},
+      {{" Spam", "ham", "spam"}, "' Spam' and 'spam', which are two words; write them alike if they are one"},
+      {{"", " ", "a"}, ""},
+      {{}, ""},
+  };
+  for (const auto& [words, says_so] : cases) CHECK(vernier::alike_words(words) == says_so);
+}
+
 TEST_CASE("tables are read as their form says") {
   const TemporaryFolder folder;
   const auto file = folder.write("a.csv", "a;b\n-;1\n2;NA\n-;3\n");

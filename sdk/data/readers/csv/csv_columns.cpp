@@ -65,7 +65,7 @@ std::size_t CsvReader::place_of(const std::string& name, const char* key) const 
     if (lower(each) == lower(name)) near = each;
   }
   file_->refuse("has no column '" + shortened(name) + "'" + (*key != 0 ? " for `" + std::string(key) + "`" : "") +
-                "; its columns are " + shortened(some_of(names_)) +
+                "; its columns are " + shortened(names_of_columns(names_)) +
                 (near.empty() ? "" : "; did you mean '" + shortened(near) + "'?"));
 }
 
@@ -152,22 +152,25 @@ void CsvReader::infer_types() {
                            "' where names belong; set header = false, or header = true if they are names"));
   }
   const bool doubts_points = options_.doubts_points && !has_sure_points(seen, notation);
+  std::vector<Unclear> unclear;
   for (auto* column : columns()) {
     const auto& values = seen[place_of(column->name)];
-    choose_type(*column, values, remedies_, [this](std::int64_t line, const CsvColumn& of, const std::string& reason) {
-      refuse(line, of, reason);
-    });
+    try {
+      choose_type(*column, values, remedies_);
+    } catch (const Unclear& odd) {
+      unclear.push_back(odd);
+    }
     if (doubts_points && values.texts == 0 && values.written.doubts_points(table_.found.separator == ';')) {
-      refuse(values.written.group_line, *column,
-             "is '" + values.written.group +
-                 "', which may have decimals or thousands; set decimal = \".\", or decimal = \",\" and thousands = "
-                 "\".\"");
+      unclear.emplace_back(values.written.group_line, column->name,
+                           "is '" + values.written.group + "', which may have decimals or thousands",
+                           R"(set decimal = ".", or decimal = "," and thousands = ".")");
     }
     if (column->type == CsvType::number && options_.fill == CsvFill::zero) column->fill = 0;
     if (column->type == CsvType::date && options_.fill == CsvFill::zero) {
       column->fills.assign(numbers_of(*column).size(), 0);
     }
   }
+  refuse_unclear(unclear);
   if (table_.schema.target && table_.schema.target->type == CsvType::date) {
     file_->refuse("column '" + shortened(options_.target) +
                   "' has dates, and is the target; predict a number or a class, or set " +

@@ -98,8 +98,13 @@ void CsvReader::make_tensors(std::int64_t rows) {
   }
 }
 
-void CsvReader::refuse(std::int64_t line, const CsvColumn& column, const std::string& reason) const {
-  file_->refuse(c10::str("line ", line, ", column '", shortened(column.name), "' ", reason));
+void CsvReader::refuse_unclear(const std::vector<Unclear>& columns) const {
+  if (columns.empty()) return;
+  if (columns.size() == 1) file_->refuse(columns[0].text() + "; " + columns[0].remedy);
+  constexpr std::size_t most = 5;
+  auto text = c10::str("has ", columns.size(), " columns that are not clear: ");
+  for (std::size_t i = 0; i < std::min(most, columns.size()); ++i) text += (i > 0 ? "; " : "") + columns[i].text();
+  file_->refuse(text + (columns.size() > most ? "; and so on; " : "; ") + remedies_.of_all(columns));
 }
 
 void CsvReader::require_value(const Destination& to, std::string_view text, std::int64_t line, bool is_filled) const {
@@ -108,28 +113,30 @@ void CsvReader::require_value(const Destination& to, std::string_view text, std:
   const std::string role = to.is_target  ? ", and it is the target"
                            : to.is_group ? ", and it is the group of the split"
                                          : "";
-  std::string remedy = "; remove the line";
+  std::string remedy = "remove the line";
   if (!text.empty() && to.codes != nullptr) {
-    remedy = "; if it is a word, set " + remedies_.missing_words("", std::string(text)) + ", or else remove the line";
+    remedy = "if it is a word, set " + remedies_.missing_words({}, std::string(text)) + ", or else remove the line";
   }
-  if (to.is_target && !has_schema_) remedy += ", or set missing = \"drop\", or \"mean\", which drop it too";
-  if (!to.is_target && !to.is_group) {
-    const auto& advice = options_.fill_remedy;
+  const auto& advice = options_.fill_remedy;
+  if (to.is_target && !has_schema_ && advice.find("\"drop\"") != std::string::npos) {
+    remedy += ", or set missing = \"drop\"";
+  } else if (!to.is_target && !to.is_group && !advice.empty()) {
     const auto place = advice.find("{}");
     remedy += ", or " + advice.substr(0, place);
     if (place != std::string::npos) remedy += shortened(to.column->name) + advice.substr(place + 2);
   }
-  refuse(line, *to.column,
-         (text.empty() ? "has no value" : "is '" + word + "', which stands for no value") + role + remedy);
+  throw Unclear(line, to.column->name,
+                (text.empty() ? "has no value" : "is '" + word + "', which stands for no value") + role, remedy);
 }
 
 void CsvReader::note_rounded(const Destination& to, std::string_view text, std::size_t place, std::int64_t line,
                              PartResult& result) const {
   if (!has_schema_ && !options_.types.contains(to.column->name)) {
-    refuse(line, *to.column,
-           "is " + shortened(std::string(text)) + ", beyond 2^53, and float64 rounds it; if it is a name, set " +
-               types_key(to.column->name, "category") + ", and for a rounded number " +
-               types_key(to.column->name, "number"));
+    Unclear odd(line, to.column->name, "is " + shortened(std::string(text)) + ", beyond 2^53, and float64 rounds it",
+                "if it is a name, set " + types_key(to.column->name, "category") + ", and for a rounded number " +
+                    types_key(to.column->name, "number"));
+    odd.type = "category";
+    throw odd;
   }
   if (result.rounded[place].empty()) result.rounded[place] = text;
 }
@@ -146,15 +153,14 @@ void CsvReader::put_number(const Destination& to, std::string_view text, std::in
                                 : options_.fill != CsvFill::refuse);
     value = std::numeric_limits<double>::quiet_NaN();
   } else if (!parse_number(text, to.notation, value)) {
-    refuse(line, *to.column,
-           "is '" + shortened(std::string(text)) + "', which is not a number; " +
-               (has_schema_ ? "correct it" : remedies_.of_text(to.column->name, text, to.is_target)));
+    auto odd = remedies_.of_text(line, to.column->name, text, ", which is not a number", to.is_target);
+    if (has_schema_) odd.type = odd.key = odd.cell = "", odd.remedy = "correct it";
+    throw odd;
   } else if (!std::isfinite(value)) {
-    const auto words =
-        std::string(", or set ") + remedies_.missing_words(std::string(text)) + " if it stands for no value";
-    refuse(line, *to.column,
-           "is '" + shortened(std::string(text)) + "', which float32 cannot hold as a finite number; correct it" +
-               (has_schema_ ? "" : words));
+    const auto words = ", or set " + remedies_.missing_words({std::string(text)}) + " if it stands for no value";
+    throw Unclear(line, to.column->name,
+                  "is '" + shortened(std::string(text)) + "', which float32 cannot hold as a finite number",
+                  "correct it" + (has_schema_ ? "" : words));
   } else if ((value >= exact_whole || value <= -exact_whole) && std::trunc(value) == value) {
     std::int64_t exact = 0;  // float64 may round it too
     const auto* end = text.data() + text.size();
@@ -175,13 +181,16 @@ void CsvReader::put_date(const Destination& to, std::string_view text, std::int6
     require_value(to, text, line, has_schema_ ? !to.column->fills.empty() || drops : options_.fill != CsvFill::refuse);
     numbers.fill(std::numeric_limits<double>::quiet_NaN());
   } else if (!parse_date(text, to.form, numbers) && !(has_schema_ && parse_date(text, {}, numbers))) {
-    refuse(line, *to.column,
-           "is '" + shortened(std::string(text)) + "', and not a date as in " +
-               (has_schema_ ? "training (" : "other lines (") + to.column->form + "); " +
-               (has_schema_ && possible_date(text).is_date
-                    ? "write it so, or set " + types_key(to.column->name, "day-month-year") + " or \"month-day-year\""
-                : has_schema_ ? "correct it"
-                              : remedies_.of_text(to.column->name, text, false)));
+    const std::string place = has_schema_ ? "training (" : "other lines (";
+    auto odd = remedies_.of_text(line, to.column->name, text, ", and not a date as in " + place + to.column->form + ")",
+                                 false);
+    if (has_schema_) {
+      odd.type = odd.key = odd.cell = "", odd.remedy = "correct it";
+      if (possible_date(text).is_date) {
+        odd.remedy = "write it so, or set " + types_key(to.column->name, "day-month-year") + " or \"month-day-year\"";
+      }
+    }
+    throw odd;
   }
   std::copy_n(numbers.begin(), date_parts - (to.form.has_time ? 0 : 1), to.numbers + row * to.stride);
 }
@@ -206,9 +215,10 @@ std::int64_t CsvReader::code_of(const Destination& to, std::string_view text, st
     return static_cast<std::int64_t>(to.column->vocabulary.size());
   }
   if (text.empty()) require_value(to, text, line, false);
-  refuse(line, *to.column,
-         c10::str("is '", shortened(std::string(text)), "', which is none of the ", to.column->vocabulary.size(),
-                  " known categories: ", shortened(some_of(to.column->vocabulary))));
+  throw Unclear(line, to.column->name,
+                c10::str("is '", shortened(std::string(text)), "', which is none of the ", to.column->vocabulary.size(),
+                         " known categories: ", shortened(some_of(to.column->vocabulary))),
+                "correct it");
 }
 
 void CsvReader::read_part(const CsvPart& part, PartResult& result) const {
@@ -221,17 +231,26 @@ void CsvReader::read_part(const CsvPart& part, PartResult& result) const {
   CsvRecords records(*file_, part.text, table_.found.separator, part.line);
   std::vector<CsvField> fields;
   auto row = part.row;
+  const auto read_cell = [&](const Destination& to, std::string_view text, std::size_t place) {
+    const auto line = records.line();
+    if (to.codes != nullptr) {
+      to.codes[row * to.stride] = code_of(to, text, place, line, result);
+    } else if (to.column->type == CsvType::date) {
+      put_date(to, text, row, place, line, result);
+    } else {
+      put_number(to, text, row, place, line, result);
+    }
+  };
   const auto end = part.row + part.rows;
   for (; row < end && records.next(fields); ++row) {
     check_length(fields, records.line());
     for (std::size_t place = 0; place < fields.size(); ++place) {
-      const auto& to = destinations_[place];
-      if (to.codes != nullptr) {
-        to.codes[row * to.stride] = code_of(to, fields[place].text(), place, records.line(), result);
-      } else if (to.numbers != nullptr && to.column->type == CsvType::date) {
-        put_date(to, fields[place].text(), row, place, records.line(), result);
-      } else if (to.numbers != nullptr) {
-        put_number(to, fields[place].text(), row, place, records.line(), result);
+      if (destinations_[place].column == nullptr || (!result.unclear.empty() && result.unclear.contains(place)))
+        continue;
+      try {
+        read_cell(destinations_[place], fields[place].text(), place);
+      } catch (const Unclear& odd) {
+        result.unclear.emplace(place, odd);
       }
     }
     if (records.more_lines() > 0) result.long_rows.emplace_back(row, records.more_lines());
@@ -296,7 +315,9 @@ void CsvReader::note_odd(const std::vector<PartResult>& results) {
       wide.insert(wide.end(), result.wide[place].begin(), result.wide[place].end());
     }
     const auto rows = table_.numbers.size(0);
-    if (unknown.count == rows) {
+    // Many rows without a known word are written in another way. A new word in each row is none of that.
+    constexpr std::int64_t many = 20;
+    if (unknown.count == rows && rows >= many && std::ssize(unknown.words) * 2 <= rows) {
       file_->refuse(c10::str("column '", shortened(names_[place]), "': ", rows, " of ", rows,
                              " values are unknown, such as '", shortened(unknown.example),
                              "'; write them as in training, such as '",
@@ -321,6 +342,11 @@ CsvTable CsvReader::read() {
   make_tensors(rows);
   std::vector<PartResult> results(parts.size());
   for_each_part(parts.size(), [&](std::size_t i) { read_part(parts[i], results[i]); });
+  std::map<std::size_t, Unclear> unclear;  // the first cell of each column
+  for (const auto& result : results) unclear.insert(result.unclear.begin(), result.unclear.end());
+  std::vector<Unclear> columns;
+  for (const auto& [place, odd] : unclear) columns.push_back(odd);
+  refuse_unclear(columns);
   for (std::size_t place = 0; place < names_.size(); ++place) {
     const auto& to = destinations_[place];
     if (to.codes != nullptr && (!has_schema_ || to.is_group)) merge_vocabulary(place, parts, results);
@@ -330,7 +356,7 @@ CsvTable CsvReader::read() {
     for (const auto& [row, more] : result.long_rows) table_.long_rows.emplace_back(row, lines += more);
   }
   file_->require_unchanged();
-  if (!has_schema_ && options_.classes) make_classes(table_);
+  if (!has_schema_ && options_.classes && !options_.types.contains(options_.target)) make_classes(table_);
   if (table_.schema.target) refuse_left_out(file_->path() + ":" + options_.target, table_.schema.target->vocabulary);
   drop_rows(table_, options_);
   note_missing(results);

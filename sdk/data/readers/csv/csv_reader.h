@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -62,6 +63,7 @@ struct PartResult {
   std::vector<MissingCells> missing;
   std::vector<std::vector<std::int64_t>> wide;                   // whole numbers that float32 may round
   std::vector<std::string> rounded;                              // the first whole number that float64 rounds
+  std::map<std::size_t, Unclear> unclear;                        // the first cell that is refused
   std::vector<std::pair<std::int64_t, std::int64_t>> long_rows;  // rows of several lines, and the lines added
 };
 
@@ -104,7 +106,7 @@ class CsvReader {
   void merge_vocabulary(std::size_t place, const std::vector<CsvPart>& parts, std::vector<PartResult>& results);
   void note_odd(const std::vector<PartResult>& results);
   void check_length(const std::vector<CsvField>& fields, std::int64_t line) const;
-  [[noreturn]] void refuse(std::int64_t line, const CsvColumn& column, const std::string& reason) const;
+  void refuse_unclear(const std::vector<Unclear>& columns) const;
   std::vector<CsvColumn*> columns();
 
   MappedFilePtr file_;

@@ -82,6 +82,13 @@ CsvSchema parse_csv_schema(const std::string& json) {
   return schema;
 }
 
+std::string names_of_columns(std::vector<std::string> names) {
+  for (auto& name : names) {
+    if (name.empty()) name = "''";
+  }
+  return some_of(names);
+}
+
 std::string toml_key(const std::string& name) {
   const bool is_bare = !name.empty() && std::ranges::all_of(name, [](char c) {
     return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_' || c == '-';

@@ -11,8 +11,8 @@ namespace {
 
 using TextKind = SeenColumn::Kind;
 
-// The key that makes numbers of texts that resemble some.
-std::string notation_key(const std::string& column, OtherNotation other) {
+// The key of a task that makes numbers of texts; "": there is none but their type.
+std::string key_of(OtherNotation other) {
   switch (other) {
     case OtherNotation::decimal_point:
       return "decimal = \".\"";
@@ -21,14 +21,24 @@ std::string notation_key(const std::string& column, OtherNotation other) {
     case OtherNotation::thousands_comma:
       return "thousands = \",\"";
     case OtherNotation::comma:
-      return "decimal = \",\" or thousands = \",\"";
+      return "thousands = \",\" or decimal = \",\"";
     case OtherNotation::thousands_point:
       return "decimal = \",\" and thousands = \".\"";
     case OtherNotation::thousands_blank:
       return "thousands = \" \" or \"'\"";
     default:
-      return types_key(column, "number");
+      return "";
   }
+}
+
+// Says how to read a number in another notation. Of $1,302 the comma is between thousands.
+void advise(Unclear& odd, OtherNotation other, std::string_view text) {
+  const bool has_sign = other == OtherNotation::sign || without_sign(text) != text;
+  odd.key = key_of(has_sign && other == OtherNotation::comma ? OtherNotation::thousands_comma : other);
+  if (has_sign) odd.type = "number";
+  odd.remedy = "set " + odd.key + (has_sign && !odd.key.empty() ? " and " : "") +
+               (has_sign ? types_key(odd.column, "number") : "") + ", or for words " +
+               types_key(odd.column, "category");
 }
 
 OtherNotation most_frequent(const SeenColumn& seen) {
@@ -60,7 +70,14 @@ bool fits_all(const SeenColumn& seen, DateForm::Order order) {
   return seen.fits[static_cast<std::size_t>(order)] == seen.dates;
 }
 
-void choose_date(CsvColumn& column, const SeenColumn& seen, const Remedies& remedies, const RefuseAt& refuse) {
+Unclear unclear(const SeenColumn::First& first, const std::string& column, const std::string& reason,
+                const std::string& remedy, const char* type = "category") {
+  Unclear made(first.line, column, "is " + in_quotes(first.text) + reason, remedy);
+  made.type = type;
+  return made;
+}
+
+void choose_date(CsvColumn& column, const SeenColumn& seen, const Remedies& remedies) {
   DateForm form;
   form.has_time = seen.has_time;
   form.has_zone = seen.has_zone;
@@ -70,9 +87,8 @@ void choose_date(CsvColumn& column, const SeenColumn& seen, const Remedies& reme
   if (seen.dates == 0 && seen.texts > 0) {
     const auto first = first_of(
         seen, {TextKind::word, TextKind::notation, TextKind::unit, TextKind::unread_number, TextKind::unread_date});
-    refuse(first.line, column,
-           "is " + in_quotes(first.text) + ", which is not a date; write it as 2024-01-31 or 31.1.2024, or set " +
-               types_key(column.name, "category"));
+    throw unclear(first, column.name, ", which is not a date",
+                  "write it as 2024-01-31 or 31.1.2024, or set " + types_key(column.name, "category"));
   }
   if (given != types.end() && given->second != CsvType::date) {
     form.order = given->second == CsvType::day_first ? day_first : month_first;
@@ -80,9 +96,9 @@ void choose_date(CsvColumn& column, const SeenColumn& seen, const Remedies& reme
     form.order = year_first;
   } else if (fits_all(seen, day_first) && fits_all(seen, month_first)) {
     const auto first = first_of(seen, {TextKind::date});
-    refuse(first.line, column,
-           "is " + in_quotes(first.text) + ", a date whose day and month cannot be told apart; set " +
-               types_key(column.name, "day-month-year") + ", \"month-day-year\" or \"category\"");
+    throw unclear(first, column.name, ", a date whose day and month cannot be told apart",
+                  "set " + types_key(column.name, "day-month-year") + ", \"month-day-year\" or \"category\"",
+                  "day-month-year");
   } else {
     form.order = fits_all(seen, day_first) ? day_first : month_first;
   }
@@ -91,52 +107,44 @@ void choose_date(CsvColumn& column, const SeenColumn& seen, const Remedies& reme
 }
 
 // Refuses a column of dates of which one is none, or that are written in several orders.
-void refuse_mixed_dates(const CsvColumn& column, const SeenColumn& seen, const Remedies& remedies,
-                        const RefuseAt& refuse) {
+[[noreturn]] void refuse_mixed_dates(const CsvColumn& column, const SeenColumn& seen, const Remedies& remedies) {
   const auto most = std::ranges::max_element(seen.fits) - seen.fits;
   auto first = first_of(
       seen, {TextKind::word, TextKind::notation, TextKind::unit, TextKind::unread_number, TextKind::unread_date});
   if (seen.dates == 0) {
-    refuse(first.line, column,
-           "is " + in_quotes(first.text) +
-               ", a date or time in a form that is not read; write dates as 2024-01-31 or 31.1.2024, times behind them "
-               "as 14:30, or for words set " +
-               types_key(column.name, "category"));
+    throw unclear(first, column.name, ", a date or time in a form that is not read",
+                  "write dates as 2024-01-31 or 31.1.2024, times behind them as 14:30, or for words set " +
+                      types_key(column.name, "category"));
   }
   std::string form;
   if (first.line == 0) {
     first = seen.misfits[most];
     form = " as " + DateForm{static_cast<DateForm::Order>(most)}.text();
   }
-  refuse(first.line, column,
-         "is " + in_quotes(first.text) + ", and other lines have dates" + form + " there; " +
-             remedies.of_text(column.name, first.text, false));
+  throw remedies.of_text(first.line, column.name, first.text, ", and other lines have dates" + form + " there", false);
 }
 
 // Chooses by the texts, of which there are some.
-void choose_for_texts(CsvColumn& column, const SeenColumn& seen, const Remedies& remedies, const RefuseAt& refuse) {
+void choose_for_texts(CsvColumn& column, const SeenColumn& seen, const Remedies& remedies) {
   const auto units = seen.has_one_unit() ? seen.count(TextKind::unit) : 0;
   const auto strange = seen.count(TextKind::notation) + units + seen.count(TextKind::unread_number);
   const auto dates = seen.dates + seen.count(TextKind::unread_date);
   if (strange * 2 > seen.texts && (seen.numbers == 0 || strange == seen.texts)) {
     const auto first = units > 0 ? first_of(seen, {TextKind::notation, TextKind::unit, TextKind::unread_number})
                                  : first_of(seen, {TextKind::notation, TextKind::unread_number});
-    auto remedy = remedies.of_number(column.name, first.text);
+    auto odd = remedies.of_text(first.line, column.name, first.text, ", a number in another notation", false);
     if (seen.count(TextKind::notation) * 2 > strange) {
-      remedy = "set " + notation_key(column.name, most_frequent(seen)) + ", or for words " +
-               types_key(column.name, "category");
+      advise(odd, most_frequent(seen), first.text);
     }
-    refuse(first.line, column, "is " + in_quotes(first.text) + ", a number in another notation; " + remedy);
+    throw odd;
   } else if (seen.numbers > 0) {
     auto first = first_of(seen, {TextKind::word, TextKind::notation, TextKind::unit, TextKind::unread_number,
                                  TextKind::unread_date, TextKind::date});
-    refuse(first.line, column,
-           "is " + in_quotes(first.text) + ", and other lines have numbers there; " +
-               remedies.of_text(column.name, first.text, false));
+    throw remedies.of_text(first.line, column.name, first.text, ", and other lines have numbers there", false);
   } else if (seen.dates == seen.texts && *std::ranges::max_element(seen.fits) == seen.dates) {
-    choose_date(column, seen, remedies, refuse);
+    choose_date(column, seen, remedies);
   } else if (dates * 2 > seen.texts) {
-    refuse_mixed_dates(column, seen, remedies, refuse);
+    refuse_mixed_dates(column, seen, remedies);
   } else {
     column.type = CsvType::category;
   }
@@ -148,11 +156,15 @@ std::string types_key(const std::string& column, const char* type) {
   return "types = {" + toml_key(column) + " = \"" + type + "\"}";
 }
 
-std::string Remedies::missing_words(const std::string& more, const std::string& less) const {
+std::string Unclear::text() const {
+  return "line " + std::to_string(line) + ", column '" + shortened(column) + "' " + reason;
+}
+
+std::string Remedies::missing_words(const std::vector<std::string>& more, const std::string& less) const {
   // The default list is not repeated: those of it that the file has are enough.
   std::vector<std::string> all(words.begin(), words.end());
   if (options.missing != CsvOptions().missing) all = options.missing;
-  if (!more.empty()) all.push_back(more);
+  all.insert(all.end(), more.begin(), more.end());
   std::string list;
   for (const auto& word : all) {
     if (!word.empty() && word != less) list += (list.empty() ? "\"" : ", \"") + shortened(word, 40) + "\"";
@@ -160,22 +172,49 @@ std::string Remedies::missing_words(const std::string& more, const std::string& 
   return "missing_words = [" + list + "]";
 }
 
-std::string Remedies::of_number(const std::string& column, std::string_view text) const {
+Unclear Remedies::of_text(std::int64_t line, const std::string& column, std::string_view text,
+                          const std::string& reason, bool is_target) const {
   const Notation notation{options.decimal, options.thousands, false};
   const auto other = other_notation_of(text, notation);
-  const bool is_unread = other == OtherNotation::none && is_unread_number(text, notation);
-  if (other == OtherNotation::none && !is_unread && unit_of(text, notation).empty()) return "";
   const auto words = " for words " + types_key(column, "category");
-  if (other != OtherNotation::none) return "set " + notation_key(column, other) + ", or" + words;
-  return std::string(is_unread ? "write it with digits, - and . alone" : "write the number without its unit") +
-         ", or set" + words;
+  auto odd = unclear({std::string(text), line}, column, reason, "");
+  if (other != OtherNotation::none) {
+    advise(odd, other, text);
+  } else if (is_unread_number(text, notation)) {
+    odd.remedy = "write it with digits, - and . alone, or set" + words;
+  } else if (!unit_of(text, notation).empty()) {
+    odd.remedy = "write the number without its unit, or set" + words;
+  } else {
+    odd.cell = text;
+    odd.remedy = "correct it, set " + missing_words({odd.cell}) + " if it stands for no value, or " +
+                 (is_target ? "kind = \"classification\"" : types_key(column, "category"));
+  }
+  return odd;
 }
 
-std::string Remedies::of_text(const std::string& column, std::string_view text, bool is_target) const {
-  const auto number = of_number(column, text);
-  if (!number.empty()) return number;
-  return "correct it, set " + missing_words(std::string(text)) + " if it stands for no value, or " +
-         (is_target ? "kind = \"classification\"" : types_key(column, "category"));
+std::string Remedies::of_all(const std::vector<Unclear>& columns) const {
+  std::set<std::string> keys, cells;
+  std::string own, all, text;  // types, of the columns that need one, and of all
+  const auto add = [](std::string& list, const char* between, const std::string& more) {
+    list += (list.empty() ? "" : between) + more;
+  };
+  for (const auto& each : columns) {
+    if (each.type.empty() && text.find(each.remedy) == std::string::npos) add(text, "; or ", each.remedy);
+    if (each.type.empty()) continue;
+    if (!each.key.empty()) keys.insert(each.key);
+    if (!each.cell.empty()) cells.insert(each.cell);
+    const auto type = toml_key(each.column) + " = \"";
+    if (each.key.empty() || each.type == "number") add(own, ", ", type + each.type + "\"");
+    add(all, ", ", type + (each.type == "number" ? "category" : each.type) + "\"");
+  }
+  constexpr std::size_t few = 5;  // more of them are not words for no value
+  if (!cells.empty() && cells.size() <= few) {
+    add(text, "; or ", "set " + missing_words({cells.begin(), cells.end()}) + " if they stand for no value");
+  }
+  if (keys.size() == 1) add(text, "; or ", "set " + *keys.begin() + (own.empty() ? "" : " and types = {" + own + "}"));
+  if (keys.size() != 1 && !own.empty()) all = own;
+  if (!all.empty()) add(text, "; or ", std::string(keys.size() == 1 ? "for words " : "") + "set types = {" + all + "}");
+  return text;
 }
 
 std::int64_t SeenColumn::count(TextKind kind) const {
@@ -218,19 +257,19 @@ void SeenColumn::add(std::string_view text, std::int64_t line, const Notation& n
   if (!firsts.contains(kind)) firsts[kind] = {std::string(text), line};
 }
 
-void choose_type(CsvColumn& column, const SeenColumn& seen, const Remedies& remedies, const RefuseAt& refuse) {
+void choose_type(CsvColumn& column, const SeenColumn& seen, const Remedies& remedies) {
   const auto& types = remedies.options.types;
   const auto given = types.find(column.name);
   if (given != types.end()) {
     column.type = given->second;
     column.has_signs = column.type == CsvType::number;
     if (column.type != CsvType::number && column.type != CsvType::category) {
-      choose_date(column, seen, remedies, refuse);
+      choose_date(column, seen, remedies);
     }
   } else if (seen.texts == 0) {
     column.type = CsvType::number;
   } else {
-    choose_for_texts(column, seen, remedies, refuse);
+    choose_for_texts(column, seen, remedies);
   }
 }
 

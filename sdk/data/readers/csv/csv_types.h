@@ -2,11 +2,12 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
+#include <exception>
 #include <map>
 #include <set>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "csv_ambiguity.h"
@@ -40,22 +41,34 @@ struct SeenColumn {
   bool has_one_unit() const;  // or several that people mix, such as cm and m
 };
 
+// A column whose meaning is not clear. It is thrown, so that all of a file are refused together.
+struct Unclear : std::exception {
+  Unclear(std::int64_t line, std::string column, std::string reason, std::string remedy)
+      : line(line), column(std::move(column)), reason(std::move(reason)), remedy(std::move(remedy)) {}
+  std::string text() const;         // "line 3, column 'a' is 'x', and other lines have numbers there"
+  std::int64_t line;                // the first one
+  std::string column, reason;       // reason: without a remedy
+  std::string remedy;               // if no other column is unclear
+  std::string key = {}, type = {};  // a key of the task, and a type in `types`, that also help
+  std::string cell = {};            // a word among numbers, which may stand for no value
+};
+
 // The ends of messages: what helps, as keys of a task in TOML.
 struct Remedies {
   const CsvOptions& options;
   std::set<std::string> words = {};  // words that stand for no value in the first records
 
-  // missing_words with one more or one less.
-  std::string missing_words(const std::string& more, const std::string& less = "") const;
-  // Advice on a text among numbers or dates.
-  std::string of_text(const std::string& column, std::string_view text, bool is_target) const;
-  // Advice on a number in a form that is not read: how to write it, or the key that reads it. "": it is not a number.
-  std::string of_number(const std::string& column, std::string_view text) const;
+  // missing_words with some more or one less.
+  std::string missing_words(const std::vector<std::string>& more, const std::string& less = "") const;
+  // Returns a text among numbers or dates as unclear, with advice.
+  Unclear of_text(std::int64_t line, const std::string& column, std::string_view text, const std::string& reason,
+                  bool is_target) const;
+  // The end of a message on columns that are not clear, which makes all of them clear.
+  std::string of_all(const std::vector<Unclear>& columns) const;
 };
 
-// Gives a column its type and form. Throws Error through `refuse` for a column where they are unclear.
-using RefuseAt = std::function<void(std::int64_t line, const CsvColumn& column, const std::string& reason)>;
-void choose_type(CsvColumn& column, const SeenColumn& seen, const Remedies& remedies, const RefuseAt& refuse);
+// Gives a column its type and form. Throws Unclear where they are not clear.
+void choose_type(CsvColumn& column, const SeenColumn& seen, const Remedies& remedies);
 
 // "types = {a = \"category\"}"
 std::string types_key(const std::string& column, const char* type);

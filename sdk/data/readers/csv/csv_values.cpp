@@ -48,14 +48,6 @@ bool cut_sign(std::string_view& text, bool at_end) {
   return false;
 }
 
-// Removes one sign of a currency or % before or behind a number; "-$5" keeps its minus.
-std::string without_sign(std::string_view text) {
-  const bool is_negative = text.starts_with('-');
-  auto rest = text.substr(is_negative ? 1 : 0);
-  if (!cut_sign(rest, false) && !cut_sign(rest, true)) return std::string(text);
-  return (is_negative ? "-" : "") + std::string(rest);
-}
-
 // Returns whether the digits before the decimals are in groups of three, and removes what is between them.
 bool join_groups(std::string& text, char between, char decimal) {
   const auto end = std::min(text.find(decimal), text.size());
@@ -88,6 +80,13 @@ bool parse_other(std::string_view text, const Notation& notation, double& value)
 }
 
 }  // namespace
+
+std::string without_sign(std::string_view text) {
+  const bool is_negative = text.starts_with('-');
+  auto rest = text.substr(is_negative ? 1 : 0);
+  if (!cut_sign(rest, false) && !cut_sign(rest, true)) return std::string(text);
+  return (is_negative ? "-" : "") + std::string(rest);
+}
 
 bool parse_number(std::string_view text, const Notation& notation, double& value) {
   if (notation.decimal == '.' && notation.thousands == 0 && !notation.has_signs) return parse_plain(text, value);

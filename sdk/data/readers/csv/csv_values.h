@@ -19,6 +19,9 @@ struct Notation {
 // Returns whether the whole text is a number. One that is too large for float32 is infinite.
 bool parse_number(std::string_view text, const Notation& notation, double& value);
 
+// Removes one sign of a currency or % before or behind a number; "-$5" keeps its minus.
+std::string without_sign(std::string_view text);
+
 // Returns whether a text is a number in some other notation, such as "3,50", "1.234", "$5" or "12%".
 enum class OtherNotation {
   none,

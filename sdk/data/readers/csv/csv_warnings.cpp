@@ -3,11 +3,12 @@
 #include <c10/util/StringUtil.h>
 #include <torch/types.h>
 #include <vernier/data/csv.h>
+#include <vernier/data/data_source.h>
 #include <vernier/error.h>
 
 #include <algorithm>
 #include <cstdlib>
-#include <map>
+#include <initializer_list>
 
 #include "csv_fit.h"
 #include "csv_types.h"
@@ -22,26 +23,33 @@ std::string leave_out_key(const std::string& name) {
   return "leave_out = [\"" + shortened(name) + "\"]";
 }
 
-bool counts_rows(const torch::Tensor& numbers) {
+// Returns whether whole numbers count the rows, also after some rows were left out or the rest was shuffled. Names
+// decide where values do not: ranks are all different too.
+bool counts_rows(CsvName name, const torch::Tensor& numbers) {
   const auto rows = numbers.numel();
-  if (rows < few_rows) return false;
-  return (numbers.narrow(0, 1, rows - 1) - numbers.narrow(0, 0, rows - 1)).eq(1).all().item<bool>();
+  constexpr std::int64_t least = 3, many = 20;
+  if (rows < least || !numbers.equal(numbers.trunc())) return false;
+  const auto steps = numbers.narrow(0, 1, rows - 1) - numbers.narrow(0, 0, rows - 1);
+  const auto sorted = std::get<0>(numbers.sort());
+  const auto first = sorted[0].item<double>(), last = sorted[rows - 1].item<double>();
+  const auto different = 1 + sorted.narrow(0, 1, rows - 1).ne(sorted.narrow(0, 0, rows - 1)).sum().item<std::int64_t>();
+  if (first < 0) return false;
+  if (name == CsvName::none) {  // tables put together or drawn with replacement have some numbers twice
+    const bool are_years = first >= 1500 && last <= 2100;
+    return !are_years && (different * 2 >= rows || steps.eq(1).sum().item<std::int64_t>() * 4 >= rows * 3);
+  }
+  if (name == CsvName::row && different * 10 > rows * 9) return true;
+  if (different < rows) return false;
+  const auto wide = static_cast<double>(rows);
+  const bool is_sample = rows >= many && last <= 20 * wide && first * wide <= 10 * last;
+  if (name == CsvName::number) return is_sample || (first <= 1 && last < first + wide);
+  return name == CsvName::other && rows >= many && first <= 1 && last <= 1.5 * wide && steps.gt(0).all().item<bool>();
 }
 
-// Notes two words of a column that differ in their case alone.
+// Notes two words of a column that differ in their case or in blanks alone.
 void note_cases(const CsvColumn& column, std::vector<std::string>& odd) {
-  constexpr std::size_t most_words = 1000;
-  if (column.vocabulary.size() > most_words) return;
-  std::map<std::string, std::string> words;
-  for (const auto& word : column.vocabulary) {
-    std::string lower;
-    for (const char c : word) lower += static_cast<char>(c >= 'A' && c <= 'Z' ? c | 0x20 : c);
-    const auto [same, is_new] = words.emplace(lower, word);
-    if (is_new) continue;
-    odd.push_back("column '" + shortened(column.name) + "' has '" + shortened(same->second) + "' and '" +
-                  shortened(word) + "', which are two words; write them alike if they are one");
-    return;
-  }
+  const auto alike = alike_words(column.vocabulary);
+  if (!alike.empty()) odd.push_back("column '" + shortened(column.name) + "' has " + alike);
 }
 
 // Notes inputs that are the target again: a model that sees its target learns nothing else.
@@ -75,7 +83,7 @@ void note_copies(const CsvTable& table, std::vector<std::string>& odd) {
 
 }  // namespace
 
-void note_odd_columns(const CsvTable& table, std::vector<std::string>& odd) {
+void note_odd_columns(CsvTable& table, std::vector<std::string>& odd) {
   const auto rows = table.numbers.size(0);
   if (table.schema.target) {
     note_copies(table, odd);
@@ -85,12 +93,14 @@ void note_odd_columns(const CsvTable& table, std::vector<std::string>& odd) {
   for (const auto& column : table.schema.columns) {
     const auto name = "column '" + shortened(column.name) + "'";
     const auto remedy = "; to leave it out: " + leave_out_key(column.name);
+    const auto meaning = meaning_of(column.name);
     if (column.type == CsvType::category) {
       const auto words = std::ssize(column.vocabulary);
       note_cases(column, odd);
       if (words == 1 && rows > 1) {
         odd.push_back(name + " is always '" + shortened(column.vocabulary[0]) + "'" + remedy);
-      } else if (words > few_rows && words * 2 > rows) {
+      } else if ((words > few_rows && words * 2 > rows) || (meaning == CsvName::none && words == rows && rows > 2)) {
+        table.found.row_names.push_back(column.name);
         odd.push_back(
             c10::str(name, " has ", words, " different words in ", rows, " rows, so few are learned", remedy));
       }
@@ -100,14 +110,15 @@ void note_odd_columns(const CsvTable& table, std::vector<std::string>& odd) {
     number += std::ssize(numbers_of(column));
     if (column.type == CsvType::date) continue;
     const auto there = values.masked_select(values.isnan().logical_not());
-    if (counts_rows(values)) {
+    if (counts_rows(meaning, there)) {
+      table.found.row_names.push_back(column.name);
       odd.push_back(name + (column.name.empty() ? " (it has no name)" : "") + " counts the rows, and is an input" +
                     remedy);
     } else if (there.numel() == 0) {
       odd.push_back(name + " has no value" + remedy);
     } else if (rows > 1 && there.min().equal(there.max())) {
       odd.push_back(c10::str(name, " is always ", there[0].item<double>(), remedy));
-    } else if (column.name.empty() || column.name.starts_with("Unnamed:")) {
+    } else if (meaning == CsvName::none) {
       odd.push_back(name + " has no name, and is an input" + remedy);
     }
   }
@@ -128,7 +139,7 @@ void note_written(const CsvColumn& column, const WrittenNumbers& written, const 
   const auto sentinel = written.sentinel();
   if (sentinel.empty()) return;
   odd.push_back(name + " has " + sentinel + ", far from all other numbers; if it stands for no value, set " +
-                remedies.missing_words(sentinel));
+                remedies.missing_words({sentinel}));
 }
 
 void note_missing_cells(const CsvColumn& column, const MissingCells& cells, bool drops, std::int64_t rows,
@@ -143,7 +154,7 @@ void note_missing_cells(const CsvColumn& column, const MissingCells& cells, bool
   if (is_category && words.count > 0) {
     odd.push_back(c10::str(name, words.count, words.count == 1 ? " cell is '" : " cells are words such as '",
                            shortened(words.example), "', which stand for no value: ", outcome,
-                           "; if it is a word, set ", remedies.missing_words("", words.example)));
+                           "; if it is a word, set ", remedies.missing_words({}, words.example)));
   } else {
     odd.push_back(c10::str(name, cells.count, " of ", rows, " values are missing: ", outcome));
   }

@@ -2,6 +2,8 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
+#include <set>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -17,12 +19,15 @@ struct WrittenNumbers;
 struct UnknownWords {
   std::int64_t count = 0;
   std::string example;  // the first one
+  std::set<std::string, std::less<>> words;
   void add(std::string_view word) {
     if (count++ == 0) example = word;
+    if (!words.contains(word)) words.emplace(word);
   }
   void add(const UnknownWords& more) {
     if (count == 0) example = more.example;
     count += more.count;
+    words.insert(more.words.begin(), more.words.end());
   }
 };
 
@@ -50,7 +55,8 @@ void note_missing_cells(const CsvColumn& column, const MissingCells& cells, bool
                         const Remedies& remedies, std::vector<std::string>& odd);
 
 // Adds sentences on the inputs: constant ones, row numbers, columns without a name, nearly a word a row.
-void note_odd_columns(const CsvTable& table, std::vector<std::string>& odd);
+// Fills CsvFound::row_names.
+void note_odd_columns(CsvTable& table, std::vector<std::string>& odd);
 
 // Adds a sentence if some of the whole numbers of a column become equal in float32 once their mean is taken off.
 void note_merged(const std::string& column, std::vector<std::int64_t>& numbers, std::vector<std::string>& odd);

@@ -53,6 +53,7 @@ ImageFolder image_list(const std::string& path, const ImageOptions& options) {
   csv.columns = {"file", "label"};
   csv.types = {{"file", CsvType::category}, {"label", CsvType::category}};
   csv.missing = {""};
+  csv.fill_remedy = "";
   csv.sorted = true;
   const auto table = read_csv(path, csv);
   const auto &files = table.schema.columns.at(0).vocabulary, &labels = table.schema.columns.at(1).vocabulary;

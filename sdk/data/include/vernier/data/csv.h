@@ -33,6 +33,7 @@ struct CsvFound {
   std::vector<std::pair<std::string, std::int64_t>> filled;  // columns with missing values, and how many
   std::int64_t dropped = 0;                                  // rows that CsvTable::rows lacks
   std::vector<std::string> odd;  // sentences on inputs: constant ones, nearly a word a row, row numbers, unknown words
+  std::vector<std::string> row_names;  // inputs that count the rows or name nearly each: they say nothing of other rows
 };
 
 struct VERNIER_API CsvTable {
@@ -63,7 +64,8 @@ VERNIER_API CsvTable read_csv(const std::string& path, const CsvOptions& options
 // The same with the columns, types, vocabularies and fill values of another file. It finds columns by name. Of the
 // options it uses those of the text, missing, unknown, types of dates, and fill where the schema has none; others that
 // contradict the schema are refused. A file without header and target has all inputs of one with the target, in the
-// same order. Categories of which all are unknown are refused.
+// same order. A category of which all of at least 20 rows are unknown is refused, unless nearly each has a word of its
+// own.
 VERNIER_API CsvTable read_csv(const std::string& path, const CsvSchema& schema, const CsvOptions& options = {});
 
 // The sample of each row is {numbers}, then categories if there are such columns, then target if there is a target.
@@ -73,6 +75,13 @@ VERNIER_API DatasetPtr csv_dataset(CsvTable table);
 // and skip_lines. fills: the words of `missing`: "refuse" and others of CsvFill. Vocabularies are sorted.
 VERNIER_API CsvOptions csv_options(Options& options, std::initializer_list<const char*> fills);
 
+// The meaning of a column's name: it stands for rows (id, patient, rownames), may count them (no, index, X), has no
+// words, is a time (year, day), or another order (age, rank).
+enum class CsvName { other, row, number, none, time, order };
+VERNIER_API CsvName meaning_of(const std::string& column);
+
+// Returns the names of columns, divided by commas: '' is one without a name.
+VERNIER_API std::string names_of_columns(std::vector<std::string> names);
 // Returns a column's name as a key of TOML: a, or "two words".
 VERNIER_API std::string toml_key(const std::string& name);
 

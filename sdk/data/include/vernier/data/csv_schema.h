@@ -50,7 +50,7 @@ struct CsvOptions {
   // Chooses the rows that means and words of inputs are learned from, out of CsvTable::rows, after all rows were read.
   // Words that only other rows have are unknown. Not set: all rows.
   std::function<torch::Tensor(const CsvTable& table)> training_rows;
-  // The advice of a message on a missing value, with {} for the column.
+  // The advice of a message on a missing value, with {} for the column; "": there is none.
   std::string fill_remedy = R"(set missing = "mean", "zero" or "drop", or leave_out = ["{}"])";
 };
 

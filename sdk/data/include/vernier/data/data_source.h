@@ -59,9 +59,14 @@ struct Classes {
 VERNIER_API torch::Tensor codes_of(const Source& source, Classes& classes, const std::string& for_numbers);
 // The name of each class.
 VERNIER_API std::vector<std::string> names_of(const Classes& classes);
-// Returns the different numbers in order if they look like classes and not like measurements: at most 20 whole ones, of
-// ten samples each, or of three where they are 0, 1, 2, … or 1, 2, 3, …. Undefined otherwise.
+// Returns the different numbers in order if they look like classes and not like measurements: at most 20 whole ones,
+// of six samples each, or of three where they are 0, 1, 2, … or 1, 2, 3, …. Undefined otherwise, and for counts: more
+// than about nine numbers that become more and then less frequent, with rare ones at the ends.
 VERNIER_API torch::Tensor class_numbers(const torch::Tensor& numbers);
+// Returns whether numbers are at most 50 different whole ones, so that they might be meant as classes.
+VERNIER_API bool are_few_whole(const torch::Tensor& numbers);
+// Returns a phrase on two words that differ in their case or in blanks at their ends alone; "" if there are none.
+VERNIER_API std::string alike_words(const std::vector<std::string>& words);
 // Returns a line such as "3 classes: ant 20, bee 31, cat 9", with the samples of each.
 VERNIER_API std::string counted(const Classes& classes, const torch::Tensor& codes);
 
