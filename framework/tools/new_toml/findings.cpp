@@ -45,18 +45,15 @@ Findings look_at_array(const std::string& path, const std::string& given) {
   if (y.dim() == 0 || y.size(0) != x.size(0)) {
     refuse(c10::str("'", path, "' has ", x.size(0), " samples, and '", targets, "' the shape ", y.sizes()));
   }
-  const auto numbers = y.to(torch::kFloat64).flatten();
-  const auto different = std::get<0>(at::_unique(numbers)).numel();
-  const bool is_whole = numbers.equal(numbers.round());
-  constexpr std::int64_t most_classes = 50;
-  const bool is_classes = y.dim() == 1 && is_whole && different <= std::min(most_classes, x.size(0) / 2);
+  const auto classes = class_numbers(y.to(torch::kFloat64).flatten());
+  const bool is_classes = y.dim() == 1 && classes.defined();
   Findings found;
   found.samples = x.size(0);
   const bool is_table = x.dim() == 2;
   found.lines.push_back(
       is_table ? c10::str(path, ": a table of ", x.size(0), " rows and ", x.size(1), " columns")
                : c10::str(path, ": ", x.size(0), " sequences of ", x.size(1), " steps and ", x.size(2), " features"));
-  found.lines.push_back(c10::str(targets, ": ", is_classes ? c10::str(different, " classes") : "numbers"));
+  found.lines.push_back(c10::str(targets, ": ", is_classes ? c10::str(classes.numel(), " classes") : "numbers"));
   found.task = {{"use", is_table ? "\"tabular\"" : "\"sequence\""},
                 {"kind", is_classes ? "\"classification\"" : "\"regression\""},
                 {"data", toml_value(path)},

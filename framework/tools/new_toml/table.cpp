@@ -49,6 +49,9 @@ bool are_numbers(const std::vector<std::string>& fields) {
   return !fields.empty() && std::ranges::all_of(fields, is_number);
 }
 
+// A network of this size needs so many epochs, and between so many updates.
+constexpr std::int64_t epochs = 60, fewest_updates = 2000, most_updates = 8000;
+
 struct Form {
   bool has_header = true;
   std::int64_t skipped = 0;
@@ -79,16 +82,10 @@ std::string choose_target(const std::vector<std::string>& columns, const Form& f
   }
   if (named.size() == 1) return named[0];
   if (named.size() > 1) {
-    refuse("several columns may be what is predicted: " + some_of(named) + "; name one by --target");
+    refuse("several columns may be what is predicted: " + names_of_columns(named) + "; name one by --target");
   }
   found.comments.emplace_back("target", form.has_header ? "the last column; another by --target" : "the last column");
   return columns.back();
-}
-
-void require_column(const std::string& path, const std::string& target, const std::vector<std::string>& columns) {
-  if (std::ranges::count(columns, target) > 0) return;
-  refuse("'" + path + "' has no column '" + shortened(target) + "'; name one of " + c10::Join(", ", columns) +
-         " by --target");
 }
 
 // Adds a line about the target. Returns true for classes.
@@ -115,6 +112,18 @@ bool describe_target(const CsvTable& table, const std::string& target, Findings&
                                    values.max().item<float>(), ", mean ", values.mean().item<float>()));
   }
   return classes > 0;
+}
+
+// Says what whole numbers were taken for, and how to take them for the other.
+void describe_guess(const CsvTable& table, Findings& found) {
+  const auto& words = table.schema.target->vocabulary;
+  if (words.empty() && are_few_whole(table.target.index_select(0, table.rows))) {
+    found.lines.push_back(
+        "whole numbers that look like counts are taken for numbers; to predict classes: --set "
+        "task.kind=classification");
+  } else if (!words.empty() && std::ranges::all_of(words, is_number)) {
+    found.lines.push_back("whole numbers are taken for classes; to predict numbers: --set task.kind=regression");
+  }
 }
 
 std::string described(const CsvSchema& schema) {
@@ -165,17 +174,125 @@ void refuse_image_names(const std::string& path, const CsvTable& table) {
   }
 }
 
-// Leaves out columns without any value, if no option says which.
-void leave_out_empty(const CsvTable& table, const GivenData& given, CsvOptions& options, Findings& found) {
-  if (given.task.contains("leave_out") || given.task.contains("columns")) return;
-  std::string keys;
-  for (const auto& [name, count] : table.found.filled) {
-    if (count < table.numbers.size(0) || (name == given.target && !name.empty())) continue;
-    options.leave_out.push_back(name);
-    keys += (keys.empty() ? "" : ", ") + toml_value(name);
-    found.lines.push_back("column '" + printable(name) + "' has no value, and is left out");
+// Columns that are left out, if no option says which.
+struct LeftOut {
+  std::vector<std::string> rows, empty;  // rows: they count or name the rows; empty: they have no value
+  bool has_words = false;                // names among them
+
+  bool has(const std::string& column) const {
+    return std::ranges::count(rows, column) > 0 || std::ranges::count(empty, column) > 0;
   }
-  if (!keys.empty()) found.task.emplace_back("leave_out", "[" + keys + "]");
+  std::vector<std::string> all() const {
+    auto both = rows;
+    both.insert(both.end(), empty.begin(), empty.end());
+    return both;
+  }
+  void describe(Findings& found) const {
+    std::string keys;
+    for (const auto& name : all()) keys += (keys.empty() ? "" : ", ") + toml_value(name);
+    if (keys.empty()) return;
+    found.task.emplace_back("leave_out", "[" + keys + "]");
+    for (const auto& name : empty) {
+      found.lines.push_back("column '" + printable(name) + "' has no value, and is left out");
+    }
+    if (rows.empty()) return;
+    const bool is_one = rows.size() == 1;
+    const std::string reason = has_words ? is_one ? " names nearly each row" : " count or name the rows"
+                               : is_one  ? " counts the rows"
+                                         : " count the rows";
+    std::string which;
+    for (const auto& name : rows) which += (which.empty() ? "'" : ", '") + printable(name) + "'";
+    which = (is_one ? "column " : "columns ") + which + reason;
+    found.comments.emplace_back("leave_out", which);
+    found.lines.push_back(which +
+                          (is_one ? ", and is left out; to learn from it" : ", and are left out; to learn from them") +
+                          ": --set 'task.leave_out=[]'");
+  }
+};
+
+// The values of an input as codes, int64 [rows], and as numbers where it has some.
+struct Values {
+  std::string name;
+  CsvName meaning;
+  bool is_date;
+  torch::Tensor codes, numbers;
+  std::int64_t different;
+};
+
+std::vector<Values> values_of(const CsvTable& table) {
+  std::vector<Values> all;
+  std::int64_t number = 0, category = 0;
+  for (const auto& column : table.schema.columns) {
+    Values values{column.name, meaning_of(column.name), column.type == CsvType::date, {}, {}, 0};
+    if (column.type == CsvType::category) {
+      values.codes = table.categories.select(1, category++).index_select(0, table.rows);
+    } else {
+      values.numbers = table.numbers.select(1, number).index_select(0, table.rows);
+      number += std::ssize(numbers_of(column));
+      values.codes = std::get<1>(at::_unique(values.numbers, /*sorted=*/true, /*return_inverse=*/true));
+    }
+    values.different = values.codes.max().item<std::int64_t>() + 1;
+    all.push_back(std::move(values));
+  }
+  return all;
+}
+
+bool is_time(const Values& values) {
+  return values.is_date || (values.numbers.defined() && values.meaning == CsvName::time);
+}
+
+// Returns the column whose groups must stay together: one that stands for a person, a firm or the like and is there
+// several times, or with a time beside it that makes each row another one. "": there is none.
+std::string group_of(const std::vector<Values>& columns, std::int64_t rows) {
+  constexpr std::int64_t fewest = 5;
+  std::string group;
+  std::int64_t most = 0;
+  for (const auto& column : columns) {
+    const bool is_whole = !column.numbers.defined() || column.numbers.equal(column.numbers.trunc());
+    const bool is_unit = column.meaning == CsvName::row;
+    const bool is_repeated = is_unit ? column.different * 10 <= rows * 9 : column.different * 2 <= rows;
+    if (!is_whole || column.is_date || column.different < fewest || !is_repeated) continue;
+    const bool is_panel = std::ranges::any_of(columns, [&](const Values& time) {
+      const bool is_age = time.name == "age" || time.name == "Age";
+      if ((!is_time(time) && !is_age) || time.name == column.name || time.different == rows) return false;
+      return std::get<0>(at::_unique(column.codes * time.different + time.codes)).numel() == rows;
+    });
+    if (is_time(column) || (!is_panel && !is_unit)) continue;
+    const auto weight = column.different + (is_unit ? rows : 0);
+    if (weight > most) most = weight, group = column.name;
+  }
+  return group;
+}
+
+// Returns the column of a time that goes up from row to row, "" if there is none.
+std::string series_of(const std::vector<Values>& columns, std::int64_t rows) {
+  constexpr std::int64_t fewest = 20;
+  for (const auto& column : columns) {
+    if (!is_time(column) || column.different != rows || rows < fewest) continue;
+    const auto& codes = column.codes;
+    if (codes.narrow(0, 1, rows - 1).gt(codes.narrow(0, 0, rows - 1)).all().item<bool>()) return column.name;
+  }
+  return "";
+}
+
+// Decides which rows are held out.
+void choose_split(const CsvTable& table, CsvOptions& options, Findings& found) {
+  const auto columns = values_of(table);
+  const auto rows = table.rows.numel();
+  const auto group = group_of(columns, rows), series = series_of(columns, rows);
+  if (!group.empty() && columns.size() > 1) {
+    found.task.emplace_back("split", toml_value("group:" + group));
+    found.lines.push_back("column '" + printable(group) +
+                          "' has several rows of each value, so whole groups are held out, and it is not an input; "
+                          "otherwise: --set task.split=random");
+    options.group = group;
+  } else if (!series.empty()) {
+    found.lines.push_back("the rows are a series in the order of '" + printable(series) +
+                          "'; to forecast it from the rows before: [task] use = \"sequence\", kind = \"forecast\"");
+    if (!table.target.is_floating_point()) return;
+    found.task.emplace_back("split", "\"last\"");
+    found.lines.push_back("the last rows are held out; otherwise: --set task.split=random");
+  }
 }
 
 // The options of task/tabular by which the data are read.
@@ -213,27 +330,57 @@ Findings look(const std::string& path, const GivenData& given) {
   for (const auto& column : table.schema.columns) columns.push_back(column.name);
   if (columns == std::vector<std::string>{"file", "label"} && given.target.empty()) return look_at_images(path);
   if (given.target.empty()) refuse_image_names(path, table);
-  Findings empty;
-  leave_out_empty(table, given, options, empty);
-  std::erase_if(columns, [&](const auto& name) { return std::ranges::count(options.leave_out, name) > 0; });
+  const bool chooses = !given.task.contains("leave_out") && !given.task.contains("columns");
+  LeftOut left_out;
+  const auto is_target = [&](const std::string& name) { return name == given.target && !name.empty(); };
+  if (chooses) left_out.rows = table.found.row_names;
+  std::erase_if(left_out.rows, is_target);
+  left_out.has_words = std::ranges::any_of(table.schema.columns, [&](const auto& column) {
+    return column.type == CsvType::category && std::ranges::count(left_out.rows, column.name) > 0;
+  });
+  for (const auto& [name, count] : table.found.filled) {
+    if (chooses && count == table.numbers.size(0) && !is_target(name)) left_out.empty.push_back(name);
+  }
+  if (columns.size() < 2) refuse("'" + path + "' has a single column; there is nothing to predict it from");
+  auto inputs_left = columns.size() - left_out.all().size() - (given.target.empty() ? 1 : 0);
+  if (!given.target.empty() && std::ranges::count(columns, given.target) > 0) --inputs_left;
+  if (static_cast<std::int64_t>(inputs_left) <= 0) left_out.rows.clear();  // a last input is better than none
+  std::erase_if(columns, [&](const auto& name) { return left_out.has(name); });
   if (columns.empty()) refuse("'" + path + "' has no column with a value");
   options.target = given.target.empty() ? choose_target(columns, form, found) : given.target;
-  require_column(path, options.target, columns);
-  if (columns.size() < 2) refuse("'" + path + "' has a single column; there is nothing to predict it from");
-  options.fill = fill;
+  options.fill = given.task.contains("missing") ? fill : CsvFill::zero;
   options.columns = inputs;
   if (kind != "auto") {
     options.types[options.target] = kind == "regression" ? CsvType::number : CsvType::category;
   }
-  table = read_csv(path, options);
+  const auto own = options.leave_out;
+  const auto read = [&] {
+    options.leave_out = own;
+    for (const auto& name : left_out.all()) options.leave_out.push_back(name);
+    return read_csv(path, options);
+  };
+  table = read();
+  // Rows without a target are not used, and others may have no value in some columns.
+  if (chooses) {
+    for (const auto& column : table.schema.columns) {
+      if (column.type != CsvType::category && column.means.empty()) left_out.empty.push_back(column.name);
+    }
+  }
+  Findings split;
+  if (!given.task.contains("split") && !given.task.contains("validation") && !given.task.contains("validation_share")) {
+    choose_split(table, options, split);
+  }
+  options.fill = fill;
+  table = read();
   found.samples = table.rows.numel();
   found.lines.push_back(c10::str(printable(path), ": ", found.samples, " rows, ", described(table.schema)));
   for (const auto& odd : table.found.odd) found.lines.push_back(odd);
-  found.lines.insert(found.lines.end(), empty.lines.begin(), empty.lines.end());
+  Findings left;
+  left_out.describe(left);
+  found.lines.insert(found.lines.end(), left.lines.begin(), left.lines.end());
   const bool is_classes = describe_target(table, options.target, found);
-  if (is_classes && kind == "auto" && std::ranges::all_of(table.schema.target->vocabulary, is_number)) {
-    found.lines.push_back("whole numbers are taken for classes; to predict numbers: --set task.kind=regression");
-  }
+  if (kind == "auto" && !options.types.contains(options.target)) describe_guess(table, found);
+  found.lines.insert(found.lines.end(), split.lines.begin(), split.lines.end());
   found.task = {{"use", "\"tabular\""},
                 {"kind", is_classes ? "\"classification\"" : "\"regression\""},
                 {"data", toml_value(path)},
@@ -243,11 +390,14 @@ Findings look(const std::string& path, const GivenData& given) {
     found.lines.push_back("there is no line of names, so columns are named by their numbers");
   }
   if (form.skipped > 0) found.task.emplace_back("skip_lines", std::to_string(form.skipped));
-  found.task.insert(found.task.end(), empty.task.begin(), empty.task.end());
+  found.task.insert(found.task.end(), left.task.begin(), left.task.end());
+  found.comments.insert(found.comments.end(), left.comments.begin(), left.comments.end());
+  found.task.insert(found.task.end(), split.task.begin(), split.task.end());
   if (!given.task.contains("missing") && (!table.found.filled.empty() || table.found.dropped > 0)) {
     found.task.emplace_back("missing", "\"mean\"");
     found.lines.push_back("there are missing values: a number becomes the mean of its column");
   }
+  found.updates = std::clamp<std::int64_t>(found.samples * epochs / 32, fewest_updates, most_updates);
   return found;
 }
 

@@ -79,6 +79,47 @@ void write_arrays(const TemporaryFolder& folder, const std::string& shape, int n
   folder.write("y.npy", npy("<i8", "60,", y));
 }
 
+// A table as R and pandas write it, with the numbers of its rows in front. step: from one row to the next.
+std::string counted_rows(const std::string& name, int step) {
+  std::string text = name + ",a,kind\n";
+  for (int i = 0; i < 101; ++i) {
+    const int row = i * step % 101;
+    text += std::to_string(row) + "," + std::to_string(wave(row, 0.7)) + "," + (row < 50 ? "low" : "high") + "\n";
+  }
+  return text;
+}
+
+// Firms with a row for each year.
+std::string panel() {
+  std::string text = "firm,year,value,invest\n";
+  for (int i = 0; i < 120; ++i) {
+    text += std::to_string(1 + i / 12) + "," + std::to_string(1935 + i % 12) + "," + std::to_string(wave(i, 0.7)) +
+            "," + std::to_string(wave(i, 0.9) + i / 12) + "\n";
+  }
+  return text;
+}
+
+std::string patients() {
+  std::string text = "patient,dose,effect\n";
+  for (int i = 0; i < 90; ++i) {
+    text +=
+        "p" + std::to_string(i % 15) + "," + std::to_string(wave(i, 0.7)) + "," + std::to_string(wave(i, 0.9)) + "\n";
+  }
+  return text;
+}
+
+// Visits to a doctor: rare from 8 on.
+std::string visits(int rows) {
+  std::string text = "age,visits\n";
+  for (int i = 0; i < rows; ++i) {
+    const int draw = i * 7919 % 1000;
+    int count = 0;
+    for (int left = 500; draw >= 1000 - left && count < 30; ++count) left = left * 3 / 5;
+    text += std::to_string(20 + wave(i, 0.7)) + "," + std::to_string(draw % 97 == 0 ? 10 + draw % 8 : count) + "\n";
+  }
+  return text;
+}
+
 struct Case {
   std::function<void(const TemporaryFolder&)> fill;
   Arguments arguments;  // after `new toml`
@@ -140,6 +181,41 @@ const std::vector<Case> runs = {
 
 // Tables that are read in a way of their own.
 const std::vector<Case> tables = {
+    {file("r.csv", counted_rows("\"\"", 1)),
+     {"r.csv"},
+     "r.csv: 101 rows, 1 column of numbers\ncolumn '' counts the rows, and is left out; to learn from it: --set "
+     "'task.leave_out=[]'\n",
+     "leave_out = [\"\"]  # column '' counts the rows\n"},
+    {file("r.csv", counted_rows("Unnamed: 0", 37)), {"r.csv"}, "1 column of numbers\n", "leave_out = [\"Unnamed: 0\"]"},
+    {file("r.csv", counted_rows("id", 37)), {"r.csv"}, "column 'id' counts the rows", "leave_out = [\"id\"]"},
+    {file("r.csv", counted_rows("lfd", 37)), {"r.csv"}, "2 columns of numbers\ntarget", "target = \"kind\""},
+    {file("r.csv", counted_rows("id", 1)),
+     {"r.csv", "--set", "task.leave_out=[]"},
+     "column 'id' counts the rows, and is an input",
+     "leave_out = []\n"},
+    {file("r.csv", counted_rows("", 1)), {"r.csv", "--target", "a"}, "is left out", "leave_out = [\"\"]"},
+    {file("p.csv", panel()),
+     {"p.csv"},
+     "column 'firm' has several rows of each value, so whole groups are held out, and it is not an input; otherwise: "
+     "--set "
+     "task.split=random\n",
+     "split = \"group:firm\"\n"},
+    {file("p.csv", patients()), {"p.csv"}, "column 'patient' has several rows", "split = \"group:patient\"\n"},
+    {file("p.csv", panel()), {"p.csv", "--set", "task.split=random"}, "3 columns of numbers\n", "split = \"random\"\n"},
+    {file("v.csv", visits(900)),
+     {"v.csv"},
+     "whole numbers that look like counts are taken for numbers; to predict classes: --set task.kind=classification\n",
+     "kind = \"regression\""},
+    {file("v.csv", visits(720)), {"v.csv"}, "look like counts are taken for numbers", "kind = \"regression\""},
+    {file("v.csv", visits(900)),
+     {"v.csv", "--set", "task.kind=classification"},
+     "target visits, the last column: ",
+     "kind = \"classification\""},
+    {file("money.csv",
+          "size,price\n1,\"$1,302\"\n2,\"$2,100\"\n3,\"$3,300\"\n4,\"$4,200\"\n5,\"$5,100\"\n6,\"$6,900\"\n"),
+     {"money.csv", "--set", "task.thousands=\",\"", "--set", "task.types={price = \"number\"}"},
+     "target price, the last column: numbers from 1302 to 6900",
+     "thousands = \",\"\ntypes = {price = \"number\"}\n"},
     {file("records.csv", flowers("0.5,0.25,setosa\n")),
      {"records.csv"},
      "records.csv: 91 rows, 2 columns of numbers\ntarget 3, the last column: 3 classes: setosa 31",
@@ -168,7 +244,23 @@ const std::vector<Case> refusals = {
      {"a.csv"},
      "several columns may be what is predicted: target,label; name one by --target",
      ""},
-    {file("a.csv", flowers()), {"a.csv", "--target", "nope"}, "'a.csv' has no column 'nope'; name one of sepal", ""},
+    {file("a.csv", flowers()),
+     {"a.csv", "--target", "nope"},
+     "'a.csv' has no column 'nope' for `target`; its columns are sepal,petal,species",
+     ""},
+    {file("a.csv", flowers(",petal,Species\n")),
+     {"a.csv", "--target", "species"},
+     "its columns are '',petal,Species; did you mean 'Species'?",
+     ""},
+    {file("a.csv", "a,b,c\n1,1,x\n112/112,5/7,x\n2,2,y\n"),
+     {"a.csv"},
+     "has 2 columns that are not clear: line 3, column 'a' is '112/112', and other lines have numbers there; line 3, "
+     "column 'b' is '5/7'",
+     ""},
+    {file("a.csv", "size,price\n1,\"$1,302\"\n2,\"$2,100\"\n"),
+     {"a.csv"},
+     "set thousands = \",\" and types = {price = \"number\"}, or for words",
+     ""},
     {file("a.csv", "x,name\n1,ann\n2,bob\n3,cid\n4,dan\n5,eva\n6,fay\n"),
      {"a.csv"},
      "the column 'name' has 6 different words in 6 rows, so it is not a target",
