@@ -261,6 +261,35 @@ TEST_CASE("language task: each validation continues the prompts, and changes no 
       contains(plain.refusal_of({{"sample_prompts", endless}, {"tokenizer", value(tokenizer)}}), "must have 1 to 24"));
 }
 
+TEST_CASE("language task: a prompt is the question of a user where chats are learned") {
+  const std::string chat =
+      R"({"messages": [{"role": "user", "content": "one"}, {"role": "assistant", "content": "two"}]})";
+  // a line of the file, and how the sample begins
+  const std::vector<std::pair<std::string, std::string>> cases = {{chat, "user\none\nassistant\n"},
+                                                                  {R"({"text": "one two three"})", "one"}};
+  for (const auto& [line, begin] : cases) {
+    CAPTURE(line);
+    const Texts texts("gpt2", line + "\n" + line + "\n");
+    auto task = load(texts, {{"validation", list<std::string>({texts.path()})},
+                             {"new_tokens", list<std::string>({"<|im_start|>", "<|im_end|>"})},
+                             {"sample_prompts", list<std::string>({"one"})},
+                             {"sample_tokens", value(2)}});
+    const LogLines log;
+    task.validate();
+    CHECK(LogLines::count("sample after step 0:\n" + begin) == 1);
+  }
+}
+
+TEST_CASE("language task: a context beyond max_position_embeddings is a warning") {
+  for (const std::int64_t positions : {4, 4096}) {
+    const PublishedFolder given("llama_grouped",
+                                [&](auto& config, auto&) { config["max_position_embeddings"] = positions; });
+    const LogLines log;
+    given.load();
+    CHECK(LogLines::count("was made for 4 tokens (max_position_embeddings)") == (positions == 4 ? 1 : 0));
+  }
+}
+
 TEST_CASE("language task: mistakes in the data are refused in one line") {
   const Texts texts("gpt2");
   const PublishedFolder& given = texts.given;

@@ -216,13 +216,13 @@ DatasetPtr Data::text_of(const std::string& file, const vernier::Tokenizer& toke
   };
   if (are_pairs_) {
     const auto data = vernier::read_preference_data(tokenizer, file, texts);
-    model.has_chats = data.chats > 0;
+    model.has_chats |= data.chats > 0;
     model.note(c10::str(file, ": ", data.dataset->size(), " pairs of answers, ", data.left_out, " left out; ",
                         data.chats, " of chats", style(data.chats)));
     return data.dataset;
   }
   const auto data = vernier::read_language_data(tokenizer, file, texts);
-  model.has_chats = data.chats > 0;
+  model.has_chats |= data.chats > 0;
   model.note(c10::str(file, ": ", data.texts, " texts in ", data.dataset->size(), " rows, ", data.tokens, " tokens, ",
                       data.learned, " learned, ", data.left_out, " texts left out; ", data.chats, " chats",
                       style(data.chats), ", ", data.prompts, " prompts"));

@@ -2,6 +2,7 @@
 
 #include <ATen/CPUGeneratorImpl.h>
 #include <vernier/error.h>
+#include <vernier/text/language_data.h>
 
 namespace language {
 
@@ -23,7 +24,7 @@ Samples::Samples(vernier::Options& options)
   }
 }
 
-void Samples::open(const vernier::LanguageModel& model) {
+void Samples::open(const vernier::LanguageModel& model, bool asks) {
   if (prompts_.empty()) return;
   const auto folder = model.tokenizer_folder();
   if (folder.empty()) vernier::refuse("sample_prompts needs a tokenizer; name its folder with `tokenizer`");
@@ -33,7 +34,9 @@ void Samples::open(const vernier::LanguageModel& model) {
     if (const auto end = tokenizer_->id(word)) options_.ends.push_back(*end);
   }
   for (const auto& prompt : prompts_) {
-    const auto size = std::ssize(tokenizer_->encode(prompt));
+    const auto chat = asks ? vernier::text_of_question(prompt, model.chat_template(), folder) : "";
+    tokens_.push_back(asks && !prompt.empty() ? tokenizer_->encode(chat, false) : tokenizer_->encode(prompt));
+    const auto size = std::ssize(tokens_.back());
     if (size > 0 && (model.longest() == 0 || size <= model.longest())) continue;
     vernier::refuse(c10::str("sample_prompts: \"", prompt, "\" has ", size, " tokens, and must have ",
                              model.longest() == 0 ? "one at least" : c10::str("1 to ", model.longest())));
@@ -42,8 +45,8 @@ void Samples::open(const vernier::LanguageModel& model) {
 
 std::vector<std::string> Samples::write(vernier::LanguageModel& model, torch::Device device, std::uint64_t seed) const {
   std::vector<std::string> texts;
-  for (const auto& prompt : prompts_) {
-    auto tokens = tokenizer_->encode(prompt);
+  for (const auto& prompt : tokens_) {
+    auto tokens = prompt;
     const auto generator = at::make_generator<at::CPUGeneratorImpl>(seed);
     const auto end = vernier::generate(model, tokens, options_, device, generator, [&](vernier::TokenId token) {
       tokens.push_back(token);

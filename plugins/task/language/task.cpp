@@ -81,8 +81,12 @@ void PublishedTask::build(vernier::Run& run) {
   use_losses();
   if (!reads_data()) return;
   if (data_.names_files()) refuse_long_rows(*network_, data_, folder_);
+  if (const auto made_for = network_->context(); data_.names_files() && made_for > 0 && data_.context() > made_for) {
+    warn("context = ", data_.context(), ": the model of ", folder_, " was made for ", made_for,
+         " tokens (max_position_embeddings), and has learned nothing of positions behind them");
+  }
   read_data(run);
-  samples_.open(*this);
+  samples_.open(*this, has_chats_);
 }
 
 void PublishedTask::use_losses() {

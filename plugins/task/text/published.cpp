@@ -3,6 +3,7 @@
 #include <c10/util/StringUtil.h>
 #include <vernier/error.h>
 #include <vernier/json_text.h>
+#include <vernier/plugin.h>
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
@@ -76,6 +77,11 @@ std::shared_ptr<PublishedNetwork> PublishedFolder::make(const Shape& shape, doub
     vernier::refuse(c10::str("the texts have up to ", shape.length,
                              " tokens, and the model of `folder` has positions for ", longest,
                              "; set length = ", longest));
+  }
+  if (const auto made_for = network->model().context(); longest == 0 && shape.length > made_for && made_for > 0) {
+    vernier::log(vernier::Level::warning, "task/text",
+                 c10::str("the texts have up to ", shape.length, " tokens, and the model of `folder` was made for ",
+                          made_for, " (max_position_embeddings); set length = ", made_for));
   }
   if (shape.tokens > vocabulary) {
     vernier::refuse(c10::str("the tokenizer has ", shape.tokens, " tokens, and the model of `folder` knows ",

@@ -231,6 +231,13 @@ std::string chat_template_of(const std::string& folder) {
   return ChatTemplate::source_in(folder);
 }
 
+std::string text_of_question(const std::string& question, const std::string& style, const std::string& folder) {
+  const OrderedJson message = {{"role", "user"}, {"content", question}};
+  const auto chats =
+      style.empty() ? ChatTemplate::of_folder(folder).value() : ChatTemplate(style, "the style of chats");
+  return chats.render_for_training(OrderedJson::array({message}), /*add_generation_prompt=*/true).text;
+}
+
 std::string end_of_answer(const Tokenizer& tokenizer, const LanguageDataOptions& options) {
   if (!options.template_folder.empty()) return TemplateChats(tokenizer, options.template_folder).end_of_answer();
   return options.chat == ChatStyle::chatml ? "<|im_end|>" : "<|eot_id|>";

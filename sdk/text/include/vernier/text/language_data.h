@@ -104,6 +104,11 @@ VERNIER_API PreferenceData read_preference_data(const Tokenizer& tokenizer, cons
 // if there is none.
 VERNIER_API std::string chat_template_of(const std::string& folder);
 
+// Returns a chat in which a user asks the question, up to where its answer begins. style: its template, in Jinja; "":
+// that of the tokenizer's folder.
+VERNIER_API std::string text_of_question(const std::string& question, const std::string& style,
+                                         const std::string& folder);
+
 // Returns the added token that ends an answer of a chat, such as "<|im_end|>"; "" if the template has none.
 VERNIER_API std::string end_of_answer(const Tokenizer& tokenizer, const LanguageDataOptions& options);
 
