@@ -1,6 +1,7 @@
 // Laws before a run: the description of a plugin, and the values that it refuses.
 #include <vernier/error.h>
 
+#include <algorithm>
 #include <regex>
 
 #include "laws.h"
@@ -75,8 +76,11 @@ void check_refuses_unknown_keys(const Subject& subject) {
 }
 
 void check_refuses_other_types(const Subject& subject) {
-  for (const auto& option : describe(subject)) {
-    if (is_of_a_list(option) || option.type == OptionInfo::Type::table) continue;
+  const auto all = describe(subject);
+  for (const auto& option : all) {
+    // A key that is declared twice is refused as the first one.
+    const bool is_again = &*std::ranges::find(all, option.key, &OptionInfo::key) != &option;
+    if (is_of_a_list(option) || option.type == OptionInfo::Type::table || is_again) continue;
     expect_refusal(subject, option.key, {Table{}, "run.toml:7"},
                    "run.toml:7: " + subject.id() + ": `" + option.key + "` must be " + option.type_text());
   }

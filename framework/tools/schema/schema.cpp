@@ -108,7 +108,15 @@ OrderedJson properties_of(const DeclaredOptions& options) {
   OrderedJson properties = OrderedJson::object();
   for (const auto& option : options) {
     const bool is_of_a_list = option.key.find('.') != std::string::npos;
-    if (!is_of_a_list) properties[option.key] = schema_of_option(option, options);
+    if (is_of_a_list) continue;
+    const auto schema = schema_of_option(option, options);
+    auto& known = properties[option.key];
+    // A key that is declared twice is read in the one way or the other, by another option.
+    if (!known.is_null() && known != schema) {
+      known = {{"description", option.meaning}, {"anyOf", OrderedJson::array({known, schema})}};
+    } else {
+      known = schema;
+    }
   }
   return properties;
 }

@@ -132,7 +132,9 @@ class Gpt final : public vernier::Task,
             options.get("validation_batches", 20, "held-out batches of a validation; 0: all", between(0, 1e9))),
         sample_(read_sample(options)) {
     options.resumable("data");  // content counts, not path
-    options.get("folder", "", "of a published model, to train it on tokens with the options of task/llama");
+    options.get(
+        "folder", "",
+        "of a published model, to train it on tokens: then the options of task/llama, and not those before, are read");
   }
 
   void attach(vernier::Bus& bus) override {
@@ -352,7 +354,10 @@ class Gpt final : public vernier::Task,
 
 vernier::Plugin* create(Options& options) {
   if (options.given("folder")) return new language::PublishedTask(options, gpt::family());
-  return new Gpt(options);
+  auto* const bytes = new Gpt(options);
+  // Options that are only described: those with a folder come behind the others.
+  if (!options.given("data")) language::PublishedTask(options, gpt::family());
+  return bytes;
 }
 
 }  // namespace

@@ -86,7 +86,8 @@ const std::vector<Case> wrong = {{"table", "[optimiser]\nuse = 'sgd'\n"},
                                  {"rule", "[precision]\nuse = 'bf16'\n[[precision.rule]]\nmach = '*'\n"},
                                  {"one_callback", "[callback]\nuse = 'ema'\n"},
                                  {"no_use", "[[callback]]\ndecay = 0.5\n"},
-                                 {"include", "include = 5\n"}};
+                                 {"include", "include = 5\n"},
+                                 {"neither", "[task]\nuse = 'gpt'\nvalidation = true\n"}};
 
 const std::vector<Case> right = {
     {"references",
@@ -98,7 +99,11 @@ const std::vector<Case> right = {
     {"removal", "[[callback]]\nuse = 'ema'\nremove = true\n[[monitor]]\nuse = 'jsonl'\nremove = true\n"},
     {"rules", "[precision]\nuse = 'bf16'\n[[precision.rule]]\nmatch = '*'\nuse = 'fp32'\n"},
     {"library", "[optimizer]\nuse = './mine.so'\nanything = 1\n"},
-    {"of_another_file", "[optimizer]\nlearning_rate = 1\n"}};
+    {"of_another_file", "[optimizer]\nlearning_rate = 1\n"},
+    {"bytes", "[task]\nuse = 'gpt'\ndata = ['a']\nvalidation = 0.2\nsample_prompt = 'a'\n"},
+    {"with_folder",
+     "[task]\nuse = 'gpt'\nfolder = 'm'\ndata = ['a.jsonl']\nvalidation = ['b.jsonl']\nlearn = 'all'\n"
+     "packing = false\nsample_prompts = ['a']\nobjective = 'dpo'\nbeta = 0.2\n"}};
 
 }  // namespace
 
@@ -196,7 +201,7 @@ TEST_CASE("schema: every configuration of the project is valid") {
   if (!has_validator()) return;
   const TemporaryFolder folder;
   std::vector<std::string> files;
-  for (const char* root : {"configs", "examples", "plugins"}) {
+  for (const char* root : {"configs", "examples", "plugins", "tests"}) {
     for (const auto& entry :
          std::filesystem::recursive_directory_iterator(std::filesystem::path(VERNIER_SOURCE_DIR) / root)) {
       if (entry.path().extension() == ".toml") files.push_back(entry.path().string());
