@@ -68,6 +68,9 @@ std::vector<std::string> metric_names(const std::vector<RunFiles>& runs);
 // The metric with its unit, "latency (ms)", as the runs declare it.
 std::string with_unit(const std::string& metric, std::span<const RunFiles> runs);
 
+// Said of a run without series.
+constexpr const char* no_curve = "no curve: the run wrote no losses; add [[monitor]] use = \"jsonl\"";
+
 // The lowest value that is a number, and the last of all.
 std::optional<double> lowest(const Series* series);
 std::optional<double> last(const Series* series);

@@ -174,7 +174,11 @@ void write_charts(const std::vector<RunFiles>& runs, std::ostream& out) {
   std::ranges::stable_sort(names, {}, [](const auto& name) {
     return name == "loss" ? 0 : name == "validation_loss" ? 1 : 2;
   });
-  out << "<h2>Curves</h2>\n<div class=charts>\n";
+  out << "<h2>Curves</h2>\n";
+  for (const auto& run : runs) {
+    if (run.series.empty()) out << "<p>" << escaped(run.name + ": " + no_curve) << "</p>\n";
+  }
+  out << "<div class=charts>\n";
   for (const auto& name : names) {
     std::vector<SvgCurve> curves;
     for (std::size_t i = 0; i < runs.size(); ++i) {

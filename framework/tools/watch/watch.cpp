@@ -133,7 +133,7 @@ std::string picture(const RunFiles& run, const std::vector<std::string>& metrics
   const std::size_t each = std::max<std::size_t>(6, rows > used ? (rows - used) / charts : 0);
   std::string text = heading(run, rate) + plot_of(run, {"loss", "validation_loss"}, columns, each);
   for (const auto& metric : metrics) text += plot_of(run, {metric}, columns, each);
-  if (run.series.empty()) text += "no curve: the run writes no losses to watch; add [[monitor]] use = \"jsonl\"\n";
+  if (run.series.empty()) text += std::string(no_curve) + "\n";
   const auto count = run.notices.size();
   if (count > 0) text += '\n';
   for (std::size_t i = count - std::min<std::size_t>(3, count); i < count; ++i) {

@@ -103,6 +103,9 @@ TEST_CASE("runs: what was killed, goes on, or ended with an error is told apart"
   const auto page = read_text(place.at("two.html"));
   CHECK(says(page, "no &lt;memory&gt;"));
   CHECK(says(page, "<polyline class=c1"));
+  place.write("silent", "");
+  CHECK(place.call({"report", "runs/silent", "--output", "silent.html"}) == 0);
+  CHECK(says(read_text(place.at("silent.html")), "silent: no curve: the run wrote no losses; add [[monitor]]"));
 }
 
 TEST_CASE("runs: a metric of layers is drawn as a heat map, and not as a curve for each layer") {
