@@ -65,7 +65,11 @@ void become(const std::string& verb, char** argv) {
 // Returns the verb that runs in place of this one: the laws of plugins, for example, are tried for
 // `vernier check plugin.so`.
 std::string_view handed_on(std::string_view verb, std::span<char* const> words) {
-  if (verb == "new" && !words.empty() && words.front() == std::string_view("toml")) return "new-toml";
+  if (verb == "new" && !words.empty()) {
+    const std::string_view first = words.front();
+    const bool is_kind = first == "plugin" || first == "task" || first == "app";
+    if (first == "toml" || (!is_kind && std::filesystem::exists(first))) return "new-toml";
+  }
   for (const std::string_view word : words) {
     const bool is_library = word.ends_with(".so") && word.find('=') == word.npos;
     if (verb == "check" && is_library) return "check-plugin";

@@ -11,18 +11,13 @@
 #include <filesystem>
 
 #include "common/text/quoting.h"
+#include "records.h"
 
 namespace vernier {
 
 namespace fs = std::filesystem;
 
 namespace {
-
-std::string ending_of(const std::string& path) {
-  auto ending = fs::path(path).extension().string();
-  std::ranges::transform(ending, ending.begin(), [](unsigned char c) { return std::tolower(c); });
-  return ending;
-}
 
 // The targets beside an array, if there is one file with such a name.
 std::string targets_beside(const std::string& path) {
@@ -61,6 +56,12 @@ Findings look_at_array(const std::string& path, const std::string& given) {
   return found;
 }
 
+// Returns true for a table with numbers whose name is that of a text.
+bool is_table(const std::string& path) {
+  const auto records = records_of_csv(path, {});
+  return records && records->fields.size() > 1 && !std::ranges::all_of(records->fields, &Field::has_words);
+}
+
 }  // namespace
 
 std::string toml_value(const std::string& text) {
@@ -73,25 +74,149 @@ std::string toml_value(const std::string& text) {
   return toml_quoted(escaped);
 }
 
-Findings look_at(const std::string& path, const GivenData& given) {
-  const auto& target = given.target;
+std::string toml_list(const std::vector<std::string>& texts) {
+  std::string list;
+  for (const auto& text : texts) list += (list.empty() ? "" : ", ") + toml_value(text);
+  return "[" + list + "]";
+}
+
+std::string small_letters(std::string text) {
+  std::ranges::transform(text, text.begin(), [](unsigned char c) { return std::tolower(c); });
+  return text;
+}
+
+std::string ending_of(const std::string& path) {
+  auto name = small_letters(fs::path(path).filename().string());
+  if (name.ends_with(".gz")) name.resize(name.size() - 3);
+  return fs::path(name).extension().string();
+}
+
+const std::string* Findings::option(const std::string& key) const {
+  const auto found = std::ranges::find(task, key, &std::pair<std::string, std::string>::first);
+  return found == task.end() ? nullptr : &found->second;
+}
+
+namespace {
+
+Findings look_at_folder(const std::string& path, const GivenData& given) {
+  if (!given.target.empty()) refuse("--target is for files; the classes of images are their folders");
+  if (given.use == "gpt") return look_at_bytes(path);
+  try {
+    auto found = look_at_images(path);
+    found.others.push_back({{"MODEL.pt2", path}, "a network of your own from torch.export"});
+    return found;
+  } catch (const Error&) {
+    if (given.use.empty() && texts_in(path) > 0) return look_at_bytes(path);
+    throw;
+  }
+}
+
+// Returns true for a list of images. Refuses one whose columns have other names than those that task/images reads.
+bool is_list_of_images(const Records& records) {
+  std::string images, label;
+  for (const auto& field : records.fields) {
+    const auto is_image = [](const std::string& word) {
+      const auto ending = ending_of(word);
+      return ending == ".png" || ending == ".jpg" || ending == ".jpeg" || ending == ".webp";
+    };
+    if (field.has_words() && images.empty() && std::ranges::all_of(field.words, is_image)) {
+      images = field.name;
+    } else if (label != "label") {
+      label = field.name;
+    }
+  }
+  if (images.empty() || label.empty()) return false;
+  if (images == "file" && label == "label" && records.fields.size() == 2) return true;
+  refuse("'" + records.path + "' has names of images in column '" + shortened(images) +
+         "'; a list of images has the columns file and label: python3 -c \"import pandas; pandas.read_csv('" +
+         records.path + "')[['" + images + "', '" + label + "']].set_axis(['file', 'label'], axis=1).to_csv('" +
+         fs::path(records.path).replace_extension().string() + "_list.csv', index=False)\"");
+}
+
+Findings look_at_csv(const std::string& path, const GivenData& given) {
+  const auto records = given.use == "images" ? std::nullopt : records_of_csv(path, given);
+  if (given.use == "images") return look_at_images(path);
+  if (!records) return look_at_table(path, given);
+  if (given.use == "text" || given.use == "sequence") {
+    auto found = given.use == "text" ? look_at_texts(*records, given) : look_at_series(*records, given);
+    if (found) return *found;
+    refuse("'" + path + "' has no " + (given.use == "text" ? "column of texts" : "series in the order of its rows") +
+           "; leave task.use out");
+  }
+  if (given.use.empty()) {
+    if (is_list_of_images(*records)) return look_at_table(path, given);
+    if (auto series = look_at_series(*records, given)) return *series;
+    if (auto texts = look_at_texts(*records, given)) return *texts;
+  }
+  auto found = look_at_table(path, given);
+  if (const auto* use = found.option("use"); use == nullptr || *use != "\"tabular\"") return found;
+  const auto also = [&](const char* task, const char* remark) {
+    auto words = std::vector<std::string>{path};
+    if (!given.target.empty()) words.insert(words.end(), {"--target", given.target});
+    words.insert(words.end(), {"--set", std::string("task.use=") + task});
+    found.others.emplace_back(words, remark);
+  };
+  auto other = given;
+  constexpr double words_of_a_text = 3;
+  const auto is_text = [&](const auto& field) {
+    return field.words_of_a_value() >= words_of_a_text && 2 * std::ssize(field.words) > records->rows;
+  };
+  if (std::ranges::any_of(records->fields, is_text)) also("text", "its texts alone");
+  const bool has_dates = std::ranges::any_of(
+      records->fields, [](const auto& field) { return field.type == Field::Type::dates && field.rises(); });
+  other.use = "sequence";
+  if (has_dates && records->rows >= 12 && look_at_series(*records, other))
+    also("sequence", "a forecast of the next row");
+  return found;
+}
+
+Findings look_at_lines(const std::string& path, const GivenData& given) {
+  const auto records = records_of_lines(path);
+  if (given.use != "text") {
+    if (auto chats = look_at_chats(records, "")) return *chats;
+  }
+  std::optional<Findings> found;
+  if (ending_of(path) == ".jsonl" && path.ends_with(".jsonl")) found = look_at_texts(records, given);
+  if (found) return *found;
+  refuse("'" + path +
+         "' has no texts with a class or number, which --target names; a table is CSV: python3 -c \"import "
+         "pandas; pandas.read_json('" +
+         path + "', lines=" + (ending_of(path) == ".json" ? "False" : "True") + ").to_csv('" +
+         fs::path(path).replace_extension().string() + ".csv', index=False)\"");
+}
+
+}  // namespace
+
+Findings look_at(const std::vector<std::string>& paths, const GivenData& given) {
+  for (const auto& path : paths) require_readable(path);
+  if (const auto model = std::ranges::find_if(paths, is_model); model != paths.end()) {
+    std::vector<std::string> data;
+    for (const auto& path : paths) {
+      if (path != *model) data.push_back(path);
+    }
+    return look_at_model(*model, data, given);
+  }
+  const auto& path = paths.at(0);
+  if (paths.size() > 1) {
+    refuse("new toml takes one file or folder, and " + paths[1] + " is a second; a model may stand beside its data");
+  }
   std::error_code none;
-  if (!fs::exists(path, none)) refuse("'" + path + "' does not exist; paths are relative to the working folder");
-  if (fs::is_directory(path, none)) {
-    if (!target.empty()) refuse("--target is for files; the classes of images are their folders");
-    return look_at_images(path);
-  }
-  if (!fs::is_regular_file(path, none)) refuse("'" + path + "' is not a regular file; only those are read");
+  if (fs::is_directory(path, none)) return look_at_folder(path, given);
   const auto ending = ending_of(path);
-  if (ending == ".npz") {
-    refuse("'" + path +
-           "' is a NumPy archive; save inputs and targets by numpy.save, and name x.npy and --target y.npy");
+  if (ending == ".jsonl" || ending == ".json") return look_at_lines(path, given);
+  const bool is_text = ending == ".txt" || ending == ".md";
+  if (given.use == "gpt" || (is_text && given.use.empty() && given.target.empty() && !is_table(path))) {
+    return look_at_bytes(path);
   }
-  if (ending == ".jsonl") {
-    refuse("'" + path +
-           "' is JSON Lines, which language models read: see [task] use = \"llama\" or \"gpt\"; a table is CSV");
+  if (ending == ".npy" || ending == ".npz") {
+    if (auto found = look_at_sequences(path, given)) return *found;
+    if (ending == ".npz") {
+      refuse("'" + path +
+             "' is a NumPy archive; save inputs and targets by numpy.save, and name x.npy and --target y.npy");
+    }
+    return look_at_array(path, given.target);
   }
-  return ending == ".npy" ? look_at_array(path, target) : look_at_table(path, given);
+  return look_at_csv(path, given);
 }
 
 }  // namespace vernier

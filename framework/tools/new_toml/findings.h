@@ -4,6 +4,7 @@
 #include <vernier/value.h>
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -16,23 +17,54 @@ struct Findings {
   std::vector<std::pair<std::string, std::string>> comments;  // keys of [task] and a remark about them
   std::int64_t samples = 0;                                   // to train on and to hold out
   std::int64_t updates = 2000;                                // about so many make a good start
+  std::int64_t epochs = 0;                                    // 0: as many as make so many updates
+  std::int64_t batch = 0;                                     // samples of an update; 0: by the number of samples
+  const char* learning_rate = "3e-3";
+  // Words behind `vernier new toml` for other tasks that the data fit, and a remark; two at most are shown.
+  std::vector<std::pair<std::vector<std::string>, std::string>> others;
+
+  const std::string* option(const std::string& key) const;  // its value in `task` as TOML; nullptr without one
 };
 
 // Words of the command line about the data.
 struct GivenData {
   std::string target;  // a column's name, or a file for .npy; "": it is found
   Table task;          // options of the task, by --set task.KEY=VALUE
+  std::string use;     // the task, by --set task.use=NAME; "": it is found
 };
 
-// Looks at a CSV file, a .npy file or a folder of images.
+// Looks at data of any kind, or at a model and the data that it learns from.
 // Throws Error with the remedy if the data are something else or the target is not clear.
-Findings look_at(const std::string& path, const GivenData& given);
+Findings look_at(const std::vector<std::string>& paths, const GivenData& given);
 
-// For the functions above: of a CSV file, and of images.
+// Findings of a CSV file, and of images.
 Findings look_at_table(const std::string& path, const GivenData& given);
 Findings look_at_images(const std::string& path);
 
+// Returns true for a folder with config.json, a .pt2 file and a .pt file.
+bool is_model(const std::string& path);
+// Findings of a model and the data that it learns from.
+Findings look_at_model(const std::string& model, const std::vector<std::string>& data, const GivenData& given);
+
+// Findings of a file that a language model learns byte by byte, or of a folder of such files.
+Findings look_at_bytes(const std::string& path);
+// The number of files of a folder that are texts by their names, at any depth.
+std::int64_t texts_in(const std::string& folder);
+
+// Findings of arrays: a series, or sequences and their targets. Returns nothing for a table.
+std::optional<Findings> look_at_sequences(const std::string& path, const GivenData& given);
+
+// Refuses a path that is not there, or whose bytes or name are those of a format that is not read. The error has the
+// line of Python that converts it.
+void require_readable(const std::string& path);
+
+std::string small_letters(std::string text);
+
+// The ending of a name in small letters, without ".gz".
+std::string ending_of(const std::string& path);
+
 // A text as TOML that no reference is replaced in. Throws Error if it is not UTF-8.
 std::string toml_value(const std::string& text);
+std::string toml_list(const std::vector<std::string>& texts);  // the same of each
 
 }  // namespace vernier

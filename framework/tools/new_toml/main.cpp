@@ -5,9 +5,12 @@
 #include <algorithm>
 #include <filesystem>
 #include <iostream>
+#include <sstream>
 #include <system_error>
 
+#include "common/child.h"
 #include "common/config/config.h"
+#include "common/scratch_folder.h"
 #include "common/text/quoting.h"
 #include "common/verb.h"
 #include "run_file.h"
@@ -20,15 +23,25 @@ namespace po = boost::program_options;
 using namespace vernier;
 
 constexpr const char* usage = R"(usage: vernier new toml DATA [--target NAME] [--output FILE] [--set task.KEY=VALUE]…
+       vernier new toml MODEL DATA [--target NAME] …
 
-Looks at a CSV file, a .npy file or a folder of images, prints what it found, and writes a TOML file that trains on it
-at once: NAME.toml for DATA NAME.csv. A folder of images has a folder for each class, or the folders train and val.
+Looks at your data, prints what it found, and writes a TOML file that trains on them at once and that `vernier check`
+accepts: NAME.toml for DATA NAME.csv. `vernier new DATA` does the same.
+
+  table            .csv, .npy                          task/tabular
+  texts            .csv or .jsonl with a text in it    task/text: a class, a number or an order of texts
+  text             .txt, or a folder of them           task/gpt: a language model
+  pictures         a folder for each class, or a list  task/images
+  series           .csv, .npy, .npz                    task/sequence: a forecast, or a class of each sequence
+  MODEL            a folder of Hugging Face            task/llama, task/gpt or task/text, on .jsonl, .txt or .csv
+                   .pt2 of torch.export, TorchScript   task/graph, task/script
 
   --target NAME   the column that is predicted; by default the one named target, label, class, species or y, or else the
                   last. For x.npy the file of the targets, y.npy
   --output FILE   the file to write
   --set task.KEY=VALUE
-                  an option of the task, by which the data are read and which the file gets: task.decimal=","
+                  an option of the task, by which the data are read and which the file gets: task.decimal=",";
+                  task.use=NAME chooses the task
 )";
 
 std::string name_of(const std::string& data) {
@@ -52,17 +65,22 @@ GivenData options_of(const po::variables_map& words, Keys& keys) {
       refuse("--set " + shortened(set) + ": here it is for options of the task, as in --set 'task.decimal=\",\"'");
     }
     const auto name = key.substr(task.size());
-    if (name == "use" || name == "data" || name == "target" || name == "targets") {
+    if (name == "data" || name == "target" || name == "targets") {
       refuse("--set " + key + ": name the data themselves, and what is predicted by --target");
     }
+    if (name == "use") continue;
     const auto text = set.substr(equals + 1);
     const auto value = parse_value(text, "--set " + key);
     const auto* word = std::get_if<std::string>(&value.data);
     std::erase_if(keys, [&](const auto& each) { return each.first == name; });
     keys.emplace_back(name, word == nullptr ? text : toml_value(*word));
   }
-  GivenData given{word_or(words, "target", ""), {}};
+  GivenData given{word_or(words, "target", ""), {}, ""};
   if (merged.contains("task")) given.task = std::get<Table>(merged.at("task").data);
+  if (const auto use = given.task.extract("use"); !use.empty()) {
+    const auto* name = std::get_if<std::string>(&use.mapped().data);
+    given.use = name != nullptr ? *name : value_text(use.mapped());
+  }
   return given;
 }
 
@@ -74,18 +92,84 @@ void put(const Keys& keys, Keys& task) {
   }
 }
 
+// The model that --set task.folder names, as if it stood beside the data.
+void take_folder(GivenData& given, Keys& keys, std::vector<std::string>& paths) {
+  const auto folder = given.task.extract("folder");
+  if (folder.empty() || !std::holds_alternative<std::string>(folder.mapped().data)) return;
+  paths.push_back(std::get<std::string>(folder.mapped().data));
+  std::erase_if(keys, [](const auto& each) { return each.first == "folder"; });
+}
+
+// Calls `vernier check` on a file. Its error has the name that the file will have.
+Ended check(const std::string& text, const std::string& output) {
+  const ScratchFolder folder;
+  const auto path = (fs::path(folder.path()) / fs::path(output).filename()).string();
+  write_whole(path, text);
+  auto ended = Children(program_beside_this()).run({"check", path});
+  for (const auto& [from, to] : {std::pair<std::string, std::string>{path, output}, {"vernier: ", ""}}) {
+    if (const auto at = ended.err.rfind(from); at != std::string::npos) ended.err.replace(at, from.size(), to);
+  }
+  return ended;
+}
+
+// The text of a run that `vernier check` accepts, and adds what the task says of its data to the findings. A network of
+// one's own takes the first loss that fits its outputs and targets.
+std::string checked_file(Findings& found, const std::string& output) {
+  const auto* loss = found.option("loss");
+  std::vector<std::string> losses = {loss == nullptr ? "" : *loss};
+  if (loss != nullptr && *loss == "\"cross_entropy\"") losses = {*loss, "\"bce\"", "\"mse\""};
+  std::string refusal;
+  for (const auto& each : losses) {
+    if (loss != nullptr) put({{"loss", each}}, found.task);
+    const auto text = run_file(found);
+    const auto ended = check(text, output);
+    if (ended.status == 0) {
+      std::istringstream said(ended.err + ended.out);
+      bool is_new = true;
+      for (std::string line; is_new && std::getline(said, line);) {
+        const bool is_known =
+            std::ranges::any_of(found.lines, [&](const auto& known) { return line.ends_with(known); });
+        is_new = line.find(" held out") == std::string::npos;
+        if (line.starts_with("task/") && !is_known) found.lines.push_back(line);
+      }
+      return text;
+    }
+    if (refusal.empty()) refusal = last_line(ended.err);
+  }
+  refuse(refusal + "; nothing was written");
+}
+
+void require_used(const GivenData& given, const Findings& found) {
+  const auto* use = found.option("use");
+  if (given.use.empty() || use == nullptr || *use == toml_value(given.use)) return;
+  refuse("--set task.use=" + shortened(given.use) + ": these data are for task/" + use->substr(1, use->size() - 2) +
+         "; leave it out");
+}
+
+void print_next(const Findings& found, const std::string& output) {
+  const auto file = shell_quoted(output);
+  std::cout << "wrote " << output << "\n\nnext\n  vernier check " << file << "\n  vernier train " << file << '\n';
+  for (std::size_t i = 0; i < std::min<std::size_t>(2, found.others.size()); ++i) {
+    const auto& [words, remark] = found.others[i];
+    std::cout << (i == 0 ? "\nwould fit too\n" : "") << "  vernier new toml";
+    for (const auto& word : words) std::cout << ' ' << shell_quoted(word);
+    std::cout << "   # " << remark << '\n';
+  }
+}
+
 int run(const po::variables_map& given) {
-  const auto words = words_of(given);
-  if (words.size() < 2) refuse("name the data, as in `vernier new toml iris.csv`");
-  if (words.size() > 2) refuse("new toml takes one file or folder, and " + words[2] + " is a second");
-  const auto output = word_or(given, "output", name_of(words[1]) + ".toml");
+  auto paths = words_of(given);
+  if (!paths.empty() && paths[0] == "toml") paths.erase(paths.begin());
+  if (paths.empty()) refuse("name the data, as in `vernier new toml iris.csv`");
+  const auto output = word_or(given, "output", name_of(paths[0]) + ".toml");
   std::error_code none;
   if (fs::exists(output, none)) refuse(output + " is there already; name another file by --output");
   Keys keys;
-  const auto options = options_of(given, keys);
+  auto options = options_of(given, keys);
+  take_folder(options, keys, paths);
   auto found = [&] {
     try {
-      return look_at(words[1], options);
+      return look_at(paths, options);
     } catch (const Error&) {
       throw;
     } catch (const std::exception& error) {  // an error of another library
@@ -93,15 +177,16 @@ int run(const po::variables_map& given) {
     }
   }();
   put(keys, found.task);
-  for (const auto& line : found.lines) std::cout << line << '\n';
+  require_used(options, found);
+  const auto text = checked_file(found, output);
   try {
-    write_whole(output, run_file(found));
+    write_whole(output, text);
   } catch (const std::system_error& error) {
     std::cerr << "vernier: " << output << " cannot be written: " << error.code().message() << '\n';
     return 4;
   }
-  const auto file = shell_quoted(output);
-  std::cout << "wrote " << output << "\n\nnext\n  vernier check " << file << "\n  vernier train " << file << '\n';
+  for (const auto& line : found.lines) std::cout << line << '\n';
+  print_next(found, output);
   return 0;
 }
 

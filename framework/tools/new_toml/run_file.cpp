@@ -6,25 +6,27 @@ namespace vernier {
 
 std::string run_file(const Findings& found) {
   const bool is_large = found.samples >= 50'000;
-  const std::int64_t batch = is_large ? 256 : 32;
+  const std::int64_t batch = found.batch > 0 ? found.batch : is_large ? 256 : 32;
   const auto per_epoch = std::max<std::int64_t>(1, (found.samples * 9 / 10 + batch - 1) / batch);
   constexpr std::int64_t fewest = 5, most = 300, validations = 12;
-  const auto epochs = std::clamp(found.updates / per_epoch, fewest, most);
+  const auto epochs = found.epochs > 0 ? found.epochs : std::clamp(found.updates / per_epoch, fewest, most);
   const auto every = std::max<std::int64_t>(1, epochs * per_epoch / validations);
-  std::string text =
-      "[run]\nepochs = " + std::to_string(epochs) + "\nvalidate_every = " + std::to_string(every) + "\n\n[task]\n";
+  std::string text = "[run]\nepochs = " + std::to_string(epochs) + "\n";
+  if (found.epochs == 0) text += "validate_every = " + std::to_string(every) + "\n";
+  text += "\n[task]\n";
   for (const auto& [key, value] : found.task) {
     text += key + " = " + value;
     const auto comment = std::ranges::find(found.comments, key, &std::pair<std::string, std::string>::first);
     text += (comment == found.comments.end() ? "" : "  # " + comment->second) + "\n";
   }
-  text += "batch_size = " + std::to_string(batch) + "\n\n";
+  if (found.option("batch_size") == nullptr) text += "batch_size = " + std::to_string(batch) + "\n";
+  text += std::string("\n[optimizer]\nuse = \"adamw\"\nlearning_rate = ") + found.learning_rate + "\n\n";
   text +=
-      "[optimizer]\nuse = \"adamw\"\nlearning_rate = 3e-3\n\n"
       "[[callback]]\nuse = \"schedule\"        # cosine decay of the learning rate\n\n"
       "[[callback]]\nuse = \"early_stopping\"  # ends with the weights of the best validation\n\n"
       "[[monitor]]\nuse = \"progress\"\nevery = " +
-      std::to_string(std::max<std::int64_t>(1, epochs * per_epoch / 5)) + "\n";
+      std::to_string(std::max<std::int64_t>(1, epochs * per_epoch / 5)) +
+      "\n\n[[monitor]]\nuse = \"jsonl\"           # curves, for vernier watch and vernier report\n";
   return text;
 }
 

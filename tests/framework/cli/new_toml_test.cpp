@@ -276,22 +276,25 @@ const std::vector<Case> refusals = {
     {file("a.csv", flowers()), {"a.csv", "--set", "run.steps=3"}, "here it is for options of the task", ""},
     {file("a.csv", flowers()), {"a.csv", "--set", "task.decimal=;"}, "`decimal`", ""},
     {file("a.csv", "x,label\n1,a\n2,b\n"), {"a.csv"}, "has a single row of each class", ""},
-    {file("a.jsonl", "{}\n"), {"a.jsonl"}, "is JSON Lines, which language models read", ""},
-    {file("a.csv", "y\n1\n3\n"), {"a.csv"}, "'a.csv' has a single column", ""},
+    {file("a.jsonl", "{}\n"), {"a.jsonl"}, "has no texts with a class or number", ""},
+    {file("a.csv", "y\n1\n3\n"), {"a.csv"}, "'a.csv' has 2 steps; a forecast needs 12", ""},
     {file("a.parquet", std::string("PAR1\x15\0....", 10)),
      {"a.parquet"},
-     "'a.parquet' is a Parquet file, not a CSV file",
+     "'a.parquet' is a Parquet file, which is not read; convert it: python3",
      ""},
-    {file("a.xlsx", "PK\x03\x04"), {"a.xlsx"}, "'a.xlsx' is a ZIP archive or an Excel file, not a CSV file", ""},
-    {file("a.npz", "PK"), {"a.npz"}, "'a.npz' is a NumPy archive; save inputs and targets by numpy.save", ""},
-    {file("b.npy", npy<float>("<f4", "4,", {1, 2, 3, 4})), {"b.npy"}, "name the file of the targets of 'b.npy'", ""},
+    {file("a.xlsx", "PK\x03\x04"),
+     {"a.xlsx"},
+     "'a.xlsx' is a sheet of Excel, which is not read; convert it: python3",
+     ""},
+    {file("a.npz", "PK"), {"a.npz"}, "'a.npz'", ""},
+    {file("b.npy", npy<float>("<f4", "4,", {1, 2, 3, 4})), {"b.npy"}, "'b.npy' has 4 steps; a forecast needs 12", ""},
     {file("iris.toml", ""), {"nope.csv"}, "'nope.csv' does not exist; paths are relative to the working folder", ""},
     {file("a.toml", ""), {"a.csv"}, "a.toml is there already; name another file by --output", ""},
     {file("a", ""), {}, "name the data, as in `vernier new toml iris.csv`", ""},
     {file("d/a/1.png", ""), {"d"}, "the class 'd/a' has no PNG, JPEG or WebP image", ""},
 };
 
-// Calls the verb and then check, and returns the name of the file.
+// Calls the verb, which checks what it writes, and returns the name of the file.
 std::string checked(RunFolder& place, const Case& each) {
   each.fill(place.folder);
   Arguments all = {"new", "toml"};
@@ -302,7 +305,6 @@ std::string checked(RunFolder& place, const Case& each) {
   const auto start = place.out.find("wrote ") + 6;
   const auto name = place.out.substr(start, place.out.find('\n', start) - start);
   CHECK(says(read_text(place.at(name)), each.toml));
-  CHECK(place.call({"check", name}) == 0);
   return name;
 }
 

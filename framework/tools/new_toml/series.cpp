@@ -1,0 +1,157 @@
+// Series, whose next values are forecast, and sequences with a class or numbers of each.
+#include <c10/util/StringUtil.h>
+#include <torch/types.h>
+#include <vernier/data/data_source.h>
+#include <vernier/data/numpy.h>
+#include <vernier/error.h>
+
+#include <algorithm>
+#include <cctype>
+#include <cmath>
+#include <set>
+
+#include "records.h"
+
+namespace vernier {
+
+namespace {
+
+// Steps that a forecast sees: two seasons of a calendar that is `days` from one step to the next, 0 without dates.
+std::int64_t context_for(std::int64_t steps, double days) {
+  constexpr std::pair<double, std::int64_t> seasons[] = {{0.5, 48}, {5, 14}, {20, 12}, {45, 24}, {200, 8}};
+  std::int64_t context = days > 0 ? 10 : 24;
+  for (const auto& [most, steps_seen] : seasons) {
+    if (days > 0 && days < most) {
+      context = steps_seen;
+      break;
+    }
+  }
+  constexpr std::int64_t part = 5;
+  return std::clamp<std::int64_t>(steps / part, 1, context);
+}
+
+void add_forecast(Findings& found, const std::string& data, std::int64_t longest, double days) {
+  constexpr std::int64_t fewest = 12;
+  if (longest < fewest) refuse(c10::str("'", file_of(data), "' has ", longest, " steps; a forecast needs ", fewest));
+  found.task = {{"use", "\"sequence\""},    {"kind", "\"forecast\""},
+                {"data", toml_value(data)}, {"context", std::to_string(context_for(longest, days))},
+                {"horizon", "1"},           {"width", "32"}};
+  found.comments = {{"context", "steps that a forecast sees"}, {"horizon", "steps that it predicts"}};
+}
+
+// A column that only says when a row is.
+bool is_time(const Field& field, bool is_first) {
+  if (field.type == Field::Type::dates) return true;
+  const auto step = field.type == Field::Type::numbers ? field.even_step() : std::nullopt;
+  const auto name = small_letters(field.name);
+  const std::set<std::string> names = {"time", "date", "year", "month", "week", "day", "hour", "t", "step", "index"};
+  return step && (names.contains(name) || (is_first && std::abs(*step - 1) < 1e-6));
+}
+
+// Returns true if the dates rise in each of the series that `names` tells apart.
+bool rises_in_each(const Field& dates, const Field& names) {
+  const auto order = names.values.argsort(/*stable=*/true, /*dim=*/0, /*descending=*/false);
+  const auto same = names.values.index_select(0, order).diff().eq(0);
+  return dates.values.index_select(0, order).diff().gt(0).logical_or(same.logical_not()).all().item<bool>();
+}
+
+}  // namespace
+
+std::optional<Findings> look_at_series(const Records& records, const GivenData& given) {
+  const Field *time = nullptr, *panel = nullptr;
+  std::vector<std::string> numbers;
+  std::size_t words = 0, place = 0;
+  for (const auto& field : records.fields) {
+    const bool is_first = place++ == 0;
+    if (is_time(field, is_first) && field.name != given.target) {
+      if (time == nullptr || field.type == Field::Type::dates) time = &field;
+    } else if (field.has_words()) {
+      ++words, panel = &field;
+    } else {
+      numbers.push_back(field.name);
+    }
+  }
+  if (words > 1 || numbers.empty()) return std::nullopt;
+  const bool is_asked = given.use == "sequence";
+  if (words == 1 && (time == nullptr || !rises_in_each(*time, *panel))) return std::nullopt;
+  if (words == 0 && time != nullptr && !time->rises()) return std::nullopt;
+  const bool is_single = numbers.size() == 1 && (time != nullptr || records.fields.size() == 1);
+  const bool has_dates = time != nullptr && time->type == Field::Type::dates;
+  if (!is_asked && !is_single && !(has_dates && given.target.empty() && words == 0)) return std::nullopt;
+  if (!is_asked && words == 1 && 4 * std::ssize(panel->words) > records.rows) return std::nullopt;
+  double days = 0;
+  auto longest = records.rows;
+  if (words == 1) longest = panel->values.bincount().max().item<std::int64_t>();
+  if (has_dates) days = words == 1 ? 1 : time->values.diff().median().item<double>();
+  Findings found;
+  add_forecast(found, records.path + ":" + c10::Join(",", numbers), longest, days);
+  found.samples = records.rows;
+  found.lines.push_back(c10::str(
+      printable(records.path), ": ", words == 1 ? c10::str(panel->words.size(), " series of up to ") : "a series of ",
+      longest, " steps", time == nullptr ? "" : " in the order of " + printable(time->name)));
+  found.lines.push_back("forecasts the next value of " + printable(some_of(numbers)));
+  if (words == 1) found.task.emplace_back("series", toml_value(panel->name));
+  if (!given.target.empty() && numbers.size() > 1) {
+    const auto output = std::ranges::find(numbers, given.target) - numbers.begin();
+    if (output < std::ssize(numbers)) found.task.emplace_back("outputs", c10::str("[", output, "]"));
+  }
+  const bool has_gaps = std::ranges::any_of(
+      records.fields, [&](const auto& field) { return field.has_gaps && std::ranges::count(numbers, field.name) > 0; });
+  if (has_gaps) {
+    found.task.emplace_back("missing", words == 1 ? "\"zero\"" : "\"previous\"");
+    found.lines.push_back(words == 1 ? "a missing number becomes 0" : "a missing number becomes the one before");
+  }
+  if (!records.has_header) found.task.emplace_back("header", "false");
+  if (records.fields.size() > 1) {
+    found.others.push_back(
+        {{records.path, "--target", given.target.empty() ? numbers.back() : given.target, "--set", "task.use=tabular"},
+         "each row by itself"});
+  }
+  return found;
+}
+
+std::optional<Findings> look_at_sequences(const std::string& path, const GivenData& given) {
+  const bool is_archive = ending_of(path) == ".npz";
+  const auto arrays = is_archive ? read_npz(path) : Tensors{{"", read_npy(path)}};
+  const auto source = [&](const std::string& name) { return is_archive ? path + ":" + name : path; };
+  std::vector<std::string> shapes;
+  std::string x, y;
+  for (const auto& [name, array] : arrays) {
+    shapes.push_back(c10::str(name, " ", array.sizes()));
+    if (x.empty() || array.dim() > arrays.at(x).dim()) x = name;
+  }
+  if (shapes.empty()) refuse("'" + path + "' has no array");
+  for (const auto& [name, array] : arrays) {
+    if (name != x && array.dim() == 1 && array.size(0) == arrays.at(x).size(0)) y = name;
+  }
+  if (is_archive && arrays.contains(given.target)) y = given.target;
+  const auto& values = arrays.at(x);
+  const bool is_series = (given.target.empty() && values.dim() == 1 && arrays.size() == 1) ||
+                         (given.use == "sequence" && values.dim() == 2 && y.empty() && given.target.empty());
+  Findings found;
+  if (is_series) {
+    add_forecast(found, source(x), values.size(0), 0);
+    found.samples = values.size(0);
+    found.lines.push_back(c10::str(printable(path), ": a series of ", values.size(0), " steps"));
+    return found;
+  }
+  const bool is_sequence = values.dim() == 3 || (values.dim() == 2 && given.use == "sequence");
+  if (!is_archive || (!is_sequence && values.dim() == 2)) return std::nullopt;
+  if (!is_sequence || y.empty()) {
+    refuse("'" + path + "' has the arrays " + some_of(shapes) +
+           "; a series has [steps], sequences have [samples, steps, features] and targets [samples], which --target "
+           "names");
+  }
+  const auto targets = arrays.at(y).to(torch::kFloat64);
+  const bool is_classes = targets.dim() == 1 && class_numbers(targets).defined();
+  found.samples = values.size(0);
+  found.lines.push_back(c10::str(printable(path), ": ", values.size(0), " sequences of ", values.size(1), " steps"));
+  found.lines.push_back(y + (is_classes ? ": classes" : ": numbers"));
+  found.task = {{"use", "\"sequence\""},
+                {"kind", is_classes ? "\"classification\"" : "\"regression\""},
+                {"data", toml_value(source(x))},
+                {"targets", toml_value(source(y))}};
+  return found;
+}
+
+}  // namespace vernier

@@ -1,0 +1,285 @@
+// `vernier new toml` of each kind of data: the task, what is said of it, and a run that trains.
+#include <doctest/doctest.h>
+#include <torch/script.h>
+
+#include <cmath>
+#include <functional>
+#include <numbers>
+#include <regex>
+
+#include "picture_folder.h"
+#include "run_folder.h"
+#include "thrown.h"
+
+namespace new_kinds_test {
+
+namespace fs = std::filesystem;
+using Arguments = std::vector<std::string>;
+
+namespace {
+
+constexpr const char* words[] = {"rows",  "tables", "numbers", "series", "pictures", "models", "letters",
+                                 "words", "books",  "waves",   "stones", "rivers",   "cities"};
+
+std::string sentence(int number, int length) {
+  std::string text;
+  for (int i = 0; i < length; ++i)
+    text += std::string(i == 0 ? "" : " ") + words[(number * 7 + i * i * 3 + number / 5) % 13];
+  return text + " " + std::to_string(number);
+}
+
+// Lines that repeat a pattern in which # is a number, @ a sentence, % a pair of words, and ^ one of two classes.
+std::string lines(const std::string& head, const std::string& pattern, int count) {
+  std::string text = head;
+  for (int i = 0; i < count; ++i) {
+    for (const char c : pattern) {
+      text += c == '#'   ? std::to_string(i)
+              : c == '~' ? std::to_string(i / 4)
+              : c == '@' ? sentence(i, 9)
+              : c == '%' ? sentence(i, 2)
+              : c == '^' ? (i % 2 == 0 ? "good" : "bad")
+              : c == '$'
+                  ? std::to_string(std::round(1000 * (10 + std::sin(i * std::numbers::pi / 6) + i * 0.01)) / 1000)
+                  : std::string(1, c);
+    }
+    text += '\n';
+  }
+  return text;
+}
+
+std::string months(bool has_shops = false) {
+  std::string text = has_shops ? "month,shop,sales\n" : "month,sales\n";
+  for (int i = 0; i < 72; ++i) {
+    const auto month =
+        std::to_string(2001 + i / 12) + "-" + (i % 12 < 9 ? "0" : "") + std::to_string(i % 12 + 1) + "-01";
+    const auto value = std::to_string(100 + 30 * std::sin(i * std::numbers::pi / 6) + i);
+    text +=
+        has_shops ? month + ",mill," + value + "\n" + month + ",north,9" + value + "\n" : month + "," + value + "\n";
+  }
+  return text;
+}
+
+std::string npy(const std::string& shape, int count) {
+  std::string header = "{'descr': '<f4', 'fortran_order': False, 'shape': (" + shape + "), }";
+  header.resize(117, ' ');
+  std::vector<float> numbers;
+  for (int i = 0; i < count; ++i) numbers.push_back(static_cast<float>(std::sin(i * 0.3)));
+  return std::string("\x93NUMPY\x01\x00\x76\x00", 10) + header + '\n' +
+         std::string(reinterpret_cast<const char*>(numbers.data()), numbers.size() * sizeof(float));
+}
+
+// A model without weights, with the tokenizer of the tests.
+void write_model(const TemporaryFolder& folder, const std::string& type) {
+  fs::copy(VERNIER_SOURCE_DIR "/tests/oracles/tokenizers/gpt2", folder.path() / "model");
+  folder.write("model/config.json", type == "gpt2" ? R"({"model_type": "gpt2", "vocab_size": 600, "n_embd": 8,
+    "n_layer": 1, "n_head": 2, "n_positions": 64})"
+                                                   : R"({"model_type": "llama", "vocab_size": 600, "hidden_size": 8,
+    "intermediate_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "max_position_embeddings": 64})");
+}
+
+struct Kind {
+  std::function<void(const TemporaryFolder&)> fill;
+  Arguments arguments;  // after `new toml`
+  std::string says;     // a pattern of what is printed
+  std::string toml;     // in the file
+  bool trains = false;
+};
+
+const auto file = [](const char* name, const std::string& text) {
+  return [=](const TemporaryFolder& folder) { folder.write(name, text); };
+};
+
+const auto with_model = [](const char* type, const char* name, const std::string& text) {
+  return [=](const TemporaryFolder& folder) {
+    write_model(folder, type);
+    folder.write(name, text);
+  };
+};
+
+const std::string chats =
+    lines("", R"({"messages": [{"role": "user", "content": "%"}, {"role": "assistant", "content": "%"}]})", 24);
+
+const std::vector<Kind> kinds = {
+    {file("docs.csv", lines("doc,module\n", "\"@\",^", 60)),
+     {"docs.csv", "--target", "module"},
+     "60 rows, texts in doc\ntarget module: 2 classes: bad 30, good 30\nwrote docs.toml\n  task/text, classification; "
+     "held out: a tenth of each class\n",
+     "use = \"text\"\nkind = \"classification\"\ndata = \"docs.csv\"\ntext = \\[\"doc\"\\]\ntarget = \"module\"\n",
+     true},
+    {file("docs.jsonl", lines("", R"({"doc": "@", "len": $})", 60)),
+     {"docs.jsonl", "--target", "len"},
+     "60 lines, texts in doc\ntarget len: numbers from .*\n",
+     "use = \"text\"\nkind = \"regression\"\n"},
+    {file("flags.jsonl",
+          lines("", R"({"doc": "@", "label": true})", 30) + lines("", R"({"doc": "@", "label": false})", 30)),
+     {"flags.jsonl"},
+     "target label: 2 classes: false 30, true 30\n",
+     "kind = \"classification\"\n"},
+    {file("results.jsonl", lines("", R"({"search": ~, "title": "@", "clicks": #})", 80)),
+     {"results.jsonl"},
+     "ranks the texts of each of 20 groups, the same search\n(.|\n)*--set task.kind=regression   # a number of each "
+     "text",
+     "kind = \"ranking\"\n(.|\n)*group = \"search\"\n",
+     true},
+    {file("names.csv", lines("name,gender\n", "na#me,^", 60)), {"names.csv"}, "texts in name\n", "use = \"text\"\n"},
+    {file("people.csv", lines("name,age,fare,survived\n", "\"Mr. %\",#,$,^", 60)),
+     {"people.csv"},
+     "task/tabular, classification; (.|\n)*new toml people.csv --set task.use=text   # its texts alone",
+     "use = \"tabular\"\n"},
+    {file("people.csv", lines("name,age,fare,survived\n", "\"Mr. %\",#,$,^", 60)),
+     {"people.csv", "--set", "task.use=text"},
+     "texts in name\ntarget survived: 2 classes(.|\n)*not read: age,fare\n",
+     "use = \"text\"\n"},
+    {file("book.txt", lines("", "@.", 60)),
+     {"book.txt"},
+     "bytes of text, of which a language model learns\nwrote book.toml\n  task/gpt; ",
+     "use = \"gpt\"\ndata = \\[\"book.txt\"\\]\n",
+     true},
+    {[](const TemporaryFolder& f) {
+       f.write("books/a.txt", lines("", "@.", 60)), f.write("books/b.txt", lines("", "@.", 60));
+     },
+     {"books"},
+     "books: [0-9]+ bytes of text",
+     "use = \"gpt\"\ndata = \\[\"books\"\\]\n"},
+    {file("air.csv", months()),
+     {"air.csv"},
+     "a series of 72 steps in the order of month\nforecasts the next value of sales\n(.|\n)*task/sequence, forecast; "
+     "held "
+     "out: the last tenth of each series\n(.|\n)*new toml air.csv --target sales --set task.use=tabular",
+     "use = \"sequence\"\nkind = \"forecast\"\ndata = \"air.csv:sales\"\n",
+     true},
+    {file("air.csv", lines("\"\",time,x\n", "#,#,$", 48)),
+     {"air.csv"},
+     "a series of 48 steps",
+     "data = \"air.csv:x\"\n"},
+    {file("one.csv", lines("", "$", 48)),
+     {"one.csv"},
+     "a series of 48 steps",
+     "data = \"one.csv:1\"\n(.|\n)*header = false\n"},
+    {file("shops.csv", months(true)),
+     {"shops.csv"},
+     "2 series of up to 72 steps in the order of month\n",
+     "data = \"shops.csv:sales\"\n(.|\n)*series = \"shop\"\n"},
+    {file("x.npy", npy("60,", 60)), {"x.npy"}, "x.npy: a series of 60 steps\n", "kind = \"forecast\"\n"},
+    {[](const TemporaryFolder& f) { write_stripes(f, "d", 6); },
+     {"d"},
+     "task/images; held out: a tenth of each class\n(.|\n)*new toml MODEL.pt2 d ",
+     "use = \"images\"\n"},
+    {with_model("gpt2", "chats.jsonl", chats),
+     {"chats.jsonl", "model"},
+     "24 lines of chats\nmodel: a model of type 'gpt2' without weights",
+     "use = \"gpt\"\nfolder = \"model\"\ndata = \\[\"chats.jsonl\"\\]\n(.|\n)*new_tokens = \\[\"<\\|im_start\\|>\", "
+     "\"<\\|im_end\\|>\"\\]\n(.|\n)*context = 64\nweights = \"random\"\n"},
+    {with_model("llama", "pairs.jsonl", lines("", R"({"prompt": "%", "chosen": "%", "rejected": "@"})", 24)),
+     {"model", "pairs.jsonl"},
+     "24 lines of pairs of answers",
+     "use = \"llama\"\n(.|\n)*objective = \"dpo\"\n",
+     true},
+    {with_model("llama", "docs.csv", lines("doc,label\n", "\"@\",^", 40)),
+     {"docs.csv", "--set", "task.folder=model", "--set", "task.length=48"},
+     "task/text, classification",
+     "use = \"text\"\n(.|\n)*folder = \"model\"\n"},
+    {[](const TemporaryFolder& f) {
+       fs::copy_file(VERNIER_SOURCE_DIR "/tests/plugins/task/graphs/mlp.pt2", f.path() / "mlp.pt2");
+       f.write("x.csv", lines("a,b,c,d,e,f,label\n", "$,1,$,2,$,3,^", 60));
+     },
+     {"mlp.pt2", "x.csv"},
+     "a program of torch.export\ninputs x.csv:a,b,c,d,e,f; target x.csv:label: classes\n",
+     "use = \"graph\"\n"},
+    {[](const TemporaryFolder& f) {
+       torch::jit::Module script("Sum");
+       script.register_parameter("w", torch::ones({2, 2}), false);
+       script.define("def forward(self, x):\n  return x.float().matmul(self.w)");
+       script.save((f.path() / "sum.pt").string());
+       f.write("x.csv", lines("a,b,label\n", "$,#,^", 60));
+     },
+     {"sum.pt", "x.csv"},
+     "sum.pt: TorchScript\n",
+     "use = \"script\"\n"}};
+
+struct Refusal {
+  std::function<void(const TemporaryFolder&)> fill;
+  Arguments arguments;
+  std::string says;
+};
+
+const std::vector<Refusal> refusals = {
+    {file("d.csv", lines("a,b,y\n", "$,#,^", 40)),
+     {"d.csv", "--set", "task.misssing=mean"},
+     "d.toml:[0-9]+: task/tabular: `misssing` is not an option here; did you mean `missing`\\?; nothing was written"},
+    {file("d.csv", lines("a,b,y\n", "$,#,^", 40)), {"d.csv", "--set", "task.text=[\"doc\"]"}, "nothing was written"},
+    {file("d.csv", lines("a,b,y\n", "$,#,^", 40)), {"d.csv", "--set", "task.use=text"}, "has no column of texts"},
+    {file("d.csv", lines("a,b,y\n", "$,#,^", 40)),
+     {"d.csv", "--set", "task.use=nope"},
+     "these data are for task/tabular"},
+    {file("d.csv", ""), {"e.csv"}, "'e.csv' does not exist; did you mean 'd.csv'\\?"},
+    {file("d.csv", ""), {"https://x.org/d.csv"}, "is an address; download it first: curl -LO 'https://x.org/d.csv'"},
+    {file("d.csv", ""), {"data\\d.csv"}, "write paths with /"},
+    {file("d.parquet", "PAR1...."),
+     {"d.parquet"},
+     "is a Parquet file, .*pandas.read_parquet\\('d.parquet'\\).to_csv\\('d.csv'"},
+    {file("d.xlsx", "PK\x03\x04"), {"d.xlsx"}, "is a sheet of Excel, .*pandas.read_excel"},
+    {file("d.feather", "ARROW1"), {"d.feather"}, "is an Arrow file, .*pandas.read_feather"},
+    {file("d.arrow", "ARROW1"), {"d.arrow"}, "is an Arrow file, .*pandas.read_feather"},
+    {file("d.pkl", "\x80\x04"), {"d.pkl"}, "is a pickle of Python, .*pandas.read_pickle"},
+    {file("d.h5", "\x89HDF"), {"d.h5"}, "is an HDF5 file, .*pandas.read_hdf"},
+    {file("d.zip", "PK\x03\x04"), {"d.zip"}, "is an archive, .*shutil.unpack_archive\\('d.zip', 'd'\\)"},
+    {file("d.tar.gz", "\x1f\x8b"), {"d.tar.gz"}, "is an archive, .*shutil.unpack_archive\\('d.tar.gz'"},
+    {file("chats.jsonl", chats),
+     {"chats.jsonl"},
+     "has chats, from which a published model learns; .*new toml chats.jsonl FOLDER"},
+    {file("n.jsonl", lines("", R"({"a": #, "b": $})", 20)), {"n.jsonl"}, "pandas.read_json\\('n.jsonl', lines=True\\)"},
+    {file("list.csv", "image,breed\n1.png,a\n2.png,b\n"), {"list.csv"}, "set_axis\\(\\['file', 'label'\\]"},
+    {with_model("llama", "x", ""), {"model"}, "a model of type 'llama'; name the data .*new toml model texts.jsonl"},
+    {file("w.pt", "PK\x03\x04 data.pkl"), {"w.pt", "w.pt"}, "is no TorchScript: it has weights alone"},
+    {file("m.pt2", "PK\x03\x04"),
+     {"m.pt2"},
+     "a program of torch.export; name the data .*m.pt2 data.csv --target COLUMN"}};
+
+}  // namespace
+
+TEST_CASE("new toml of each kind of data writes a run that check accepts and that trains") {
+  for (const auto& each : kinds) {
+    CAPTURE(each.toml);
+    RunFolder place("");
+    each.fill(place.folder);
+    Arguments all = {"new", "toml"};
+    all.insert(all.end(), each.arguments.begin(), each.arguments.end());
+    CHECK(place.call(all) == 0);
+    CHECK(place.err == "");
+    CHECK_MESSAGE(std::regex_search(place.out, std::regex(each.says)), place.out);
+    const auto start = place.out.find("wrote ") + 6;
+    const auto name = place.out.substr(start, place.out.find('\n', start) - start);
+    const auto text = read_text(place.at(name));
+    CHECK_MESSAGE(std::regex_search(text, std::regex(each.toml)), text);
+    if (!each.trains) continue;
+    CHECK(place.call({"train", name, "--set", "run.epochs=1", "--set", "run.validate_every=0", "--quiet"}) == 0);
+    CHECK(place.err == "");
+  }
+}
+
+TEST_CASE("new toml refuses in one line, with a remedy, what it cannot read, and writes nothing") {
+  for (const auto& each : refusals) {
+    CAPTURE(each.says);
+    RunFolder place("");
+    each.fill(place.folder);
+    fs::remove(place.at("run.toml"));
+    Arguments all = {"new", "toml"};
+    all.insert(all.end(), each.arguments.begin(), each.arguments.end());
+    CHECK(place.call(all) == 2);
+    CHECK(is_one_line(place.err));
+    CHECK_MESSAGE(std::regex_search(place.err, std::regex(each.says)), place.err);
+    for (const auto& entry : fs::directory_iterator(place.folder.path())) CHECK(entry.path().extension() != ".toml");
+  }
+}
+
+TEST_CASE("new DATA is new toml DATA, and its runs have curves") {
+  RunFolder place("");
+  place.folder.write("air.csv", months());
+  CHECK(place.call({"new", "air.csv"}) == 0);
+  CHECK(place.call({"train", "air.toml", "--quiet", "--set", "run.epochs=1"}) == 0);
+  CHECK(place.call({"watch", "runs/air", "--once"}) == 0);
+  CHECK_MESSAGE(!says(place.out, "no curve"), place.out);
+}
+
+}  // namespace new_kinds_test
