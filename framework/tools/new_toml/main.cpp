@@ -114,10 +114,10 @@ Ended check(const std::string& text, const std::string& output) {
 
 // The text of a run that `vernier check` accepts, and adds what the task says of its data to the findings. A network of
 // one's own takes the first loss that fits its outputs and targets.
-std::string checked_file(Findings& found, const std::string& output) {
-  const auto* loss = found.option("loss");
-  std::vector<std::string> losses = {loss == nullptr ? "" : *loss};
-  if (loss != nullptr && *loss == "\"cross_entropy\"") losses = {*loss, "\"bce\"", "\"mse\""};
+std::string checked_file(Findings& found, const GivenData& given, const std::string& output) {
+  const auto* loss = given.task.contains("loss") ? nullptr : found.option("loss");
+  std::vector<std::string> losses = {""};
+  if (loss != nullptr) losses = {*loss, "\"bce\"", "\"mse\""};
   std::string refusal;
   for (const auto& each : losses) {
     if (loss != nullptr) put({{"loss", each}}, found.task);
@@ -178,7 +178,7 @@ int run(const po::variables_map& given) {
   }();
   put(keys, found.task);
   require_used(options, found);
-  const auto text = checked_file(found, output);
+  const auto text = checked_file(found, options, output);
   try {
     write_whole(output, text);
   } catch (const std::system_error& error) {

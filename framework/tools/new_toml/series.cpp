@@ -16,6 +16,8 @@ namespace vernier {
 
 namespace {
 
+constexpr std::int64_t fewest_steps = 12;
+
 // Steps that a forecast sees: two seasons of a calendar that is `days` from one step to the next, 0 without dates.
 std::int64_t context_for(std::int64_t steps, double days) {
   constexpr std::pair<double, std::int64_t> seasons[] = {{0.5, 48}, {5, 14}, {20, 12}, {45, 24}, {200, 8}};
@@ -31,21 +33,24 @@ std::int64_t context_for(std::int64_t steps, double days) {
 }
 
 void add_forecast(Findings& found, const std::string& data, std::int64_t longest, double days) {
-  constexpr std::int64_t fewest = 12;
-  if (longest < fewest) refuse(c10::str("'", file_of(data), "' has ", longest, " steps; a forecast needs ", fewest));
+  if (longest < fewest_steps) {
+    refuse(c10::str("'", file_of(data), "' has ", longest, " steps; a forecast needs ", fewest_steps));
+  }
   found.task = {{"use", "\"sequence\""},    {"kind", "\"forecast\""},
                 {"data", toml_value(data)}, {"context", std::to_string(context_for(longest, days))},
                 {"horizon", "1"},           {"width", "32"}};
   found.comments = {{"context", "steps that a forecast sees"}, {"horizon", "steps that it predicts"}};
 }
 
-// A column that only says when a row is.
-bool is_time(const Field& field, bool is_first) {
+// Returns true for a column that only says when a row is. has_names: there are several series, of which each has its
+// times.
+bool is_time(const Field& field, bool is_first, bool has_names) {
   if (field.type == Field::Type::dates) return true;
-  const auto step = field.type == Field::Type::numbers ? field.even_step() : std::nullopt;
-  const auto name = small_letters(field.name);
+  if (field.type != Field::Type::numbers) return false;
   const std::set<std::string> names = {"time", "date", "year", "month", "week", "day", "hour", "t", "step", "index"};
-  return step && (names.contains(name) || (is_first && std::abs(*step - 1) < 1e-6));
+  const auto step = field.even_step();
+  if (names.contains(small_letters(field.name))) return step || has_names;
+  return is_first && step && std::abs(*step - 1) < 1e-6;  // row numbers
 }
 
 // Returns true if the dates rise in each of the series that `names` tells apart.
@@ -60,28 +65,30 @@ bool rises_in_each(const Field& dates, const Field& names) {
 std::optional<Findings> look_at_series(const Records& records, const GivenData& given) {
   const Field *time = nullptr, *panel = nullptr;
   std::vector<std::string> numbers;
-  std::size_t words = 0, place = 0;
+  const auto words = std::ranges::count_if(records.fields, &Field::has_words);
+  bool has_usual_target = false;
   for (const auto& field : records.fields) {
-    const bool is_first = place++ == 0;
-    if (is_time(field, is_first) && field.name != given.target) {
+    if (field.has_words()) {
+      panel = &field;
+    } else if (is_time(field, &field == &records.fields.front(), words > 0) && field.name != given.target) {
       if (time == nullptr || field.type == Field::Type::dates) time = &field;
-    } else if (field.has_words()) {
-      ++words, panel = &field;
     } else {
       numbers.push_back(field.name);
+      has_usual_target |= std::set<std::string>{"target", "label", "class", "y"}.contains(small_letters(field.name));
     }
   }
   if (words > 1 || numbers.empty()) return std::nullopt;
   const bool is_asked = given.use == "sequence";
-  if (words == 1 && (time == nullptr || !rises_in_each(*time, *panel))) return std::nullopt;
+  if (words == 1 && (time == nullptr || time->rises() || !rises_in_each(*time, *panel))) return std::nullopt;
   if (words == 0 && time != nullptr && !time->rises()) return std::nullopt;
   const bool is_single = numbers.size() == 1 && (time != nullptr || records.fields.size() == 1);
   const bool has_dates = time != nullptr && time->type == Field::Type::dates;
-  if (!is_asked && !is_single && !(has_dates && given.target.empty() && words == 0)) return std::nullopt;
-  if (!is_asked && words == 1 && 4 * std::ssize(panel->words) > records.rows) return std::nullopt;
+  const bool is_free = has_dates && given.target.empty() && words == 0 && !has_usual_target;
   double days = 0;
   auto longest = records.rows;
   if (words == 1) longest = panel->values.bincount().max().item<std::int64_t>();
+  if (!is_asked && ((!is_single && !is_free) || (longest < fewest_steps && records.fields.size() > 1)))
+    return std::nullopt;
   if (has_dates) days = words == 1 ? 1 : time->values.diff().median().item<double>();
   Findings found;
   add_forecast(found, records.path + ":" + c10::Join(",", numbers), longest, days);

@@ -102,37 +102,37 @@ const std::string chats =
 const std::vector<Kind> kinds = {
     {file("docs.csv", lines("doc,module\n", "\"@\",^", 60)),
      {"docs.csv", "--target", "module"},
-     "60 rows, texts in doc\ntarget module: 2 classes: bad 30, good 30\nwrote docs.toml\n  task/text, classification; "
-     "held out: a tenth of each class\n",
-     "use = \"text\"\nkind = \"classification\"\ndata = \"docs.csv\"\ntext = \\[\"doc\"\\]\ntarget = \"module\"\n",
+     "60 rows, texts in doc\ntask/text: classification of 2 classes: bad 30, good 30; (.|\n)*54 samples, 6 held out\n"
+     "wrote docs.toml\n",
+     "use = \"text\"\ndata = \"docs.csv\"\ntext = \\[\"doc\"\\]\ntarget = \"module\"\n",
      true},
     {file("docs.jsonl", lines("", R"({"doc": "@", "len": $})", 60)),
      {"docs.jsonl", "--target", "len"},
-     "60 lines, texts in doc\ntarget len: numbers from .*\n",
-     "use = \"text\"\nkind = \"regression\"\n"},
+     "60 lines, texts in doc\ntask/text: regression of len ",
+     "use = \"text\"\n"},
     {file("flags.jsonl",
           lines("", R"({"doc": "@", "label": true})", 30) + lines("", R"({"doc": "@", "label": false})", 30)),
      {"flags.jsonl"},
-     "target label: 2 classes: false 30, true 30\n",
-     "kind = \"classification\"\n"},
+     "classification of 2 classes: false 30, true 30",
+     "use = \"text\"\n"},
     {file("results.jsonl", lines("", R"({"search": ~, "title": "@", "clicks": #})", 80)),
      {"results.jsonl"},
-     "ranks the texts of each of 20 groups, the same search\n(.|\n)*--set task.kind=regression   # a number of each "
+     "task/text: ranking by clicks (.|\n)*20 groups of search(.|\n)*--set task.kind=regression   # a number of each "
      "text",
      "kind = \"ranking\"\n(.|\n)*group = \"search\"\n",
      true},
     {file("names.csv", lines("name,gender\n", "na#me,^", 60)), {"names.csv"}, "texts in name\n", "use = \"text\"\n"},
     {file("people.csv", lines("name,age,fare,survived\n", "\"Mr. %\",#,$,^", 60)),
      {"people.csv"},
-     "task/tabular, classification; (.|\n)*new toml people.csv --set task.use=text   # its texts alone",
+     "task/tabular: (.|\n)*new toml people.csv --set task.use=text   # its texts alone",
      "use = \"tabular\"\n"},
     {file("people.csv", lines("name,age,fare,survived\n", "\"Mr. %\",#,$,^", 60)),
      {"people.csv", "--set", "task.use=text"},
-     "texts in name\ntarget survived: 2 classes(.|\n)*not read: age,fare\n",
+     "texts in name; not read: age,fare\ntask/text: classification of 2 classes",
      "use = \"text\"\n"},
     {file("book.txt", lines("", "@.", 60)),
      {"book.txt"},
-     "bytes of text, of which a language model learns\nwrote book.toml\n  task/gpt; ",
+     "bytes of text, of which a language model learns\ntask/gpt: (.|\n)* held out\nwrote book.toml\n",
      "use = \"gpt\"\ndata = \\[\"book.txt\"\\]\n",
      true},
     {[](const TemporaryFolder& f) {
@@ -143,9 +143,8 @@ const std::vector<Kind> kinds = {
      "use = \"gpt\"\ndata = \\[\"books\"\\]\n"},
     {file("air.csv", months()),
      {"air.csv"},
-     "a series of 72 steps in the order of month\nforecasts the next value of sales\n(.|\n)*task/sequence, forecast; "
-     "held "
-     "out: the last tenth of each series\n(.|\n)*new toml air.csv --target sales --set task.use=tabular",
+     "a series of 72 steps in the order of month\nforecasts the next value of sales\n(.|\n)*task/sequence: (.|\n)* "
+     "held out\n(.|\n)*new toml air.csv --target sales --set task.use=tabular",
      "use = \"sequence\"\nkind = \"forecast\"\ndata = \"air.csv:sales\"\n",
      true},
     {file("air.csv", lines("\"\",time,x\n", "#,#,$", 48)),
@@ -156,6 +155,8 @@ const std::vector<Kind> kinds = {
      {"one.csv"},
      "a series of 48 steps",
      "data = \"one.csv:1\"\n(.|\n)*header = false\n"},
+    {file("plants.csv", lines("\"\",weight,group\n", "#,$,^", 60)), {"plants.csv"}, "", "use = \"tabular\"\n"},
+    {file("few.csv", lines("year,firm,value\n", "1,a#,$\n2,a#,$\n3,a#,$", 20)), {"few.csv"}, "", "use = \"tabular\"\n"},
     {file("shops.csv", months(true)),
      {"shops.csv"},
      "2 series of up to 72 steps in the order of month\n",
@@ -163,7 +164,7 @@ const std::vector<Kind> kinds = {
     {file("x.npy", npy("60,", 60)), {"x.npy"}, "x.npy: a series of 60 steps\n", "kind = \"forecast\"\n"},
     {[](const TemporaryFolder& f) { write_stripes(f, "d", 6); },
      {"d"},
-     "task/images; held out: a tenth of each class\n(.|\n)*new toml MODEL.pt2 d ",
+     "task/images: (.|\n)*new toml MODEL.pt2 d ",
      "use = \"images\"\n"},
     {with_model("gpt2", "chats.jsonl", chats),
      {"chats.jsonl", "model"},
@@ -177,14 +178,14 @@ const std::vector<Kind> kinds = {
      true},
     {with_model("llama", "docs.csv", lines("doc,label\n", "\"@\",^", 40)),
      {"docs.csv", "--set", "task.folder=model", "--set", "task.length=48"},
-     "task/text, classification",
+     "task/text: classification",
      "use = \"text\"\n(.|\n)*folder = \"model\"\n"},
     {[](const TemporaryFolder& f) {
        fs::copy_file(VERNIER_SOURCE_DIR "/tests/plugins/task/graphs/mlp.pt2", f.path() / "mlp.pt2");
        f.write("x.csv", lines("a,b,c,d,e,f,label\n", "$,1,$,2,$,3,^", 60));
      },
      {"mlp.pt2", "x.csv"},
-     "a program of torch.export\ninputs x.csv:a,b,c,d,e,f; target x.csv:label: classes\n",
+     "a program of torch.export\ninputs x.csv:a,b,c,d,e,f; target x.csv:label\ntask/graph: 2 classes",
      "use = \"graph\"\n"},
     {[](const TemporaryFolder& f) {
        torch::jit::Module script("Sum");

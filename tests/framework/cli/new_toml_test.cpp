@@ -135,7 +135,7 @@ const std::vector<Case> runs = {
     {file("iris.csv", flowers()),
      {"iris.csv"},
      "iris.csv: 90 rows, 2 columns of numbers\ntarget species: 3 classes: setosa 30, versicolor 30, virginica 30\n"
-     "wrote iris.toml\n",
+     "task/tabular: classification of 3 classes",
      "kind = \"classification\"\ndata = \"iris.csv\"\ntarget = \"species\"\n"},
     {file("flats.csv", rents()),
      {"flats.csv"},
@@ -143,7 +143,7 @@ const std::vector<Case> runs = {
      "kind = \"regression\"\ndata = \"flats.csv\"\ntarget = \"rent\"  # the last column; another by --target\n"},
     {file("flats.csv", rents()),
      {"flats.csv", "--target", "district", "--output", "own.toml"},
-     "target district: 2 classes: centre 60, mill 60\nwrote own.toml\n",
+     "target district: 2 classes: centre 60, mill 60\n",
      "target = \"district\"\n"},
     {file("gaps.csv", rents(true)), {"gaps.csv"}, "there are missing values", "missing = \"mean\"\n"},
     {file("points.csv", points()),
