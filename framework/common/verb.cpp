@@ -12,6 +12,8 @@
 #include <iostream>
 
 #include "base/process_end.h"
+#include "common/run_files.h"
+#include "core/reworded_error.h"
 
 namespace vernier {
 
@@ -70,8 +72,10 @@ int call_verb(const Verb& verb, int argc, char** argv) {
   try {
     if (argc > 1 && argv[1] == std::string("complete")) return print_completions(verb, argc - 1, argv + 1);
     return after_output(run_verb(verb, argc, argv));
+  } catch (const Refused& refused) {
+    std::cerr << "vernier: " << refused.what() << '\n';
   } catch (const std::exception& error) {
-    std::cerr << "vernier: " << error.what() << '\n';
+    std::cerr << "vernier: " << reworded_error(error.what()) << '\n';
   }
   return 2;
 }

@@ -8,6 +8,7 @@ namespace {
 
 struct Phrase {
   const char *theirs, *ours;  // a regular expression of the whole text, and its replacement
+  bool is_mistake = false;    // the mistake is the code's, not its user's
 };
 
 constexpr const char *cut = "it is cut short", *damaged = "its data are damaged", *unread = "it is of a kind not read";
@@ -24,10 +25,25 @@ constexpr Phrase phrases[] = {
     // Memory and numbers.
     {R"([^]*DefaultCPUAllocator: [^]*you tried to allocate (\d+) bytes[^]*)",
      "there is no memory left for $1 bytes more"},
-    {R"(std::bad_(?:array_new_length|alloc))", "there is no memory left"},
+    {R"((?:std::)?bad[_ ](?:array_new_length|alloc|allocation))", "there is no memory left"},
     {R"([^]*(?:max_size\(\)|_M_default_append|_M_fill_insert|_M_create|_M_realloc_insert)[^]*)",
      "a size is larger than any memory"},
-    {R"(sto[a-z]+)", "a text is not a number, or is too large"},
+    {R"(sto[a-z]+|bad lexical cast[^]*)", "a text is not a number, or is too large"},
+    // The C++ library and Boost, about code that uses them wrongly.
+    {R"([^]*(?:vector::reserve|basic_string::(?:append|assign|insert|replace|reserve|resize|_M_replace[a-z_]*)))",
+     "a size is larger than any memory"},
+    {R"([a-z_]+::[A-Za-z_]+: __n \(which is (\d+)\) >= [^(]+(?:\(\) )?\(which is (\d+)\))",
+     "element $1 of $2 is asked for, counted from 0", true},
+    {R"([a-z_]+::[A-Za-z_]+: __pos \(which is (\d+)\) > [^(]+\(\) \(which is (\d+)\))",
+     "place $1 of a text of $2 characters is asked for", true},
+    {R"((?:[a-z_]*map|_Map_base|vector|deque|array|span|bitset|basic_string[a-z_]*):(?::[A-Za-z_]+)?[^]*)",
+     "an entry is asked for that is not there", true},
+    {R"((?:std::|boost::)?(?:bad_cast|bad_typeid|bad[_ ]any_cast[^]*|bad[_ ]variant[_ ]access|get: [^]*))",
+     "a value is taken for one of another type", true},
+    {R"((?:std::)?(?:bad[_ ]optional[_ ]access|bad_function_call|bad_weak_ptr|bad_exception|exception))",
+     "a value is used that is not there", true},
+    {R"((?:std::)?future_error: [^]*|basic_(?:ios|[a-z]*buf)::[a-z_]+[^]*)", "a file or a stream cannot be used"},
+    {R"re(boost::filesystem::[a-z_:]+: (.+): "(.+)")re", "$2: $1"},
     // JSON and TOML.
     {R"(\[json\.exception\.[a-z_]+\.\d+\] parse error at line (\d+), column (\d+): [^]*)",
      "line $1, column $2 is not JSON"},
@@ -53,9 +69,11 @@ constexpr Phrase phrases[] = {
 std::string reworded_error(const std::string& foreign, const std::string& otherwise) {
   constexpr std::size_t most = 2000;  // std::regex recurses for each character, and a stranger's text may be long
   const auto head = foreign.substr(0, most);
-  for (const auto& [theirs, ours] : phrases) {
+  for (const auto& [theirs, ours, is_mistake] : phrases) {
     const std::regex whole(theirs);
-    if (std::smatch match; std::regex_match(head, match, whole)) return match.format(ours);
+    std::smatch match;
+    if (!std::regex_match(head, match, whole)) continue;
+    return match.format(ours) + (is_mistake ? "; that is a mistake in the code, so report it with this command" : "");
   }
   return otherwise.empty() ? foreign : otherwise;
 }

@@ -3,6 +3,17 @@
 #include <torch/types.h>
 #include <vernier/error.h>
 
+#include <any>
+#include <array>
+#include <bitset>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <tuple>
+#include <unordered_map>
+#include <variant>
+
 #include "core/reworded_error.h"
 #include "thrown.h"
 
@@ -82,7 +93,15 @@ TEST_CASE("error: texts of other libraries become words of ours") {
       {"cannot create std::vector larger than max_size()", "a size is larger than any memory"},
       {"vector::_M_default_append", "a size is larger than any memory"},
       {"basic_string::_M_create", "a size is larger than any memory"},
+      {"std::bad_alloc", "there is no memory left"},
+      {"vector::reserve", "a size is larger than any memory"},
+      {"basic_string::append", "a size is larger than any memory"},
       {"stoi", "a text is not a number, or is too large"},
+      {"bad lexical cast: source type value could not be interpreted as target",
+       "a text is not a number, or is too large"},
+      {"basic_ios::clear: iostream error", "a file or a stream cannot be used"},
+      {"boost::filesystem::directory_iterator::construct: Permission denied: \"/root\"", "/root: Permission denied"},
+      {"[json.exception.type_error.302] type must be string, but is number", "type must be string, but is number"},
       {"[json.exception.parse_error.101] parse error at line 3, column 7: syntax error while parsing value - invalid "
        "literal; last read: 'x'",
        "line 3, column 7 is not JSON"},
@@ -111,6 +130,48 @@ TEST_CASE("error: texts of other libraries become words of ours") {
   const std::string long_text(1'000'000, 'x');
   CHECK(vernier::reworded_error(long_text) == long_text);
   CHECK(vernier::reworded_error("unheard of", "its data are damaged") == "its data are damaged");
+}
+
+// Each is thrown by the C++ library itself, so that the texts are those of this one.
+TEST_CASE("error: mistakes in code that the C++ library finds are said in words, and as mistakes") {
+  const std::string mistake = "; that is a mistake in the code, so report it with this command";
+  const std::vector<int> none, three(3);
+  const std::array<int, 3> fixed = {};
+  const std::string text = "abc";
+  const std::map<int, int> empty;
+  const std::unordered_map<int, int> hashed;
+  const std::variant<int, std::string> number = 1;
+  const std::any any = 1;
+  const std::function<void()> nothing;
+  const std::optional<int> absent;
+  const std::weak_ptr<int> expired;
+  const std::exception plain;
+  const auto five = static_cast<std::size_t>(text.size() + 2);  // the compiler does not see that it is too large
+  const std::tuple<std::function<void()>, std::string> cases[] = {
+      {[&] { (void)none.at(0); }, "element 0 of 0 is asked for, counted from 0"},
+      {[&] { (void)three.at(five); }, "element 5 of 3 is asked for, counted from 0"},
+      {[&] { (void)fixed.at(five); }, "element 5 of 3 is asked for, counted from 0"},
+      {[&] { (void)text.at(five); }, "element 5 of 3 is asked for, counted from 0"},
+      {[&] { (void)text.substr(five); }, "place 5 of a text of 3 characters is asked for"},
+      {[&] { (void)std::bitset<3>().test(five); }, "an entry is asked for that is not there"},
+      {[&] { (void)empty.at(1); }, "an entry is asked for that is not there"},
+      {[&] { (void)hashed.at(1); }, "an entry is asked for that is not there"},
+      {[&] { (void)std::get<std::string>(number); }, "a value is taken for one of another type"},
+      {[&] { (void)std::any_cast<std::string>(any); }, "a value is taken for one of another type"},
+      {[&] { (void)dynamic_cast<const std::bad_alloc&>(plain); }, "a value is taken for one of another type"},
+      {[&] { nothing(); }, "a value is used that is not there"},
+      {[&] { (void)absent.value(); }, "a value is used that is not there"},
+      {[&] { (void)std::shared_ptr<int>(expired); }, "a value is used that is not there"},
+      {[&] { throw plain; }, "a value is used that is not there"}};
+  for (const auto& [act, words] : cases) {
+    try {
+      act();
+      FAIL_CHECK("it does not throw: ", words);
+    } catch (const std::exception& exception) {
+      CAPTURE(exception.what());
+      CHECK(vernier::message(exception) == words + mistake);
+    }
+  }
 }
 
 TEST_CASE("error: an exception is rethrown with its plugin, once, and the cause nested") {
