@@ -58,6 +58,7 @@ class Observer final : public Interceptor {
     auto results = operation.proceed(std::move(arguments));
     if (const auto output = first_tensor(results); output.defined()) {
       seen.output = output.scalar_type();
+      seen.output_sizes = output.sizes().vec();
       if (seen.output == torch::kFloat16) seen.largest = largest_magnitude(output);
     }
     add(std::move(seen));

@@ -11,6 +11,7 @@
 #include "common/text/numbers.h"
 #include "dry_run.h"
 #include "find_lr.h"
+#include "layer_table.h"
 
 namespace vernier {
 
@@ -21,8 +22,9 @@ namespace {
 constexpr const char* usage = R"(usage: vernier check FILE… [--set KEY=VALUE]… [--find-lr]
        vernier check PLUGIN.so [--set KEY=VALUE]…
 
-All of a run but the training: plugins, data, model, device, one batch without an update, its memory, advice. With a
-library of a plugin, tries the laws of plugins on it; see vernier check PLUGIN.so --help.
+All of a run but the training: plugins, data, device, the model by layers with shapes and parameters, one batch without
+an update, its memory, advice. With a library of a plugin, tries the laws of plugins on it; see vernier check PLUGIN.so
+--help.
 
   --savings              prints only by how many bytes the peak memory of a step is below that of one in float32
   --advice               prints only the advice, a line each
@@ -101,6 +103,7 @@ void check_run(const po::variables_map& given) {
   const auto precision = prepared->wiring->precision->id();
   const bool is_alone = prepared->run.control->ranks() == 1;
   const auto seen = dry_run(prepared->trainer, *prepared->wiring, prepared->run);
+  print_text(layer_table(prepared->run, seen.operations));
   const auto of_ranks = memory_of_ranks(prepared->run, seen.memory);
   const auto validation_loss = rehearse(prepared->trainer, prepared->run);
   const auto batches = prepared->wiring->task->batches_per_epoch();

@@ -21,9 +21,10 @@ struct Seen {
   std::string after;  // its layer, or the last layer before it
   // Dtypes; Undefined if there is no such tensor. The input is the model's, before autocast.
   torch::ScalarType input = torch::ScalarType::Undefined, output = input, weight = input;
-  std::vector<std::int64_t> sizes;         // sizes of the input in the first call
-  std::vector<std::int64_t> weight_sizes;  // [outputs, inputs] of a linear layer
-  double largest = 0;                      // largest magnitude in its float16 outputs
+  std::vector<std::int64_t> sizes;              // sizes of the input in the first call
+  std::vector<std::int64_t> weight_sizes;       // [outputs, inputs] of a linear layer
+  double largest = 0;                           // largest magnitude in its float16 outputs
+  std::vector<std::int64_t> output_sizes = {};  // sizes of the output in the first call
 };
 
 struct DryRun {
