@@ -67,14 +67,28 @@ std::string command_of(const po::variables_map& given, const std::vector<std::st
   return command;
 }
 
+bool is_standard(const Prepared& prepared) {
+  return prepared.wiring->precision->id() == std::string(Precision::role) + "/" + Precision::standard;
+}
+
+// Returns whether float32 may be slower than what this machine multiplies faster: where no layer is large, casts cost
+// more than the products gain, and `vernier advise` would not offer it.
+bool may_gain_by_fewer_bits(const Run& run) {
+  constexpr std::int64_t least = 512 * 512;  // numbers of a large weight
+  return hardware_of(run.device.type()).fastest() != torch::kFloat &&
+         std::ranges::any_of(run.parameters, [](const auto& parameter) {
+           return parameter.model.dim() > 1 && parameter.model.numel() >= least;
+         });
+}
+
 // Returns this command with another precision. A scaler that only the command line gives goes with the old one.
 std::string with_other_precision(const Prepared& prepared, const po::variables_map& given) {
-  const bool is_standard = prepared.wiring->precision->id() == std::string(Precision::role) + "/" + Precision::standard;
-  const std::string other = is_standard ? "auto" : Precision::standard;
+  const bool from_standard = is_standard(prepared);
+  const std::string other = from_standard ? "auto" : Precision::standard;
   const auto scaler = prepared.config.find(Scaler::role);
   const bool is_of_command = scaler != prepared.config.end() && scaler->second.where.starts_with("--set ");
   auto command = command_of(given, {Precision::role, is_of_command ? Scaler::role : Precision::role});
-  const bool needs_scaler = is_standard && hardware_of(prepared.run.device.type()).fastest() == torch::kHalf;
+  const bool needs_scaler = from_standard && hardware_of(prepared.run.device.type()).fastest() == torch::kHalf;
   command += " --set precision.use=" + other + (needs_scaler ? " --set scaler.use=dynamic" : "");
   if (prepared.options.resume != "auto") return command;
   return command + " --set run.output=" + shell_quoted(prepared.run.output + "-" + other);  // else it is resumed
@@ -116,9 +130,11 @@ void print_end(Prepared& prepared, const Outcome& outcome, const po::variables_m
   }
   if (!outcome.diverged.empty()) return;
   const bool by_epochs = prepared.options.epochs > 0;
-  std::cout << "try next:\n"
-            << "  another precision  " << with_other_precision(prepared, given) << '\n'
-            << "  train on           " << command_of(given, {"run.steps", by_epochs ? "run.epochs" : "run.steps"})
+  std::cout << "try next:\n";
+  if (!is_standard(prepared) || may_gain_by_fewer_bits(run)) {
+    std::cout << "  another precision  " << with_other_precision(prepared, given) << '\n';
+  }
+  std::cout << "  train on           " << command_of(given, {"run.steps", by_epochs ? "run.epochs" : "run.steps"})
             << " --resume=" << shell_quoted(run.output) << (by_epochs ? " --epochs " : " --set run.steps=")
             << 2 * (by_epochs ? prepared.options.epochs : run.steps) << replanned(*prepared.wiring) << '\n'
             << "  other strategies   " << called_as() << " plugins\n";
