@@ -95,7 +95,7 @@ Json json_of(const MedianRange& range) {
 // In the order of Verdict.
 constexpr const char* verdict_words[] = {"equal", "higher", "lower", "no difference shown", "not enough seeds"};
 
-Json judged(const Measure& measure, const std::vector<double>& before, const std::vector<double>& after) {
+Json judged(const Measure& measure, const std::vector<double>& before, const std::vector<double>& after, Rule rule) {
   std::vector<double> baseline = before, candidate = after;
   double least = std::max(measure.least * std::abs(median_range_of(before).median), measure.tolerance);
   if (measure.is_ratio) {
@@ -104,7 +104,8 @@ Json judged(const Measure& measure, const std::vector<double>& before, const std
     }
     least = std::log1p(measure.least);
   }
-  const auto [verdict, interval] = judge(baseline, candidate, {.is_timed = measure.is_ratio, .least = least});
+  rule.is_timed = measure.is_ratio, rule.least = least;
+  const auto [verdict, interval] = judge(baseline, candidate, rule);
   Json result = {{"verdict", verdict_words[static_cast<std::size_t>(verdict)]}};
   if (interval) {
     const auto [low, high] = *interval;
@@ -114,7 +115,7 @@ Json judged(const Measure& measure, const std::vector<double>& before, const std
 }
 
 // Against the baseline, of the seeds that both have; null if there is none.
-Json against(const Measure& measure, const ByRun& baseline, const ByRun& candidate) {
+Json against(const Measure& measure, const ByRun& baseline, const ByRun& candidate, const Rule& rule) {
   std::vector<double> before, after, differences;
   for (const auto& [run, value] : baseline) {
     const auto found = candidate.find(run);
@@ -126,7 +127,7 @@ Json against(const Measure& measure, const ByRun& baseline, const ByRun& candida
   if (differences.empty()) return nullptr;
   Json result = json_of(median_range_of(differences));
   result["seeds"] = differences.size();
-  if (measure.is_judged) result.update(judged(measure, before, after));
+  if (measure.is_judged) result.update(judged(measure, before, after, rule));
   return result;
 }
 
@@ -197,7 +198,7 @@ Json result_of(const Trial& trial, const fs::path& root) {
   return result;
 }
 
-Json comparison_of(const std::vector<Row>& rows, const fs::path& root, double tolerance) {
+Json comparison_of(const std::vector<Row>& rows, const fs::path& root, double tolerance, int folds) {
   refuse_different_tasks(rows);
   auto [better, units] = metrics_of(rows);
   auto measures = measures_of(better);
@@ -211,6 +212,10 @@ Json comparison_of(const std::vector<Row>& rows, const fs::path& root, double to
     candidates.push_back({{"name", row.name}, {"state", state_of(runs)}, {"runs", std::move(runs)}});
   }
   const Json baseline = candidates[0];
+  const Rule rule{.is_timed = false,
+                  .least = 0,
+                  .claims = rows.size() - 1,                      // Bonferroni's correction
+                  .overlap = folds > 1 ? 1.0 / (folds - 1) : 0};  // Nadeau and Bengio, 2003
   for (auto& candidate : candidates) {
     Json medians = Json::object(), differences = Json::object();
     for (const auto& measure : measures) {
@@ -218,7 +223,7 @@ Json comparison_of(const std::vector<Row>& rows, const fs::path& root, double to
       std::vector<double> numbers;
       for (const auto& [run, value] : values) numbers.push_back(value);
       medians[measure.key] = numbers.empty() ? Json() : json_of(median_range_of(numbers));
-      differences[measure.key] = against(measure, values_of(baseline, measure.key), values);
+      differences[measure.key] = against(measure, values_of(baseline, measure.key), values, rule);
     }
     candidate["measures"] = std::move(medians);
     if (&candidate != &candidates[0]) candidate["against_baseline"] = std::move(differences);
@@ -227,6 +232,7 @@ Json comparison_of(const std::vector<Row>& rows, const fs::path& root, double to
                      {"confidence", confidence},
                      {"tolerance", tolerance},
                      {"metrics", std::move(better)}};
+  if (folds > 0) comparison["folds"] = folds;
   if (!units.empty()) comparison["units"] = std::move(units);
   comparison["candidates"] = std::move(candidates);
   return comparison;

@@ -11,7 +11,7 @@ namespace vernier {
 
 // One run of a candidate.
 struct Trial {
-  std::int64_t seed = 0;
+  std::int64_t seed = 0;  // or the number of the fold
   std::filesystem::path folder;
   std::string refusal;                           // the message of vernier, if it refused the configuration
   std::string error;                             // the message of vernier, if it failed otherwise
@@ -31,9 +31,10 @@ nlohmann::ordered_json result_of(const Trial& trial, const std::filesystem::path
 
 // compare.json: docs/guides/compare.md describes it. The first row is the baseline. Folders of runs are written
 // relative to root, if it is not empty. tolerance: smaller differences of the losses are not claimed. Throws Refused if
-// runs trained different tasks, or a file of a run is damaged.
+// runs trained different tasks, or a file of a run is damaged. folds: each trial held out another one of so many parts;
+// 0: they differ in their seeds.
 nlohmann::ordered_json comparison_of(const std::vector<Row>& rows, const std::filesystem::path& root,
-                                     double tolerance = 0);
+                                     double tolerance = 0, int folds = 0);
 
 // Adds the order of the candidates by the median of a metric, the best first, as "judged_by". Throws Refused if the
 // runs do not measure it, or nothing says which of its values are better.

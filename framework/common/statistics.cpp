@@ -22,8 +22,8 @@ double variance_of(const std::vector<double>& values) {
 }
 
 // Returns the quantile of Student's t, both sides together.
-double quantile_of(double freedom) {
-  return boost::math::quantile(boost::math::students_t(freedom), (1 + confidence) / 2);
+double quantile_of(double freedom, double with_confidence = confidence) {
+  return boost::math::quantile(boost::math::students_t(freedom), (1 + with_confidence) / 2);
 }
 
 }  // namespace
@@ -46,13 +46,21 @@ Judgement judge(const std::vector<double>& baseline, const std::vector<double>& 
   double variance = variance_of(differences);
   // The noise of two timed runs is not the same because their seeds are: pairs that agree by chance show nothing.
   if (rule.is_timed) variance = std::max(variance, variance_of(baseline) + variance_of(candidate));
-  const double half = quantile_of(count - 1) * std::sqrt(variance / count);
+  const double of_each = 1 - (1 - confidence) / static_cast<double>(std::max<std::size_t>(rule.claims, 1));
+  const double half = quantile_of(count - 1, of_each) * std::sqrt(variance * (1 / count + rule.overlap));
   const double mean = mean_of(differences), median = median_range_of(differences).median;
   const std::pair interval{mean - half, mean + half};
   const bool is_large = std::abs(median) >= rule.least;
   if (is_large && interval.first > 0) return {Verdict::higher, interval};
   if (is_large && interval.second < 0) return {Verdict::lower, interval};
   return {Verdict::not_shown, interval};
+}
+
+Spread spread_of(const std::vector<double>& values, double overlap, double with_confidence) {
+  const auto count = static_cast<double>(values.size());
+  const double mean = mean_of(values), variance = variance_of(values);
+  const double half = quantile_of(count - 1, with_confidence) * std::sqrt(variance * (1 / count + overlap));
+  return {mean, std::sqrt(variance), mean - half, mean + half};
 }
 
 double distance_of_equals(const std::vector<double>& samples) {

@@ -376,7 +376,7 @@ class Inject final : public vernier::Callback, public vernier::Interceptor {
 
   // As below, but the run is over. A run that a signal ended can be resumed.
   void warn_if_it_never_came(const Run& run) const {
-    if (has_come_ || run.step < run.steps) return;
+    if (has_come_ || (run.step < run.steps && !run.control->finishes())) return;
     const bool is_of_batch = at_batch_ > 0;
     warn("nothing was injected in this run, which ended after ", is_of_batch ? "batch " : "step ",
          is_of_batch ? run.batches_drawn : run.step, ": ", is_of_batch ? "at_batch" : "at_step", " is ",

@@ -38,8 +38,10 @@ std::int64_t season_of(const torch::Tensor& series, std::int64_t context, std::i
 
 State target_facts(const torch::Tensor& targets, const Targets& are) {
   State facts;
-  if (targets.numel() == 0 || are.kind == Targets::Kind::ranks) return facts;
-  if (are.kind == Targets::Kind::labels) {
+  if (targets.numel() == 0) return facts;
+  if (are.kind == Targets::Kind::ranks) {
+    facts.put("ranks", std::int64_t{1});
+  } else if (are.kind == Targets::Kind::labels) {
     facts.put("shares", targets.to(torch::kFloat64).nanmean(0).nan_to_num(0.5));
   } else if (are.kind == Targets::Kind::classes) {
     const auto classes = are.count;
@@ -86,6 +88,12 @@ std::vector<Baseline> baselines_of(const State& facts) {
   for (const char* name : {"mean", "median"}) {
     if (facts.has(name)) all.push_back({name, constant(facts.tensor(name))});
   }
+  if (facts.has("ranks")) {
+    all.push_back({"any order", [](const Batch& batch) {
+                     const auto& items = batch.tensors.at(0);
+                     return at::zeros({items.size(0), items.size(1)}, items.options().dtype(torch::kFloat32));
+                   }});
+  }
   if (!facts.has("season")) return all;
   const auto repeat = [&](std::int64_t season) {
     return [season, outputs = facts.tensor("outputs"), horizon = facts.integer("horizon")](const Batch& batch) {
@@ -93,9 +101,9 @@ std::vector<Baseline> baselines_of(const State& facts) {
       return season_before(seen.index_select(2, outputs.to(seen.device())), horizon, season);
     };
   };
-  all.push_back({"last value", repeat(1), true});
+  all.push_back({"last value", repeat(1)});
   if (const auto season = facts.integer("season"); season > 1) {
-    all.push_back({std::to_string(season) + " steps before", repeat(season), true});
+    all.push_back({std::to_string(season) + " steps before", repeat(season)});
   }
   return all;
 }

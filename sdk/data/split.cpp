@@ -1,3 +1,4 @@
+#include <ATen/ops/cat.h>
 #include <c10/util/StringUtil.h>
 #include <torch/types.h>
 #include <vernier/data/split.h>
@@ -6,12 +7,20 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdio>
 #include <map>
 #include <vector>
+
+#include "folds.h"
 
 namespace vernier {
 
 namespace {
+
+struct {
+  Fold fold;
+  bool is_used = false;
+} thread_local now;
 
 torch::Tensor sorted(std::vector<std::int64_t> rows) {
   std::ranges::sort(rows);
@@ -25,6 +34,43 @@ std::int64_t part_of(std::int64_t samples, double share) {
 
 torch::Tensor shuffled(std::int64_t samples, std::uint64_t seed) {
   return samples == 0 ? torch::empty({0}, torch::kInt64) : Sampler(samples, seed).next(samples);
+}
+
+void require_enough(std::int64_t there, const Fold& fold, const char* what) {
+  if (there >= fold.count) return;
+  refuse(c10::str("fold ", fold.number, " of ", fold.count, " holds out nothing: there are ", there, " ", what,
+                  "; take at most ", there, " folds"));
+}
+
+// Deals classes to the folds, one sample after the other, so that each fold has its share of each class.
+SplitRows deal(const std::map<std::int64_t, std::vector<std::int64_t>>& classes, const Fold& fold) {
+  std::vector<std::int64_t> training, held_out;
+  std::int64_t place = 0;
+  for (const auto& [code, rows] : classes) {
+    for (const auto row : rows) {
+      const bool is_held_out = rows.size() > 1 && place++ % fold.count == fold.number - 1;
+      (is_held_out ? held_out : training).push_back(row);
+    }
+  }
+  require_enough(place, fold, "samples of classes with more than one");
+  return {sorted(training), sorted(held_out)};
+}
+
+// Deals whole groups, the largest first, each to the fold that has the fewest samples.
+SplitRows deal_groups(std::vector<const std::vector<std::int64_t>*> groups, const Fold& fold) {
+  require_enough(std::ssize(groups), fold, "groups");
+  std::ranges::stable_sort(groups, std::ranges::greater(), [](const auto* rows) { return rows->size(); });
+  std::vector<std::vector<std::int64_t>> folds(static_cast<std::size_t>(fold.count));
+  for (const auto* rows : groups) {
+    auto& least = *std::ranges::min_element(folds, {}, [](const auto& each) { return each.size(); });
+    least.insert(least.end(), rows->begin(), rows->end());
+  }
+  std::vector<std::int64_t> training;
+  const auto own = static_cast<std::size_t>(fold.number - 1);
+  for (std::size_t i = 0; i < folds.size(); ++i) {
+    if (i != own) training.insert(training.end(), folds[i].begin(), folds[i].end());
+  }
+  return {sorted(training), sorted(folds[own])};
 }
 
 // The samples of each class, in a random order.
@@ -41,9 +87,46 @@ std::map<std::int64_t, std::vector<std::int64_t>> shuffled_by(const torch::Tenso
 
 }  // namespace
 
+std::optional<Fold> Fold::parse(const std::string& text) {
+  Fold fold;
+  if (text.empty()) return fold;
+  char after = 0;
+  constexpr std::int64_t most = 1000;
+  const bool is_read = std::sscanf(text.c_str(), "%ld/%ld%c", &fold.number, &fold.count, &after) == 2;
+  const bool is_right = fold.number >= 1 && fold.number <= fold.count && fold.count >= 2 && fold.count <= most;
+  return is_read && is_right ? std::optional(fold) : std::nullopt;
+}
+
+FoldScope::FoldScope(const Fold& fold) {
+  now = {fold, false};
+}
+
+FoldScope::~FoldScope() {
+  now = {};
+}
+
+void FoldScope::require_used(const std::string& task) const {
+  if (now.fold.count == 0 || now.is_used) return;
+  refuse(task + ": a fold needs data of which a share is held out at random or by group; leave out the validation " +
+             "files, and do not use folds for a forecast, which holds out the end of its series",
+         task);
+}
+
+Fold fold_in_use() {
+  now.is_used = true;
+  return now.fold;
+}
+
 SplitRows split_random(std::int64_t samples, double share, std::uint64_t seed) {
-  const auto second = part_of(samples, share);
+  const auto fold = fold_in_use();
   const auto order = shuffled(samples, seed);
+  if (fold.count > 0) {
+    require_enough(samples, fold, "samples");
+    const auto begin = samples * (fold.number - 1) / fold.count, end = samples * fold.number / fold.count;
+    const auto rest = at::cat({order.narrow(0, 0, begin), order.narrow(0, end, samples - end)});
+    return {std::get<0>(rest.sort()), std::get<0>(order.narrow(0, begin, end - begin).sort())};
+  }
+  const auto second = part_of(samples, share);
   // In order, so that neighbours of a file stay neighbours.
   return {std::get<0>(order.narrow(0, second, samples - second).sort()),
           std::get<0>(order.narrow(0, 0, second).sort())};
@@ -53,6 +136,7 @@ SplitRows split_random(std::int64_t samples, double share, std::uint64_t seed) {
 // samples are as many as split_random() holds out.
 SplitRows split_classes(const torch::Tensor& classes, double share, std::uint64_t seed) {
   const auto all = shuffled_by(classes, seed);
+  if (const auto fold = fold_in_use(); fold.count > 0) return deal(all, fold);
   struct Part {
     const std::vector<std::int64_t>* rows;
     std::int64_t held_out;
@@ -82,6 +166,7 @@ SplitRows split_groups(const torch::Tensor& groups, double share, std::uint64_t 
   for (const auto& [code, rows] : all) of_group.push_back(&rows);
   const auto wanted = part_of(groups.numel(), share);
   const auto order = shuffled(std::ssize(of_group), seed).contiguous();
+  if (const auto fold = fold_in_use(); fold.count > 0) return deal_groups(of_group, fold);
   std::vector<std::int64_t> training, held_out;
   for (std::int64_t i = 0; i < order.numel(); ++i) {
     const auto& rows = *of_group[static_cast<std::size_t>(order.const_data_ptr<std::int64_t>()[i])];
@@ -93,8 +178,13 @@ SplitRows split_groups(const torch::Tensor& groups, double share, std::uint64_t 
 }
 
 SplitRows split_last(std::int64_t samples, double share) {
-  const auto second = part_of(samples, share);
   const auto all = torch::arange(samples, torch::kInt64);
+  if (const auto fold = fold_in_use(); fold.count > 0) {  // the parts before a fold train; it is one of `count` + 1
+    require_enough(samples - 1, fold, "samples after the first");
+    const auto begin = samples * fold.number / (fold.count + 1), end = samples * (fold.number + 1) / (fold.count + 1);
+    return {all.narrow(0, 0, begin), all.narrow(0, begin, end - begin)};
+  }
+  const auto second = part_of(samples, share);
   return {all.narrow(0, 0, samples - second), all.narrow(0, samples - second, second)};
 }
 

@@ -11,6 +11,7 @@
 #include <algorithm>
 #include <optional>
 
+#include "data/folds.h"
 #include "data/tensor_dataset.h"
 
 namespace vernier {
@@ -34,10 +35,22 @@ struct SupervisedTask::Impl {
 
   State learned, target_facts;
   bool is_trained = false, reads_data = true;
+  Fold fold;
+
+  // A model without weights, and what it reaches on the first validation set.
+  struct Rival {
+    Baseline model;
+    double loss = NAN, accuracy = NAN;
+  };
+  std::vector<Rival> rivals;  // baselines of this training; none where a model is used
+  bool are_rivals_measured = false;
+  std::optional<double> loss_seen, accuracy_seen;  // metrics of the newest validation
 
   torch::Tensor validate_on(Run& run, const std::string& name, const DatasetPtr& dataset, const Forward& model,
                             const Watch& watch);
-  void warn_of_better(SupervisedTask& task, Run& run, const torch::Tensor& loss);
+  void add_rivals(torch::Tensor& sums, const Batch& batch);
+  void note(const Run& run);
+  void warn_of_better(const SupervisedTask& task) const;
   Batch next_of(DataLoader& from);
   void read_held_out(const Run& run) const;
   std::string failure(SupervisedTask& task, const Run& run, std::int64_t samples, bool is_training) const;
@@ -79,6 +92,11 @@ SupervisedTask::SupervisedTask(Options& options, std::int64_t batch_size) : impl
   loader.drop_last = options.get("drop_last", false, "leave out the last batch of an epoch if it is smaller");
   loader.workers = options.get("workers", 1, "threads that prepare batches; 0: the training thread", between(0, 1024));
   loader.prefetch = options.get("prefetch", 2, "batches that each worker prepares ahead", between(1, 65536));
+  const auto fold = options.get("fold", "", "part that is held out instead of a share: \"2/5\", the second of five");
+  if (!Fold::parse(fold)) {
+    options.refuse("fold", "must be the part and the number of parts, as in \"2/5\"");
+  }
+  impl_->fold = *Fold::parse(fold);
   options.resumable("workers");
   options.resumable("prefetch");
   impl_->recompute = read_recompute(options);
@@ -118,7 +136,19 @@ void SupervisedTask::use_learned(State learned, bool reads_data) {
   impl_->reads_data = reads_data;
 }
 
+// The names of what this class keeps among the facts of the author.
+constexpr const char* own_facts[] = {"example", "targets"};
+
 void SupervisedTask::set_learned(State learned) {
+  for (const std::string part : own_facts) {
+    const auto given = learned.part(part), kept = impl_->learned.part(part);
+    if (!given.tensors.empty() && !impl_->is_trained) {
+      throw Error(id() + ": set_learned() has \"" + part + "/" + given.tensors.begin()->first +
+                      "\", and SupervisedTask keeps its own facts under \"" + part + "/\"; choose another name",
+                  Error::Kind::training, id());
+    }
+    learned.put(part, kept);
+  }
   impl_->learned = std::move(learned);
 }
 
@@ -170,8 +200,20 @@ void SupervisedTask::learn_targets(State facts) {
   impl_->target_facts = std::move(facts);
 }
 
+void SupervisedTask::attach(Bus& bus) {
+  bus.on(Event::Validated, [this](Run& run) { impl_->note(run); });
+  bus.on(Event::RunEnd, [this](Run& run) {
+    impl_->note(run);  // another listener may have put better weights and their metrics in
+    impl_->warn_of_better(*this);
+  });
+}
+
 void SupervisedTask::prepare(Run& run) {
-  build(run);
+  {
+    const FoldScope fold(impl_->fold);
+    build(run);
+    if (!impl_->is_trained) fold.require_used(id());
+  }
   const auto require = [this](bool is_there, const char* function) {
     if (!is_there) throw Error(id() + ": build() must call " + function, Error::Kind::training, id());
   };
@@ -198,6 +240,8 @@ void SupervisedTask::prepare(Run& run) {
   if (impl_->is_trained) return;
   impl_->warn_of_lost_digits(*this);
   impl_->read_held_out(run);
+  if (impl_->held_out.empty()) return;
+  for (auto& baseline : baselines_of(impl_->target_facts)) impl_->rivals.push_back({std::move(baseline)});
 }
 
 // A sample that cannot be read is found before the first step.
@@ -359,11 +403,7 @@ torch::Tensor SupervisedTask::loss(const Batch& micro_batch) {
 }
 
 torch::Tensor SupervisedTask::validate(Run& run) {
-  const auto loss = validate_with(run, [this](const Batch& batch) { return forward(batch); });
-  if (loss.defined() && run.step == run.steps && !impl_->target_facts.tensors.empty()) {
-    impl_->warn_of_better(*this, run, loss);
-  }
-  return loss;
+  return validate_with(run, [this](const Batch& batch) { return forward(batch); });
 }
 
 torch::Tensor SupervisedTask::validate_batch(Run& run, const Batch& batch) {
@@ -392,23 +432,47 @@ torch::Tensor SupervisedTask::validate_with(Run& run, const Forward& model, cons
   return first;
 }
 
-// After the last validation. Its loss is compared with the losses of the forecasts that need no training.
-void SupervisedTask::Impl::warn_of_better(SupervisedTask& task, Run& run, const torch::Tensor& loss) {
-  std::string best;
-  double least = loss.item<double>();
-  for (const auto& baseline : baselines_of(learned.part("targets"))) {
-    if (!baseline.is_rival) continue;
-    const auto other = validate_on(run, held_out.front().first, held_out.front().second, baseline.forward, {});
-    if (!other.defined()) return;
-    if (const double value = other.item<double>(); value < least) best = baseline.name, least = value;
+void SupervisedTask::Impl::note(const Run& run) {
+  const auto loss = run.metrics.value("validation_loss");
+  if (!loss) return;
+  loss_seen = loss;
+  accuracy_seen = run.metrics.value("accuracy");
+}
+
+// At the end of a run. The loss of its newest validation is compared with those of models that have learned nothing.
+void SupervisedTask::Impl::warn_of_better(const SupervisedTask& task) const {
+  const Rival* best = nullptr;
+  for (const auto& rival : rivals) {
+    if (loss_seen && rival.loss < (best == nullptr ? *loss_seen : best->loss)) best = &rival;
   }
-  if (best.empty()) return;
-  task.warn("the model is worse than no model: \"", best, "\" has the validation loss ", least,
+  if (best == nullptr) return;
+  const bool is_right_more_often = accuracy_seen && *accuracy_seen > best->accuracy;
+  task.warn(is_right_more_often ? "by its validation loss, " : "", "the model is worse than no model: \"",
+            best->model.name, "\" has the validation loss ", best->loss, ", and the model ", *loss_seen,
+            is_right_more_often ? c10::str("; its accuracy is better, ", *accuracy_seen, " against ", best->accuracy,
+                                           ", so its probabilities are too sure")
+                                : "",
             "; `vernier evaluate` compares their metrics");
 }
 
+// Adds loss and hits of each rival to its two sums. One whose outputs the loss does not take gets none.
+void SupervisedTask::Impl::add_rivals(torch::Tensor& sums, const Batch& batch) {
+  const auto wanted = target_of(batch);
+  for (std::size_t i = 0; i < rivals.size(); ++i) {
+    const auto place = 1 + 2 * static_cast<std::int64_t>(i);
+    try {
+      const auto output = rivals[i].model.forward(batch);
+      sums[place] += loss_of(output, batch).to(torch::kFloat64) * batch.samples;
+      const bool has_classes = output.dim() == 2 && wanted.dim() == 1 && !wanted.is_floating_point();
+      sums[place + 1] += has_classes ? (output.argmax(1) == wanted).sum() : at::full({}, NAN, sums.options());
+    } catch (const std::exception&) {
+      sums[place].fill_(NAN);
+    }
+  }
+}
+
 // The mean loss; undefined where a signal cut it short. Several ranks share the work if all metrics can be put
-// together.
+// together. The first validation in training measures the rivals too.
 torch::Tensor SupervisedTask::Impl::validate_on(Run& run, const std::string& name, const DatasetPtr& dataset,
                                                 const Forward& model, const Watch& watch) {
   auto options = in_order();
@@ -417,22 +481,37 @@ torch::Tensor SupervisedTask::Impl::validate_on(Run& run, const std::string& nam
                            return metric->state_dict().has_value();
                          });
   if (!is_shared) options.rank = 0, options.ranks = 1;
+  const bool with_rivals = !rivals.empty() && !are_rivals_measured && dataset == held_out.front().second;
   DataLoader loader(dataset, options);
   for (const auto& metric : metrics) metric->reset();
-  auto sum = at::zeros({}, at::TensorOptions(run.device).dtype(torch::kFloat64));
+  auto sums =
+      at::zeros({1 + (with_rivals ? 2 * std::ssize(rivals) : 0)}, at::TensorOptions(run.device).dtype(torch::kFloat64));
   std::int64_t samples = 0;
   for (auto left = loader.batches_per_epoch(); left > 0; --left) {
     if (run.is_stopping()) return {};
     const auto batch = next_of(loader).to(run.device);
     if (batch.samples == 0) continue;  // no sample is this rank's
     const auto output = model(batch);
-    sum += loss_of(output, batch).to(torch::kFloat64) * batch.samples;
-    samples += batch.samples;
+    sums[0] += loss_of(output, batch).to(torch::kFloat64) * batch.samples;
+    if (with_rivals) add_rivals(sums, batch);
     for (const auto& metric : metrics) metric->update(output, target_of(batch));
-    if (watch) watch(name, output, target_of(batch));
+    if (watch) {
+      watch({name, batch, output, target_of(batch), *dataset,
+             [this](const torch::Tensor& of, const Batch& some) { return loss_of(of, some); }});
+    }
+    samples += batch.samples;
   }
-  if (is_shared) put_together(*run.control, sum, samples);
-  return sum / samples;
+  if (is_shared) put_together(*run.control, sums, samples);
+  const auto means = sums / samples;
+  if (with_rivals) {
+    const auto seen = means.cpu();
+    for (std::size_t i = 0; i < rivals.size(); ++i) {
+      rivals[i].loss = seen[1 + 2 * static_cast<std::int64_t>(i)].item<double>();
+      rivals[i].accuracy = seen[2 + 2 * static_cast<std::int64_t>(i)].item<double>();
+    }
+    are_rivals_measured = true;
+  }
+  return means[0];
 }
 
 // Gathers the results of all ranks, in their order.

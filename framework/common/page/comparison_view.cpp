@@ -9,6 +9,7 @@
 
 #include "common/text/numbers.h"
 #include "common/text/terminal.h"
+#include "core/reworded_error.h"
 
 namespace vernier {
 
@@ -150,8 +151,13 @@ std::string verdict_of(const Json& candidate, const Json& comparison) {
   return all;
 }
 
+// The name for what the runs of a candidate differ in.
+std::string one_of(const Json& comparison) {
+  return comparison.contains("folds") ? "fold" : "seed";
+}
+
 // Adds the reasons of runs without results, each text once, and what was emulated.
-void add_notes(const Json& candidate, ComparisonView& view) {
+void add_notes(const Json& candidate, const std::string& one, ComparisonView& view) {
   const std::string name = candidate.at("name");
   std::set<std::string> seen;
   for (const auto& run : candidate.at("runs")) {
@@ -160,7 +166,7 @@ void add_notes(const Json& candidate, ComparisonView& view) {
     const bool holds_for_all = candidate.at("state") == state;
     const bool is_in_row = state == "done" || (holds_for_all && error.empty());
     if (!is_in_row && seen.insert(state + error).second) {
-      const auto whose = holds_for_all ? "" : "seed " + json_text(run.at("seed")) + " ";
+      const auto whose = holds_for_all ? "" : one + ' ' + json_text(run.at("seed")) + " ";
       view.notes.emplace_back(name, whose + state + (error.empty() ? "" : ": " + error));
     }
     const auto emulated = run.value("emulated", Json());
@@ -171,9 +177,10 @@ void add_notes(const Json& candidate, ComparisonView& view) {
 }
 
 std::string heading_of(const Json& comparison, std::size_t seeds) {
-  const auto count = std::to_string(seeds) + (seeds == 1 ? " seed" : " seeds");
+  const auto one = one_of(comparison);
+  const auto count = std::to_string(seeds) + " " + one + (seeds == 1 ? "" : "s");
   return "against " + comparison.at("baseline").get<std::string>() + ", " + count +
-         (seeds > 1 ? ": the median, and ± the distance of the farthest seed from it" : "");
+         (seeds > 1 ? ": the median, and ± the distance of the farthest " + one + " from it" : "");
 }
 
 // Two metrics in a table, so that it fits into the columns.
@@ -217,7 +224,12 @@ std::string order_of(const Json& comparison) {
       append(text, ", ", name.get<std::string>() + print_number(" %.5g", json.at("measures").at(metric).at("median")));
     }
   }
-  return "by " + metric + ", where " + judged.at("better").get<std::string>() + " is better: " + text;
+  const auto chosen = comparison.at("candidates").size();
+  text = "by " + metric + ", where " + judged.at("better").get<std::string>() + " is better: " + text;
+  if (chosen < 3) return text;
+  return text + "\nThe best of " + std::to_string(chosen) + " is chosen by what it is measured on, so its " + metric +
+         " is optimistic: measure it once on data that no candidate has seen, as in " +
+         "vernier evaluate RUN --set task.validation=test.csv";
 }
 
 }  // namespace
@@ -233,7 +245,7 @@ ComparisonView view_of(const Json& comparison) try {
     Candidate candidate{json, seeds > 1, {}};
     const auto name = name_of(json);
     const auto speed = candidate.speed();
-    add_notes(json, view);
+    add_notes(json, one_of(comparison), view);
     if (speed.empty()) {
       view.speed.push_back({name, json.at("state")});
       view.losses.push_back({name, json.at("state")});
@@ -253,7 +265,8 @@ ComparisonView view_of(const Json& comparison) try {
   view.order = order_of(comparison);
   return view;
 } catch (const Json::exception& error) {
-  throw Refused(std::string(file_name) + " is damaged (" + error.what() + "); run `vernier compare` again");
+  throw Refused(std::string(file_name) + " is damaged (" + reworded_error(error.what()) +
+                "); run `vernier compare` again");
 }
 
 std::string text_of(const ComparisonView& view) {

@@ -3,11 +3,15 @@
 #include <vernier/json_text.h>
 
 #include <algorithm>
+#include <cctype>
+#include <cmath>
+#include <fstream>
 #include <functional>
 #include <map>
 #include <set>
 #include <sstream>
 
+#include "core/reworded_error.h"
 #include "svg.h"
 
 namespace vernier {
@@ -90,6 +94,11 @@ const std::vector<Row>& result_rows() {
       from_summary("updates skipped", "/updates_skipped"),
       from_summary("steps with overflow", "/amp/overflow_count"),
       {"precision", [](const RunFiles& run) { return run.precision; }},
+      {"steps of the last process, whose times follow",
+       [](const RunFiles& run) {
+         const auto own = value_at(run.summary, "/this_process/steps");
+         return own == value_at(run.summary, "/steps") ? "" : own;
+       }},
       from_summary("seconds of steps", "/this_process/seconds"),
       from_summary("steps per second", "/this_process/steps_per_second"),
       from_summary("samples per second", "/this_process/samples_per_second"),
@@ -296,6 +305,123 @@ void write_comparison(const Json& comparison, std::ostream& out) {
   }
 }
 
+constexpr double of_a_step = 1e-3;  // the share that a step of a curve stands for
+
+Series shares(const std::string& name, const Json& points) {
+  Series series{name, {}};
+  for (const auto& point : points) {
+    series.points.push_back({std::lround(point.at(0).get<double>() / of_a_step), point.at(1).get<double>()});
+  }
+  return series;
+}
+
+void write_shares(const std::string& title, const std::string& axis, const std::vector<Series>& all,
+                  std::ostream& out) {
+  std::vector<SvgCurve> curves;
+  for (std::size_t i = 0; i < all.size(); ++i) curves.push_back({all[i].name, &all[i], i, nullptr});
+  out << "<figure><figcaption>" << escaped(title) << "</figcaption>\n" << svg_plot(curves, axis, of_a_step);
+  for (std::size_t i = 0; i < all.size(); ++i) out << key_of(i) << escaped(all[i].name) << "<br>\n";
+  out << "</figure>\n";
+}
+
+// RFC 4648, section 4.
+std::string base64(const std::string& bytes) {
+  constexpr const char* digits = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+  std::string text;
+  for (std::size_t i = 0; i < bytes.size(); i += 3) {
+    unsigned bits = 0;
+    for (std::size_t k = 0; k < 3; ++k) {
+      bits = bits << 8U | (i + k < bytes.size() ? static_cast<unsigned char>(bytes[i + k]) : 0U);
+    }
+    for (std::size_t k = 0; k < 4; ++k) text += i + k <= bytes.size() ? digits[bits >> (18 - 6 * k) & 63U] : '=';
+  }
+  return text;
+}
+
+// The picture that a place of a data set names, as part of the page; "" where it names none, or a large one.
+std::string picture_at(const std::string& where) {
+  constexpr std::uintmax_t most = 1 << 20;
+  const auto begin = where.find('\''), end = where.rfind('\'');
+  const std::filesystem::path path = begin < end ? where.substr(begin + 1, end - begin - 1) : "";
+  auto kind = path.extension().string();
+  std::ranges::transform(kind, kind.begin(), [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
+  static const std::map<std::string, std::string> kinds = {
+      {".png", "png"}, {".jpg", "jpeg"}, {".jpeg", "jpeg"}, {".webp", "webp"}};
+  std::error_code none;
+  if (!kinds.contains(kind) || !std::filesystem::is_regular_file(path, none)) return "";
+  if (std::filesystem::file_size(path, none) > most) return "";
+  std::ifstream file(path, std::ios::binary);
+  const std::string bytes{std::istreambuf_iterator<char>(file), {}};
+  return "<img alt=\"\" height=96 src=\"data:image/" + kinds.at(kind) + ";base64," + base64(bytes) + "\">";
+}
+
+void write_worst(const Json& worst, std::ostream& out) {
+  if (worst.empty()) return;
+  out << "<div class=wide><table>\n<tr><th>worst samples</th><th>target</th><th>prediction</th><th>loss</th></tr>\n";
+  for (const auto& each : worst) {
+    const std::string where = each.at("where"), target = each.at("target"), predicted = each.at("predicted");
+    out << "<tr><td>" << picture_at(where) << ' ' << escaped(where) << "</td><td>" << escaped(target) << "</td><td>"
+        << escaped(predicted) << "</td><td class=number>" << value_at(each, "/loss") << "</td></tr>\n";
+  }
+  out << "</table></div>\n";
+}
+
+void write_classes(const Json& set, std::ostream& out) {
+  const auto& classes = set.at("classes");
+  if (!set.at("confusion").empty()) {
+    TextRows rows = {{"target \\ prediction"}};
+    for (const std::string name : classes) rows[0].push_back(name);
+    for (std::size_t i = 0; i < classes.size(); ++i) {
+      rows.push_back({classes[i]});
+      for (const auto& count : set["confusion"].at(i)) rows.back().push_back(json_text(count));
+    }
+    write_text_table(rows, out);
+  }
+  out << "<div class=charts>\n";
+  std::vector<Series> curves;
+  for (std::size_t i = 0; i < set.at("roc").size(); ++i) {
+    const auto& roc = set["roc"][i];
+    curves.push_back(shares(classes.at(i).get<std::string>() + ", area " + value_at(roc, "/auc"), roc.at("points")));
+  }
+  if (!curves.empty())
+    write_shares("hits of each class, ROC", "share of the others that are taken for it", curves, out);
+  Json points = Json::array();
+  for (const auto& bin : set.at("reliability")) points.push_back({bin.at("probability"), bin.at("accuracy")});
+  write_shares("accuracy by probability; expected calibration error " + value_at(set, "/ece"), "probability",
+               {shares("measured", points), shares("calibrated", {{0, 0}, {1, 1}})}, out);
+  out << "</div>\n";
+}
+
+// The results of `vernier evaluate`, which it leaves in the folder of a run.
+void write_evaluation(const RunFiles& run, std::ostream& out) {
+  std::ifstream file(run.folder / "evaluation.json");
+  const auto seen = Json::parse(file, nullptr, /*allow_exceptions=*/false);
+  if (!seen.is_object()) return;
+  try {
+    out << "<h2>Evaluation of " << escaped(run.name) << " after step " << json_text(seen.at("step")) << "</h2>\n";
+    TextRows rows = {{"metric"}};
+    for (const auto& [model, values] : seen.at("metrics").items()) {
+      rows[0].push_back(model);
+      for (const auto& [name, value] : values.items()) {
+        auto row = std::ranges::find(rows, name, [](const auto& cells) { return cells[0]; });
+        if (row == rows.end()) row = rows.insert(rows.end(), {name});
+        row->resize(rows[0].size());
+        row->back() = value_at(values, ("/" + name).c_str());
+      }
+    }
+    write_text_table(rows, out);
+    for (const auto& set : seen.at("validation")) {
+      const std::string name = set.at("name");
+      if (!name.empty()) out << "<h3>" << escaped(name) << "</h3>\n";
+      if (set.contains("classes")) write_classes(set, out);
+      write_worst(set.at("worst"), out);
+    }
+  } catch (const Json::exception& error) {
+    throw Refused((run.folder / "evaluation.json").string() + " is damaged (" + reworded_error(error.what()) +
+                  "); run `vernier evaluate` again");
+  }
+}
+
 }  // namespace
 
 std::string report_page(const std::vector<RunFiles>& runs, const std::vector<Json>& comparisons) {
@@ -311,6 +437,7 @@ std::string report_page(const std::vector<RunFiles>& runs, const std::vector<Jso
   if (!comparisons.empty()) out << "<h2>Runs</h2>\n<p>Each candidate is shown with its first seed.</p>\n";
   write_results(runs, out);
   write_charts(runs, out);
+  for (const auto& run : runs) write_evaluation(run, out);
   write_heat_maps(runs, out);
   write_notices(runs, out);
   write_configuration(runs, out);

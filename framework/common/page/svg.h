@@ -19,8 +19,9 @@ struct SvgCurve {
 };
 
 // One chart, with axes that fit all curves. Of many points the lowest and the highest in each column are drawn, so that
-// no spike is lost. A value that is not finite breaks its curve. "" where no curve has a value.
-std::string svg_plot(const std::vector<SvgCurve>& curves);
+// no spike is lost. A value that is not finite breaks its curve. "" where no curve has a value. A step is `unit` of
+// what the axis shows.
+std::string svg_plot(const std::vector<SvgCurve>& curves, const std::string& axis = "step", double unit = 1);
 
 // A metric of many layers over the steps: a row for each layer, and the darker the larger.
 struct HeatMap {

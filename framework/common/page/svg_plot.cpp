@@ -39,7 +39,7 @@ std::string at(double x, double y) {
   return printed("%.1f,%.1f ", x, y);
 }
 
-void draw_axes(const Axis& x, const Axis& y, std::ostream& out) {
+void draw_axes(const Axis& x, const Axis& y, const std::string& axis, double unit, std::ostream& out) {
   for (const double tick : y.ticks()) {
     const double place = y.place(tick);
     out << "<line class=grid x1=" << left << " x2=" << width - right << " y1=" << place << " y2=" << place
@@ -50,9 +50,10 @@ void draw_axes(const Axis& x, const Axis& y, std::ostream& out) {
     const double place = x.place(tick);
     const bool is_at_edge = place > width - right - 20;  // half of "100000" would be outside
     out << "<text x=" << place << " y=" << height - bottom + 16 << " text-anchor=" << (is_at_edge ? "end" : "middle")
-        << '>' << print_number("%.4g", tick) << "</text>\n";
+        << '>' << print_number("%.4g", tick * unit) << "</text>\n";
   }
-  out << "<text x=" << (left + width - right) / 2 << " y=" << height - 4 << " text-anchor=middle>step</text>\n";
+  out << "<text x=" << (left + width - right) / 2 << " y=" << height - 4 << " text-anchor=middle>" << escaped(axis)
+      << "</text>\n";
 }
 
 // The finite stretches of a curve, each thinned to the lowest and the highest value of a column.
@@ -115,7 +116,7 @@ std::string escaped(const std::string& text) {
   return result;
 }
 
-std::string svg_plot(const std::vector<SvgCurve>& curves) {
+std::string svg_plot(const std::vector<SvgCurve>& curves, const std::string& axis, double unit) {
   Axis x{{}, left, width - right}, y{{}, height - bottom, top};
   for (const auto& curve : curves) {
     for (const auto& [step, value] : curve.series->points) {
@@ -129,7 +130,7 @@ std::string svg_plot(const std::vector<SvgCurve>& curves) {
   y.widen();
   std::ostringstream out;
   out << "<svg viewBox=\"0 0 " << width << ' ' << height << "\" role=img>\n";
-  draw_axes(x, y, out);
+  draw_axes(x, y, axis, unit, out);
   for (const auto& curve : curves) draw_curve(curve, x, y, out);
   out << "</svg>\n";
   return out.str();

@@ -48,6 +48,7 @@ it trains nothing. After Ctrl-C it prints what is done, and the same command goe
   --metric NAME        says which candidate is best by a metric of the validations: accuracy, validation_loss
   --tolerance LOSS     claims no smaller difference of the losses: that of rounding alone, from vernier digits --steps
   --seeds NUMBER       runs of each candidate, with run.seed from 1 on; 3, if not given; a verdict needs 3
+  --folds NUMBER       cross-validation in the place of seeds: each run holds out another part of the data of [task]
   --steps NUMBER       run.steps of all candidates
   --output FOLDER      runs/compare, if not given; gets compare.json, compare.csv, compare.html, and the runs
   --plugin-path FOLDER as of vernier train
@@ -60,8 +61,9 @@ constexpr int nothing_trained = 4;
 struct Plan {
   std::vector<Candidate> candidates;
   Common common;
-  std::filesystem::path folder;  // has <candidate>/seed-<n>
-  int seeds = 0;
+  std::filesystem::path folder;  // has <candidate>/seed-<n>, or fold-<n>-of-<m>
+  int seeds = 0;                 // or folds
+  bool has_folds = false;
   double tolerance = 0;
   bool is_quiet = false;
 };
@@ -97,7 +99,7 @@ Plan read_plan(const po::variables_map& given) {
   for (const auto& candidate : plan.candidates) {
     Words all = plan.common.sets;
     all.insert(all.end(), candidate.sets.begin(), candidate.sets.end());
-    for (const char* own : {"run.seed", "run.output"}) {
+    for (const char* own : {given.count("folds") != 0 ? "task.fold" : "run.seed", "run.output"}) {
       const auto sets_own = [&](const auto& set) { return set.substr(0, set.find_first_of(" =")) == own; };
       if (std::ranges::any_of(all, sets_own)) {
         throw Refused(std::string(own) + " is set by compare itself; see --seeds and --output");
@@ -116,7 +118,11 @@ Plan read_plan(const po::variables_map& given) {
   }
   plan.common.plugin_paths = words_in(given, "plugin-path");
   plan.folder = given["output"].as<std::string>();
-  plan.seeds = number_in(given, "seeds", 1, 100);
+  plan.has_folds = given.count("folds") != 0;
+  if (plan.has_folds && (!given["seeds"].defaulted() || given.count("formats") != 0)) {
+    throw Refused("--folds takes the place of --seeds, and is not for --formats; leave one of them out");
+  }
+  plan.seeds = plan.has_folds ? number_in(given, "folds", 2, 100) : number_in(given, "seeds", 1, 100);
   plan.tolerance = tolerance_in(given);
   plan.is_quiet = given.count("quiet") != 0;
   return plan;
@@ -166,13 +172,15 @@ std::string read_text(const fs::path& path) {
 }
 
 fs::path folder_of(const Plan& plan, const Candidate& candidate, int seed) {
-  return plan.folder / candidate.name / ("seed-" + std::to_string(seed));
+  const auto number = std::to_string(seed);
+  return plan.folder / candidate.name /
+         (plan.has_folds ? "fold-" + number + "-of-" + std::to_string(plan.seeds) : "seed-" + number);
 }
 
 void report_progress(const Plan& plan, const std::string& name, const Trial& trial, const char* what) {
   if (plan.is_quiet) return;
   const auto result = result_of(trial, plan.folder);
-  std::cerr << name << ", seed " << trial.seed << " of " << plan.seeds << ": " << what
+  std::cerr << name << (plan.has_folds ? ", fold " : ", seed ") << trial.seed << " of " << plan.seeds << ": " << what
             << result["state"].get<std::string>();
   const auto number = [&](const char* key, const char* unit) {
     const auto value = result.value(key, nlohmann::ordered_json());
@@ -198,8 +206,11 @@ void train(const Plan& plan, const Candidate& candidate, Trial& trial, Children&
   }
   fs::remove_all(trial.folder);
   auto words = command_of("train", plan.common, candidate);
-  words.insert(words.end(), {"--quiet", "--set=run.seed=" + std::to_string(trial.seed),
-                             "--set=run.output=" + toml_quoted(fs::absolute(trial.folder).string())});
+  const auto number = std::to_string(trial.seed);
+  const auto own =
+      plan.has_folds ? "task.fold=\"" + number + "/" + std::to_string(plan.seeds) + "\"" : "run.seed=" + number;
+  words.insert(words.end(),
+               {"--quiet", "--set=" + own, "--set=run.output=" + toml_quoted(fs::absolute(trial.folder).string())});
   const auto ended = children.run(words);
   if (is_refusal(ended)) {
     trial.refusal = reason_of(ended);
@@ -346,7 +357,7 @@ int train_and_compare(const po::variables_map& given) {
   Children children(program_beside_this());
   check_configurations(plan, children);
   const auto rows = train_rounds(plan, children);
-  auto comparison = comparison_of(rows, plan.folder, plan.tolerance);
+  auto comparison = comparison_of(rows, plan.folder, plan.tolerance, plan.has_folds ? plan.seeds : 0);
   bool is_written = write_files(comparison, plan.folder);
   const bool as_json = given.count("json") != 0;
   if (judge(comparison, given)) is_written = write_files(comparison, plan.folder);
@@ -364,7 +375,7 @@ int train_and_compare(const po::variables_map& given) {
 
 int compare_runs(const po::variables_map& given) {
   for (const char* option :
-       {"sweep", "precision", "formats", "base", "set", "seeds", "steps", "output", "plugin-path"}) {
+       {"sweep", "precision", "formats", "base", "set", "seeds", "folds", "steps", "output", "plugin-path"}) {
     if (given.count(option) == 0 || given[option].defaulted()) continue;
     throw Refused(std::string("--") + option + " is for TOML files; runs that are there are not trained again");
   }
@@ -410,7 +421,7 @@ int main(int argc, char** argv) {
   po::options_description known;
   known.add_options()("sweep", words(), "")("precision", "")("formats", po::value<std::string>())("base", words(), "")(
       "set", words(), "")("metric", po::value<std::string>())("tolerance", po::value<std::string>())(
-      "seeds", po::value<int>()->default_value(3))("steps", po::value<int>())(
+      "seeds", po::value<int>()->default_value(3))("folds", po::value<int>())("steps", po::value<int>())(
       "output", po::value<std::string>()->default_value("runs/compare"))("plugin-path", words(), "")("json", "")(
       "quiet", "");
   return call_verb({"compare", usage, known, compare}, argc, argv);

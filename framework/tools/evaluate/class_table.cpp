@@ -4,10 +4,15 @@
 #include <vernier/data/evaluation.h>
 #include <vernier/error.h>
 
+#include <vernier/json_text.h>
+
 #include <algorithm>
+#include <cmath>
+#include <set>
 
 #include "common/text/numbers.h"
 #include "common/text/text_table.h"
+#include "files/json.h"
 
 namespace vernier {
 
@@ -38,6 +43,8 @@ std::string name_of(std::int64_t number, const std::vector<std::string>& names, 
   return cut(place < names.size() ? printable(names[place]) : std::to_string(number), most);
 }
 
+}  // namespace
+
 std::string indented(const std::string& lines) {
   std::string text = "  ";
   for (const char c : lines) text += c == '\n' ? "\n  " : std::string(1, c);
@@ -45,18 +52,100 @@ std::string indented(const std::string& lines) {
   return text;
 }
 
-}  // namespace
-
 void ClassTable::update(const torch::Tensor& output, const torch::Tensor& target) {
-  const auto predicted = output.argmax(1).to(torch::kCPU).contiguous();
-  const auto right = target.to(torch::kCPU, torch::kInt64).contiguous();
-  const auto *targets = right.const_data_ptr<std::int64_t>(), *outputs = predicted.const_data_ptr<std::int64_t>();
-  for (std::int64_t i = 0; i < right.numel(); ++i) {
-    if (targets[i] >= 0) ++pairs_[{targets[i], outputs[i]}];
+  const auto targets = target.reshape({-1});
+  const auto is_known = (targets >= 0).nonzero().squeeze(1);
+  const auto logits =
+      output.movedim(1, -1).reshape({-1, output.size(1)}).index_select(0, is_known).to(torch::kCPU, torch::kFloat32);
+  const auto predicted = logits.argmax(1).contiguous();
+  const auto right = targets.index_select(0, is_known).to(torch::kCPU, torch::kInt64).contiguous();
+  const auto *codes = right.const_data_ptr<std::int64_t>(), *outputs = predicted.const_data_ptr<std::int64_t>();
+  for (std::int64_t i = 0; i < right.numel(); ++i) ++pairs_[{codes[i], outputs[i]}];
+  if (output.dim() != 2) return;  // every pixel or token: their probabilities would fill the memory
+  chances_.push_back(logits.softmax(1));
+  targets_.push_back(right);
+}
+
+std::vector<std::int64_t> ClassTable::classes() const {
+  std::set<std::int64_t> all;
+  for (const auto& [pair, count] : pairs_) all.insert({pair.first, pair.second});
+  return {all.begin(), all.end()};
+}
+
+// Fawcett, "An introduction to ROC analysis", 2006: a point for each threshold, equal scores together. The area is that
+// of the trapezoids; null where the class is all samples or none.
+OrderedJson ClassTable::roc_of(std::int64_t number) const {
+  constexpr std::int64_t most_points = 200;
+  if (chances_.empty()) return {{"auc", nullptr}, {"points", OrderedJson::array()}};
+  const auto [scores, order] = at::cat(chances_).select(1, number).sort(0, /*descending=*/true);
+  const auto is_class = (at::cat(targets_).index_select(0, order) == number).to(torch::kFloat64);
+  const auto positives = is_class.sum().item<double>(), negatives = static_cast<double>(is_class.numel()) - positives;
+  if (positives == 0 || negatives == 0) return {{"auc", nullptr}, {"points", OrderedJson::array()}};
+  const auto last = at::ones({1}, torch::kBool);
+  const auto ends = at::cat({scores.slice(0, 1) != scores.slice(0, 0, -1), last}).nonzero().squeeze(1);
+  const auto zero = at::zeros({1}, torch::kFloat64);
+  const auto hits = at::cat({zero, is_class.cumsum(0).index_select(0, ends) / positives});
+  const auto misses = at::cat({zero, (1 - is_class).cumsum(0).index_select(0, ends) / negatives});
+  OrderedJson points = OrderedJson::array();
+  const auto count = hits.numel(), stride = (count + most_points - 1) / most_points;
+  for (std::int64_t i = 0; i < count; i = i + 1 == count ? count : std::min(i + stride, count - 1)) {
+    points.push_back({misses[i].item<double>(), hits[i].item<double>()});
   }
+  return {{"auc", at::trapezoid(hits, misses).item<double>()}, {"points", std::move(points)}};
+}
+
+// Guo et al., "On calibration of modern neural networks", 2017: ten bins of equal width of the probability of the
+// predicted class. The error is the mean over the samples of the distance of accuracy and probability in their bin.
+OrderedJson ClassTable::calibration() const {
+  if (chances_.empty()) return OrderedJson::object();
+  constexpr int bins = 10;
+  const auto [sure, predicted] = at::cat(chances_).to(torch::kFloat64).max(1);
+  const auto is_right = (predicted == at::cat(targets_)).to(torch::kFloat64);
+  const auto places = (sure * bins).ceil().clamp(1, bins).to(torch::kInt64) - 1;
+  double error = 0;
+  OrderedJson rows = OrderedJson::array();
+  for (int bin = 0; bin < bins; ++bin) {
+    const auto own = (places == bin).nonzero().squeeze(1);
+    if (own.numel() == 0) continue;
+    const auto mean = sure.index_select(0, own).mean().item<double>();
+    const auto accuracy = is_right.index_select(0, own).mean().item<double>();
+    error += std::abs(mean - accuracy) * static_cast<double>(own.numel()) / static_cast<double>(sure.numel());
+    rows.push_back({{"above", 0.1 * bin}, {"samples", own.numel()}, {"probability", mean}, {"accuracy", accuracy}});
+  }
+  return {{"ece", error}, {"reliability", std::move(rows)}};
+}
+
+OrderedJson ClassTable::json(const std::vector<std::string>& names) const {
+  OrderedJson found = calibration();
+  const auto order = classes();
+  OrderedJson words = OrderedJson::array(), matrix = OrderedJson::array(), curves = OrderedJson::array();
+  for (const auto number : order) {
+    words.push_back(name_of(number, names, 32));
+    if (order.size() > most_columns) continue;
+    OrderedJson row = OrderedJson::array();
+    for (const auto other : order) {
+      const auto pair = pairs_.find({number, other});
+      row.push_back(pair == pairs_.end() ? 0 : pair->second);
+    }
+    matrix.push_back(std::move(row));
+    curves.push_back(roc_of(number));
+  }
+  found.update({{"classes", std::move(words)}, {"confusion", std::move(matrix)}, {"roc", std::move(curves)}});
+  return found;
 }
 
 std::string ClassTable::text(const std::vector<std::string>& names) const {
+  const auto calibration_text = [this] {
+    const auto found = calibration();
+    if (found.empty()) return std::string();
+    TextRows bins = {{"probability above", "samples", "mean probability", "accuracy"}};
+    for (const auto& bin : found["reliability"]) {
+      bins.push_back({print_number("%.1f", bin["above"]), json_text(bin["samples"]),
+                      print_number("%.3g", bin["probability"]), print_number("%.3g", bin["accuracy"])});
+    }
+    return printed("\n  calibration: expected error %.4g", found["ece"].get<double>()) +
+           ", the mean distance of accuracy and probability of the predicted class\n" + indented(aligned(bins, "rrrr"));
+  };
   std::map<std::int64_t, Score> scores;
   std::vector<std::pair<std::int64_t, std::pair<std::int64_t, std::int64_t>>> confused;
   for (const auto& [pair, count] : pairs_) {
@@ -72,13 +161,21 @@ std::string ClassTable::text(const std::vector<std::string>& names) const {
     std::ranges::stable_sort(order, {}, [&](std::int64_t number) { return scores[number].f1(); });
     order.resize(worst_rows);
   }
-  TextRows rows = {{"class", "precision", "recall", "f1", "support"}};
+  TextRows rows = {{"class", "precision", "recall", "f1", "support", "roc auc"}};
+  double areas = 0;
+  int with_area = 0;
   for (const auto number : order) {
     const auto& score = scores[number];
+    const auto area = roc_of(number)["auc"];
+    if (area.is_number()) areas += area.get<double>(), ++with_area;
     rows.push_back({name_of(number, names, 32), print_number("%.3g", score.precision()),
-                    print_number("%.3g", score.recall()), print_number("%.3g", score.f1()), std::to_string(score.are)});
+                    print_number("%.3g", score.recall()), print_number("%.3g", score.f1()), std::to_string(score.are),
+                    area.is_number() ? print_number("%.4g", area.get<double>()) : ""});
   }
-  auto text = indented(aligned(rows, "lrrrr"));
+  auto text = indented(aligned(rows, "lrrrrr"));
+  if (with_area > 2 && !are_many) {
+    text += printed("  roc auc, each class against the others: mean %.4g\n", areas / with_area);
+  }
   if (are_many) text += printed("  the worst of %zu classes\n", scores.size());
   if (scores.size() <= most_columns) {
     TextRows matrix = {{"target \\ prediction"}};
@@ -90,16 +187,16 @@ std::string ClassTable::text(const std::vector<std::string>& names) const {
         matrix.back().push_back(std::to_string(found == pairs_.end() ? 0 : found->second));
       }
     }
-    return text + '\n' + indented(aligned(matrix, "l" + std::string(order.size(), 'r')));
+    return text + '\n' + indented(aligned(matrix, "l" + std::string(order.size(), 'r'))) + calibration_text();
   }
-  if (confused.empty()) return text;
+  if (confused.empty()) return text + calibration_text();
   std::ranges::sort(confused);
   TextRows most = {{"confused most: target", "prediction", "times"}};
   for (const auto& [count, pair] : confused) {
     if (most.size() > most_pairs) break;
     most.push_back({name_of(pair.first, names, 32), name_of(pair.second, names, 32), std::to_string(-count)});
   }
-  return text + '\n' + indented(aligned(most, "llr"));
+  return text + '\n' + indented(aligned(most, "llr")) + calibration_text();
 }
 
 void LabelTable::update(const torch::Tensor& output, const torch::Tensor& target) {

@@ -1,15 +1,19 @@
-// Classes or labels one by one: how well each is told apart, and what it is taken for.
+// Classes or labels one by one: how well each is told apart, what it is taken for, and what its probabilities are
+// worth.
 #pragma once
 
 #include <vernier/tensor.h>
 
 #include <cstdint>
 #include <map>
+#include <nlohmann/json.hpp>
 #include <string>
 #include <utility>
 #include <vector>
 
 namespace vernier {
+
+std::string indented(const std::string& lines);  // each line by two blanks
 
 class ClassTable {
  public:
@@ -17,12 +21,20 @@ class ClassTable {
   void update(const torch::Tensor& output, const torch::Tensor& target);
   bool empty() const { return pairs_.empty(); }
 
-  // Precision, recall, f1 and support of each class that occurs, and the confusion matrix; of many classes the worst
-  // ones and the pairs that are confused most. names: of the classes, if they have any.
+  // Precision, recall, f1, support and area under the ROC of each class that occurs, and the confusion matrix; of many
+  // classes the worst ones and the pairs that are confused most. Then the calibration. names: of the classes, if they
+  // have any.
   std::string text(const std::vector<std::string>& names) const;
+  // The same for a page: "classes", "confusion" of few classes, "roc", "ece" and "reliability".
+  nlohmann::ordered_json json(const std::vector<std::string>& names) const;
 
  private:
+  std::vector<std::int64_t> classes() const;                 // classes that occur
+  nlohmann::ordered_json roc_of(std::int64_t number) const;  // {"auc", "points"}: one class against the others
+  nlohmann::ordered_json calibration() const;
+
   std::map<std::pair<std::int64_t, std::int64_t>, std::int64_t> pairs_;  // target and prediction: how often
+  std::vector<torch::Tensor> chances_, targets_;  // on the CPU: float32 [samples, classes], int64 [samples]
 };
 
 // The same of labels, of which a sample may have several.
@@ -31,6 +43,7 @@ class LabelTable {
   explicit LabelTable(std::int64_t labels) : labels_(labels) {}
   // Adds a batch of logits and targets from 0 to 1, [samples] or [samples, labels, …]; NaN is left out.
   void update(const torch::Tensor& output, const torch::Tensor& target);
+  bool empty() const { return outputs_.empty(); }
   // Precision, recall, f1 and auc of each label, and how many of its targets are 1, with a line on what has no auc.
   std::string text(const std::vector<std::string>& names) const;
 

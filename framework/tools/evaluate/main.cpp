@@ -1,8 +1,12 @@
 // `vernier evaluate`: prints the metrics of a trained run's model on its validation data.
+#include <ATen/ATen.h>
 #include <vernier/data/evaluation.h>
 #include <vernier/error.h>
+#include <vernier/json_text.h>
+#include <vernier/whole_file.h>
 
 #include <algorithm>
+#include <filesystem>
 #include <functional>
 #include <iostream>
 #include <map>
@@ -12,18 +16,28 @@
 #include "cli/program.h"
 #include "common/text/numbers.h"
 #include "common/text/text_table.h"
+#include "files/json.h"
+#include "folds.h"
 #include "tools/model/trained_run.h"
+#include "worst_samples.h"
 
 namespace vernier {
 
 namespace {
 
-constexpr const char* usage = R"(usage: vernier evaluate RUN [--set KEY=VALUE]… [--plugin-path FOLDER]…
+constexpr const char* usage = R"(usage: vernier evaluate RUN [--worst NUMBER] [--set KEY=VALUE]… [--plugin-path FOLDER]…
+       vernier evaluate FILE --folds NUMBER [--set KEY=VALUE]… [--output FOLDER] [--plugin-path FOLDER]…
 
 Prints the metrics of a run's newest checkpoint, or of the checkpoint RUN, on its validation data, beside those of
-models that have learned nothing. Classes are listed one by one, with what they are taken for, and so are labels.
+models that have learned nothing. Classes and labels are listed one by one, with what they are taken for and what their
+probabilities are worth. The run's folder gets evaluation.json, which `vernier report RUN` draws.
+With --folds, trains the TOML file as often, each time with another part of its data held out, and prints each metric's
+mean and spread over the parts.
 
-  --set KEY=VALUE        changes the run's configuration, such as --set task.validation=other.csv
+  --worst NUMBER         also the samples with the largest loss, with their places, for the page too
+  --folds NUMBER         cross-validation; rows of a group stay together where [task] splits by group
+  --output FOLDER        of --folds: runs/folds, if not given; the same command goes on there after Ctrl-C
+  --set KEY=VALUE        changes the configuration, such as --set task.validation=other.csv
   --weights average|model
                          average: of callback/ema and the like, if the run has one (the default); model: without
   --trust                runs code of a run that others made, and remembers the run as yours
@@ -65,33 +79,71 @@ void print_metrics(const std::vector<Column>& columns) {
   if (columns.size() == 1) rows[0].resize(1);
   std::string lines = aligned(rows);
   if (columns.size() == 1) lines.erase(0, lines.find('\n') + 1);
-  for (std::size_t begin = 0; begin < lines.size();) {
-    const auto end = lines.find('\n', begin);
-    std::cout << "  " << lines.substr(begin, end - begin) << '\n';
-    begin = end + 1;
+  std::cout << indented(lines);
+}
+
+// The findings about a validation set beside its metrics.
+struct Findings {
+  Findings(std::int64_t labels_of_sample, std::size_t most) : labels(labels_of_sample), worst(most) {}
+
+  void update(const Targets& targets, const SupervisedTask::Seen& seen) {
+    using Kind = Targets::Kind;
+    worst.update(seen);
+    if (targets.kind == Kind::classes) classes.update(seen.output, seen.target);
+    if (targets.kind == Kind::labels) labels.update(seen.output, seen.target);
+    if (targets.kind != Kind::labels || targets.count != 1) return;
+    const auto logit = seen.output.flatten(), target = seen.target.flatten();  // one label: the classes 0 and 1
+    classes.update(at::stack({at::zeros_like(logit), logit}, 1), at::where(target.isnan(), -1, target > 0.5));
+  }
+  std::string text(const std::vector<std::string>& names) const {
+    if (!classes.empty()) return classes.text(names);
+    return labels.empty() ? "" : labels.text(names);
+  }
+
+  ClassTable classes;
+  LabelTable labels;
+  WorstSamples worst;
+};
+
+// Writes what `vernier report` draws. The run may be one that only its owner may write.
+void keep(const Prepared& prepared, const RunCall& call, const std::vector<Column>& columns, OrderedJson sets) {
+  OrderedJson metrics = OrderedJson::object();
+  for (const auto& column : columns) {
+    for (const auto& [name, value] : column.values) metrics[column.head][name] = value;
+  }
+  const OrderedJson all = {{"step", prepared.run.step},
+                           {"set", call.sets},
+                           {"metrics", std::move(metrics)},
+                           {"validation", std::move(sets)}};
+  const auto path = std::filesystem::path(prepared.run.output) / "evaluation.json";
+  try {
+    write_whole(path, json_text(all, 2) + '\n');
+  } catch (const std::system_error& error) {
+    log(Level::warning, "evaluate", path.string() + " cannot be written: " + error.code().message());
   }
 }
 
 int evaluate(const boost::program_options::variables_map& given) {
+  if (given.count("folds") != 0) return cross_validate(given);
+  const auto most = static_cast<std::size_t>(given.count("worst") != 0 ? number_in(given, "worst", 1, 10'000) : 0);
   const auto call = run_of(given, "vernier evaluate runs/NAME");
   const auto prepared = load_run(call, given, sets_task(call.sets) ? Use::other_data : Use::evaluation);
   TrainerRun& run = prepared->run;
   auto* task = dynamic_cast<SupervisedTask*>(prepared->wiring->task.get());
   const auto baselines = task != nullptr ? baselines_of(task->learned().part("targets")) : std::vector<Baseline>();
   const auto targets = task != nullptr ? task->targets() : Targets();
-  std::map<std::string, ClassTable> classes;  // by the name of the validation set
-  std::map<std::string, LabelTable> labels;   // the same
+  std::map<std::string, Findings> found;  // by the name of the validation set
+  const auto watch = [&](const SupervisedTask::Seen& seen) {
+    auto& findings = found.try_emplace(seen.set, targets.count, most).first->second;
+    findings.update(targets, seen);
+  };
   std::vector<Column> columns = {column_of(*prepared, "model", [&] {
-    const bool is_plain = baselines.empty() && targets.kind == Targets::Kind::unknown;
+    const bool is_plain = baselines.empty() && targets.kind == Targets::Kind::unknown && most == 0;
     if (is_plain) return prepared->wiring->task->validate(run);  // maybe an own way to validate
-    classes.clear(), labels.clear();                             // callback/ema may validate other weights first
-    return task->validate_with(
-        run, [&](const Batch& batch) { return task->forward(batch); },
-        [&](const auto& set, const auto& output, const auto& target) {
-          if (targets.kind == Targets::Kind::classes) classes[set].update(output, target);
-          if (targets.kind == Targets::Kind::labels)
-            labels.try_emplace(set, targets.count).first->second.update(output, target);
-        });
+    found.clear();                                               // callback/ema may validate other weights first
+    return supervised(*prepared, "evaluate --worst")
+        .validate_with(
+            run, [&](const Batch& batch) { return task->forward(batch); }, watch);
   })};
   if (columns[0].values.empty() && cli::stop_signal() == 0) {
     refuse(call.path + ": " + prepared->wiring->task->id() +
@@ -108,13 +160,17 @@ int evaluate(const boost::program_options::variables_map& given) {
   }
   std::cout << printable(call.path) << " after step " << run.step << weights_in(*prepared, call.path) << '\n';
   print_metrics(columns);
-  const auto print = [&](const std::string& set, const auto& table) {
-    std::cout << '\n' << (set.empty() ? "" : printable(set) + '\n') << table.text(targets.names);
-  };
-  for (const auto& [set, table] : classes) {
-    if (!table.empty()) print(set, table);
+  OrderedJson sets = OrderedJson::array();
+  for (const auto& [set, findings] : found) {
+    OrderedJson json = {{"name", set}, {"worst", findings.worst.json(targets.names)}};
+    if (!findings.classes.empty()) json.update(findings.classes.json(targets.names));
+    if (const auto table = findings.text(targets.names); !table.empty()) {
+      std::cout << '\n' << (set.empty() ? "" : printable(set) + '\n') << table;
+    }
+    if (!json["worst"].empty()) std::cout << '\n' << indented(worst_text(json["worst"]));
+    sets.push_back(std::move(json));
   }
-  for (const auto& [set, table] : labels) print(set, table);
+  keep(*prepared, call, columns, std::move(sets));
   return 0;
 }
 
@@ -123,7 +179,9 @@ int evaluate(const boost::program_options::variables_map& given) {
 }  // namespace vernier
 
 int main(int argc, char** argv) {
+  namespace po = boost::program_options;
   auto options = vernier::run_options();
-  options.add_options()("weights", boost::program_options::value<std::string>());
+  options.add_options()("worst", po::value<int>())("folds", po::value<int>())("output", po::value<std::string>());
+  options.add_options()("weights", po::value<std::string>());
   return vernier::call_run_verb({"evaluate", vernier::usage, options, vernier::evaluate}, argc, argv);
 }

@@ -101,8 +101,9 @@ void ExportedTask::build(Run& run) {
   if (!metrics_.empty()) {
     for (auto& metric : vernier::metrics_by_name(metrics_, are)) add_metric(std::move(metric));
   }
-  if (!training_ || is_trained() || has_images_ || is_loss) return;
-  const auto targets = training_->get_batch(torch::arange(training_->size()))->at(inputs_.size());
+  if (!training_ || is_trained() || is_loss) return;
+  const auto targets =
+      has_images_ ? image_labels_ : training_->get_batch(torch::arange(training_->size()))->at(inputs_.size());
   learn_targets(vernier::target_facts(targets, are));
 }
 
@@ -304,12 +305,16 @@ void ExportedTask::build_data(std::uint64_t seed) {
   set_training(training);
   training_ = training, held_out_ = held_out;
   if (held_out) add_validation(held_out);
+  if (has_images_ && held_out_inputs_.empty() && share_ > 0) {
+    image_labels_ = image_labels_.index_select(0, split_random(image_labels_.numel(), share_, seed).training);
+  }
 }
 
 DatasetPtr ExportedTask::read(const std::vector<std::string>& inputs, const std::string& target) {
   if (has_images_) {
     const auto folder = vernier::image_folder(inputs[0], {.classes = classes_.words});
     classes_ = {std::ssize(folder.classes), folder.classes};
+    if (!image_labels_.defined()) image_labels_ = folder.labels;  // the data to train on are read first
     return pixels(folder.dataset, size_);
   }
   const bool is_first = forms_.empty();

@@ -87,6 +87,7 @@ class ExportedTask : public vernier::SupervisedTask, public vernier::Predictor, 
   torch::Tensor bytes_;  // bytes of the model's file
   std::shared_ptr<Network> network_;
   DatasetPtr training_, held_out_;
+  torch::Tensor image_labels_;
   bool has_images_ = false;
   vernier::CsvOptions form_;
   std::vector<Form> forms_;                             // one for each argument of forward()

@@ -52,6 +52,7 @@ PublishedTask::PublishedTask(vernier::Options& options, Family family)
           options.get("dropout", -1.0, "replaces all dropouts of config.json; below 0: those", between(-1, 0.99))) {}
 
 void PublishedTask::attach(vernier::Bus& bus) {
+  SupervisedTask::attach(bus);
   if (!preferences_.are_learned()) return;
   bus.on(vernier::Event::StepBegin, [this](vernier::Run&) { preferences_.forget_rewards(); });
 }

@@ -113,13 +113,99 @@ TEST_CASE("evaluate prints what the run's last validation was, also with an aver
   }
 }
 
-TEST_CASE("evaluate takes other data, and writes nothing into the run") {
+TEST_CASE("evaluate takes other data, and writes into the run only what a report draws") {
   Points points;
   points.folder.write("others.csv", "x,y,class\n1,1,down\n-1,-1,\"up, or \"\"so\"\"\"\n");
   const auto before = read_text(points.at("out/log.txt"));
   REQUIRE(points.call({"evaluate", "out", "--set", "task.validation=others.csv"}) == 0);
   CHECK(number_after(points.out, "accuracy") == "0");
   CHECK(read_text(points.at("out/log.txt")) == before);
+  const auto seen = nlohmann::json::parse(read_text(points.at("out/evaluation.json")));
+  CHECK(seen["metrics"]["model"]["accuracy"] == 0);
+  CHECK(seen["validation"][0]["confusion"] == nlohmann::json::parse("[[0, 1], [1, 0]]"));
+}
+
+TEST_CASE("evaluate names the worst rows, and a report draws what it saw") {
+  Points points;
+  points.folder.write("others.csv", "x,y,class\n0.9,0.9,\"up, or \"\"so\"\"\"\n1,1,down\n-0.1,0,down\n");
+  REQUIRE_MESSAGE(points.call({"evaluate", "out", "--worst", "2", "--set", "task.validation=others.csv"}) == 0,
+                  points.err);
+  const auto lines = lines_of(points.out);
+  REQUIRE(lines.size() > 3);
+  CHECK(lines[lines.size() - 3].starts_with("  worst samples"));
+  CHECK(lines[lines.size() - 2].starts_with("  'others.csv' line 3"));
+  CHECK(says(lines[lines.size() - 2], "down    up, or \"so\""));
+  REQUIRE_MESSAGE(points.call({"report", "out"}) == 0, points.err);
+  const auto page = read_text(points.at("report.html"));
+  for (const char* part : {"Evaluation of ", "most frequent class", "'others.csv' line 3", "hits of each class, ROC",
+                           "expected calibration error", "up, or &quot;so&quot;"}) {
+    CHECK_MESSAGE(says(page, part), part);
+  }
+  points.folder.write("out/evaluation.json", R"({"step": 1, "metrics": {}, "validation": [{"name": 3}]})");
+  CHECK(points.call({"report", "out"}) == 2);
+  CHECK(says(points.err, "evaluation.json is damaged (type must be string, but is number); run `vernier evaluate`"));
+}
+
+TEST_CASE("folds: each row is held out once, and the metrics have an interval") {
+  Points points;
+  const std::vector<std::string> words = {"evaluate", "run.toml", "--folds", "4", "--set", "run.steps=20"};
+  REQUIRE_MESSAGE(points.call(words) == 0, points.err);
+  const auto lines = lines_of(points.out);
+  REQUIRE(lines.size() > 4);
+  CHECK(lines[1].find("mean") != std::string::npos);
+  CHECK(lines[1].ends_with("fold 4"));
+  CHECK(says(points.out, "\naccuracy "));
+  const auto first = points.out;
+  REQUIRE(points.call(words) == 0);  // nothing is trained again
+  CHECK(points.out == first);
+  std::int64_t samples = 0;
+  for (int fold = 1; fold <= 4; ++fold) {
+    const auto run = "runs/folds/run/fold-" + std::to_string(fold) + "-of-4";
+    REQUIRE_MESSAGE(points.call({"evaluate", run}) == 0, points.err);
+    const auto seen = nlohmann::json::parse(read_text(points.at(run + "/evaluation.json")));
+    for (const auto& row : seen["validation"][0]["confusion"]) {
+      for (const auto& count : row) samples += count.get<std::int64_t>();
+    }
+  }
+  CHECK(samples == 80);
+  const struct {
+    std::vector<std::string> words;
+    std::string says;
+  } wrong[] = {{{"evaluate", "out", "--folds", "4"}, "--folds trains a TOML file: name one"},
+               {{"evaluate", "run.toml", "--folds", "1"}, "--folds"},
+               {{"evaluate", "run.toml", "--folds=3", "--output=a", "--set=task.validation=points.csv"},
+                "a fold needs data of which a share is held out at random or by group"},
+               {{"compare", "run.toml", "--folds=3", "--seeds=4"}, "--folds takes the place of --seeds"}};
+  for (const auto& [given, part] : wrong) {
+    CHECK(points.call(given) == 2);
+    CHECK_MESSAGE(says(points.err, part), points.err);
+  }
+}
+
+// Expected values: scikit-learn 1.9.1, roc_auc_score of each class against the others; the calibration by its formula
+// in NumPy.
+TEST_CASE("classes: areas under the ROC and the calibration are those of scikit-learn") {
+  const auto logits = (torch::arange(180, torch::kFloat64) * 1.7).sin().mul(2).round(1).reshape({60, 3});
+  const auto number = torch::arange(60);
+  const auto target = (number * 7 + number.div(5, "floor")).remainder(3);
+  vernier::ClassTable table;
+  for (int i = 0; i < 3; ++i) {
+    table.update(logits.narrow(0, 20 * i, 20).to(torch::kFloat32), target.narrow(0, 20 * i, 20));
+  }
+  table.update(torch::zeros({1, 3}), torch::full({1}, -100, torch::kInt64));  // is left out
+  const auto seen = table.json({"a", "b"});
+  const double areas[] = {0.505787037, 0.436921296, 0.479166667};
+  for (std::size_t i = 0; i < 3; ++i) {
+    CHECK(seen["roc"][i]["auc"].get<double>() == doctest::Approx(areas[i]).epsilon(1e-6));
+    CHECK(seen["roc"][i]["points"].front() == nlohmann::json({0, 0}));
+    CHECK(seen["roc"][i]["points"].back() == nlohmann::json({1, 1}));
+  }
+  CHECK(seen["classes"] == nlohmann::json({"a", "b", "2"}));
+  CHECK(seen["ece"].get<double>() == doctest::Approx(0.46437353).epsilon(1e-6));
+  REQUIRE(seen["reliability"].size() == 6);
+  CHECK(seen["reliability"][3]["samples"] == 14);
+  CHECK(seen["reliability"][3]["accuracy"].get<double>() == doctest::Approx(0.28571429));
+  CHECK(says(table.text({}), "calibration: expected error 0.4644, the mean distance of accuracy and probability"));
 }
 
 TEST_CASE("evaluate has baselines beside the metrics, and lists classes") {
@@ -131,9 +217,9 @@ TEST_CASE("evaluate has baselines beside the metrics, and lists classes") {
   CHECK(lines[1].find("model") == 27);
   CHECK(lines[1].ends_with("most frequent class"));
   CHECK(says(points.out,
-             "  class        precision  recall   f1  support\n"
-             "  down               0.5     0.5  0.5        2\n"
-             "  up, or \"so\"          0       0    0        1\n"));
+             "  class        precision  recall   f1  support  roc auc\n"
+             "  down               0.5     0.5  0.5        2  "));
+  CHECK(says(points.out, "\n  up, or \"so\"          0       0    0        1  "));
   CHECK(says(points.out,
              "  target \\ prediction  down  up, or \"so\"\n"
              "  down                    1            1\n"
@@ -149,10 +235,10 @@ TEST_CASE("classes: many of them are the worst ones and the pairs that are confu
   table.update(torch::nn::functional::one_hot(said, 40).to(torch::kFloat32), target);
   table.update(torch::zeros({2, 3, 5}), torch::zeros({2, 5}, torch::kInt64));  // not a class for each sample
   const auto text = table.text({});
-  CHECK(says(text, "\n  7              1   0.333    0.5        3\n"));
+  CHECK(says(text, "\n  7              1   0.333    0.5        3  "));
   CHECK(says(text, "the worst of 40 classes\n"));
   CHECK(says(text, "\n  7                      9               2\n  8                      9               1\n"));
-  CHECK(lines_of(text).size() == 26);
+  CHECK(lines_of(text).size() == 30);
 }
 
 TEST_CASE("predict writes the same rows as CSV and JSON Lines") {

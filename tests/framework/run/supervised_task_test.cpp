@@ -1,8 +1,12 @@
 #include <doctest/doctest.h>
 #include <torch/torch.h>
 #include <vernier/data/predictor.h>
+#include <vernier/data/split.h>
 #include <vernier/data/supervised_task.h>
 #include <vernier/error.h>
+
+#include <algorithm>
+#include <csignal>
 
 #include "run/state/snapshot.h"
 #include "small_run.h"
@@ -254,6 +258,151 @@ TEST_CASE("what a task has learned of its data is saved, and given back without 
   CHECK(task.example(2).tensors[0].sizes() == torch::IntArrayRef({2, 3}));
   CHECK_FALSE(task.measures().has_value());  // nothing is judged where a trained model is used
   CHECK_THROWS_WITH(task.next(), doctest::Contains("was loaded without its data"));
+}
+
+TEST_CASE("facts of the author and of the base are kept apart, whenever build() gives them") {
+  class Facts final : public Own {
+   public:
+    Facts(Options options, std::string name) : Own(std::move(options)), name_(std::move(name)) {}
+    void build(Run& run) override {
+      learn_targets(vernier::target_facts(torch::tensor({0, 1, 1}), {vernier::Targets::Kind::classes, 2}));
+      Own::build(run);
+      vernier::State facts;
+      facts.put(name_, std::string("red"));
+      set_learned(std::move(facts));  // trained or not, as the guide says
+    }
+    std::string name_;
+  };
+  OwnRun trained(std::make_unique<Facts>(options(), "words"));
+  trained.prepare();
+  for (const bool reads_data : {true, false}) {
+    auto used = std::make_unique<Facts>(options(), "words");
+    used->use_learned(trained.wiring.task->save().part("learned"), reads_data);
+    auto& task = *used;
+    OwnRun run(std::move(used));
+    run.prepare();
+    CHECK(task.learned().text("words") == "red");
+    CHECK(vernier::baselines_of(task.learned().part("targets")).size() == 1);
+    CHECK(task.learned().part("example").tensors.size() == 1);
+    CHECK(task.example(2).tensors.at(0).sizes() == torch::IntArrayRef({2, 3}));
+  }
+  for (const char* own : {"example/0", "targets/counts"}) {
+    OwnRun wrong(std::make_unique<Facts>(options(), own));
+    CHECK_THROWS_WITH(wrong.prepare(), doctest::Contains("keeps its own facts under"));
+  }
+}
+
+namespace {
+
+// Its outputs are those of a model that is very sure and knows nothing; the baseline is one of two classes.
+class Sure final : public Own {
+ public:
+  Sure(Options options, bool is_worse) : Own(std::move(options)), is_worse_(is_worse) {}
+  void build(Run& run) override {
+    Own::build(run);
+    const auto model = make_model();
+    set_model(model.ptr(), [model = model.ptr(), factor = is_worse_ ? -100 : 1](const Batch& batch) {
+      return model->forward(batch.tensors[0]) * factor;
+    });
+    learn_targets(vernier::target_facts(is_worse_ ? torch::tensor({0, 1, 1}) : torch::tensor({0, 0}),
+                                        {vernier::Targets::Kind::classes, 2}));
+  }
+
+ private:
+  bool is_worse_;
+};
+
+}  // namespace
+
+TEST_CASE("however a run ends, it says that the model is worse than no model, once") {
+  static std::vector<std::string> warnings;
+  vernier::set_log_sink([](vernier::Level level, const std::string&, const std::string& text) {
+    if (level == vernier::Level::warning) warnings.push_back(text);
+  });
+  struct Back {
+    ~Back() { vernier::set_log_sink(nullptr); }
+  } back;
+  using vernier::Event;
+  const struct {
+    const char* end;
+    Event event;  // in which the run is ended
+    bool finishes, stops;
+  } cases[] = {{"its steps", Event::StepEnd, false, false},
+               {"finish() after a step", Event::StepEnd, true, false},
+               {"finish() at a validation", Event::Validated, true, false},
+               {"a signal after a validation", Event::StepEnd, false, true}};
+  for (const auto& [end, event, finishes, stops] : cases) {
+    for (const bool is_worse : {true, false}) {
+      CAPTURE(end);
+      CAPTURE(is_worse);
+      warnings.clear();
+      OwnRun own(std::make_unique<Sure>(options(), is_worse));
+      own.on(event, [&own, finishes = finishes, stops = stops](Run& run) {
+        if (run.step < 7) return;
+        if (finishes) run.control->finish(*own.wiring.task, "enough");
+        if (stops) own.stop = SIGTERM;
+      });
+      own.prepare(5);
+      own.train();
+      const auto said = std::ranges::count_if(warnings, [](const auto& text) {
+        return text.find("the model is worse than no model: \"most frequent class\" has the validation loss 0.") !=
+               std::string::npos;
+      });
+      CHECK(said == (is_worse ? 1 : 0));
+    }
+  }
+}
+
+TEST_CASE("the folds of a task are all of its data, once, whichever way it splits them") {
+  class Splits final : public Own {
+   public:
+    Splits(Options options, std::string how) : Own(std::move(options)), how_(std::move(how)) {}
+    void build(Run& run) override {
+      Own::build(run);
+      const auto classes = torch::cat({torch::zeros({30}, torch::kInt64), torch::ones({10}, torch::kInt64)});
+      const auto groups = torch::arange(40).div(3, "floor");
+      if (how_ == "random") rows = vernier::split_random(40, 0.1, 3);
+      if (how_ == "classes") rows = vernier::split_classes(classes, 0.1, 3);
+      if (how_ == "groups") rows = vernier::split_groups(groups, 0.1, 3);
+      if (how_ == "last") rows = vernier::split_last(40, 0.1);
+    }
+    vernier::SplitRows rows;
+    std::string how_;
+  };
+  const auto rows_of = [](const std::string& how, const std::string& fold) {
+    auto task = std::make_unique<Splits>(
+        Options("task/own", Table{{"workers", Value{std::int64_t{0}, ""}}, {"fold", Value{fold, ""}}}, ""), how);
+    auto* split = task.get();
+    OwnRun run(std::move(task));
+    run.prepare();
+    return split->rows;
+  };
+  for (const std::string how : {"random", "classes", "groups"}) {
+    CAPTURE(how);
+    std::vector<torch::Tensor> held_out;
+    for (int i = 1; i <= 4; ++i) {
+      const auto rows = rows_of(how, std::to_string(i) + "/4");
+      CHECK(std::get<0>(torch::cat({rows.training, rows.held_out}).sort()).equal(torch::arange(40)));
+      CHECK(rows.held_out.numel() >= 9);
+      if (how == "classes") CHECK((rows.held_out >= 30).sum().item<std::int64_t>() >= 2);
+      if (how == "groups") {
+        const auto out = rows.held_out.div(3, "floor"), in = rows.training.div(3, "floor");
+        CHECK_FALSE((out.unsqueeze(1) == in.unsqueeze(0)).any().item<bool>());
+      }
+      held_out.push_back(rows.held_out);
+    }
+    CHECK(std::get<0>(torch::cat(held_out).sort()).equal(torch::arange(40)));
+    CHECK(rows_of(how, "2/4").held_out.equal(held_out[1]));
+  }
+  // TimeSeriesSplit of scikit-learn 1.9 with test_size=8: the last of these trains on all that comes before.
+  const auto last = rows_of("last", "4/4");
+  CHECK(last.training.equal(torch::arange(32)));
+  CHECK(last.held_out.equal(torch::arange(32, 40)));
+  CHECK_THROWS_WITH(rows_of("none", "1/4"), doctest::Contains("a fold needs data of which a share is held out"));
+  CHECK_THROWS_WITH(rows_of("groups", "1/20"), doctest::Contains("there are 14 groups; take at most 14 folds"));
+  for (const char* wrong : {"4", "0/4", "5/4", "1/1", "1/4x", "a/b"}) {
+    CHECK_THROWS_WITH(rows_of("random", wrong), doctest::Contains("must be the part and the number of parts"));
+  }
 }
 
 TEST_CASE("a predictor that only reads its inputs has one column, the output, and no form of its own") {

@@ -16,19 +16,19 @@ namespace vernier {
 struct Baseline {
   std::string name;                                          // "most frequent class"
   std::function<torch::Tensor(const Batch& batch)> forward;  // its outputs, of the shape and units of the model's
-  bool is_rival = false;                                     // the last validation warns if it is better than the model
 };
 
 // Returns facts of all training targets [samples, …] for baselines_of(): how often each class or label occurs, or of
-// numbers mean and median; none of a ranking.
+// numbers mean and median, or that they are ranks.
 VERNIER_API State target_facts(const torch::Tensor& targets, const Targets& are);
 // The same for forecasts: of a training series [steps, features] the season, the number of steps from 1 to `context`
 // after which its outputs, some of the features, repeat themselves best.
 VERNIER_API State forecast_facts(const torch::Tensor& series, const std::vector<std::int64_t>& outputs,
                                  std::int64_t context, std::int64_t horizon);
 
-// "most frequent class"; "shares of the labels"; or "mean" and "median"; or "last value" and "24 steps before", of
-// inputs [samples, steps, features]; none where the facts are empty. Outputs of classes are logarithms of their shares.
+// "most frequent class"; "shares of the labels"; "mean" and "median"; "any order" of ranks; or "last value" and "24 steps
+// before", of inputs [samples, steps, features]; none where the facts are empty. Outputs of classes are logarithms of
+// their shares.
 VERNIER_API std::vector<Baseline> baselines_of(const State& facts);
 
 }  // namespace vernier

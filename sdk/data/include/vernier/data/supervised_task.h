@@ -48,6 +48,7 @@ class VERNIER_API SupervisedTask : public Task {
   virtual Batch example(std::int64_t samples) const;
   DataLoader loader_of(const DatasetPtr& dataset) const;  // in order, with this task's options
 
+  void attach(Bus& bus) override;
   void prepare(Run& run) override;
   // Tries the last batch of an epoch and of each validation, where it is smaller than the others.
   void check(const Run& run) override;
@@ -61,8 +62,17 @@ class VERNIER_API SupervisedTask : public Task {
   State save() const override;
   void load(const State& state) override;
   std::string memory_remedy() const override;
-  // Validates another model on the same data, such as a baseline. `watch` gets each batch's outputs and targets.
-  using Watch = std::function<void(const std::string& set, const torch::Tensor& output, const torch::Tensor& target)>;
+  // A batch of a validation: the set's name and data, which Batch::indices are places in, outputs and targets. loss:
+  // the task's, of outputs and the batch that they are of.
+  struct Seen {
+    const std::string& set;
+    const Batch& batch;
+    const torch::Tensor &output, target;
+    const Dataset& dataset;
+    std::function<torch::Tensor(const torch::Tensor& output, const Batch& batch)> loss;
+  };
+  // Validates another model on the same data, such as a baseline. `watch` gets each batch.
+  using Watch = std::function<void(const Seen& seen)>;
   torch::Tensor validate_with(Run& run, const Forward& model, const Watch& watch = {});
 
  protected:
@@ -85,7 +95,8 @@ class VERNIER_API SupervisedTask : public Task {
 
   // Keeps what the model needs of the training data besides its weights: columns, words, classes, scales, sizes.
   // build() calls it. Each checkpoint has it, as "learned", so that a trained model is used without the data. A run is
-  // not resumed with other entries below "given/", the files that the model is made from.
+  // not resumed with other entries below "given/", the files that the model is made from. Names below "example/" and
+  // "targets/" are those of this class, which keeps its own facts there; a later call replaces all others.
   void set_learned(State learned);
   bool is_trained() const;  // build(): learned() has been given, so nothing is learned from data
   bool reads_data() const;  // build(): data are read. If not, set_training() need not be called
@@ -99,7 +110,7 @@ class VERNIER_API SupervisedTask : public Task {
   // A metric of each validation set: a task calls it for each of metrics_by_name(). It warns of one that is always 1.
   void add_metric(MetricPtr metric);
   // target_facts() or forecast_facts() of the training data, for baselines_of(): learned() keeps them, as "targets".
-  // Given in training alone. The last validation warns if a forecast without training is better than the model.
+  // Given in training alone. However the run ends, it warns if a model without weights is better.
   void learn_targets(State facts);
 
  private:

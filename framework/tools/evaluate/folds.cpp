@@ -1,0 +1,100 @@
+#include "folds.h"
+
+#include <vernier/error.h>
+
+#include <cmath>
+#include <fstream>
+#include <iostream>
+#include <map>
+
+#include "cli/shorthands.h"
+#include "common/child.h"
+#include "common/statistics.h"
+#include "common/text/numbers.h"
+#include "common/text/text_table.h"
+#include "common/verb.h"
+#include "files/json.h"
+
+namespace vernier {
+
+namespace {
+
+namespace po = boost::program_options;
+
+constexpr double usual_confidence = 0.95;
+
+// A row for each metric: over the folds its mean, deviation and interval, and then its value in each.
+TextRows rows_of(const OrderedJson& comparison) {
+  const auto& candidate = comparison["candidates"][0];
+  const auto folds = comparison["folds"].get<double>();
+  TextRows rows = {{"", "mean", "deviation", "low", "high"}};
+  for (const auto& run : candidate["runs"]) rows[0].push_back("fold " + std::to_string(run["seed"].get<int>()));
+  std::vector<std::string> names = {"validation_loss"};
+  for (const auto& [name, better] : comparison["metrics"].items()) names.push_back(name);
+  for (const auto& name : names) {
+    std::vector<std::string> cells;
+    std::vector<double> values;
+    for (const auto& run : candidate["runs"]) {
+      const auto value = run.value(name, OrderedJson());
+      if (value.is_number()) values.push_back(value.get<double>());
+      cells.push_back(value.is_number() ? print_number("%.5g", value.get<double>()) : run["state"].get<std::string>());
+    }
+    std::vector<std::string> row = {name, "", "", "", ""};
+    if (values.size() > 1) {
+      const auto [mean, deviation, low, high] = spread_of(values, 1 / (folds - 1), usual_confidence);
+      row = {name, print_number("%.5g", mean), print_number("%.3g", deviation), print_number("%.5g", low),
+             print_number("%.5g", high)};
+    }
+    row.insert(row.end(), cells.begin(), cells.end());
+    rows.push_back(std::move(row));
+  }
+  return rows;
+}
+
+// Returns true if the runs choose their weights by the validation that they are measured with.
+bool chooses_by_validation(const std::string& folder, const OrderedJson& comparison) {
+  std::ifstream file(folder + "/" + comparison["candidates"][0]["name"].get<std::string>() + "/candidate.toml");
+  const std::string text{std::istreambuf_iterator<char>(file), {}};
+  return text.find("early_stopping") != std::string::npos;
+}
+
+}  // namespace
+
+int cross_validate(const po::variables_map& given) {
+  const auto files = words_of(given);
+  if (files.size() != 1 || std::filesystem::is_directory(files[0])) {
+    refuse("--folds trains a TOML file: name one, as in `vernier evaluate run.toml --folds 5`");
+  }
+  const auto folds = std::to_string(number_in(given, "folds", 2, 100));
+  const auto folder = word_or(given, "output", "runs/folds");
+  std::vector<std::string> words = {"compare", files[0], "--folds=" + folds, "--output=" + folder, "--json", "--quiet"};
+  auto sets = words_in(given, "set");
+  for (const auto& set : sets_of_shorthands(given, sets, true)) sets.push_back(set);
+  for (const auto& set : sets) words.push_back("--set=" + set);
+  for (const auto& path : words_in(given, "plugin-path")) words.push_back("--plugin-path=" + path);
+  std::cout << "trains " << folds << " runs in " << printable(folder) << ", each with another part held out"
+            << std::endl;
+  Children children(program_beside_this());
+  const auto ended = children.run(words);
+  if (const int signal = children.stopped_by(); signal != 0) {
+    std::cout << "stopped; the same command goes on with what is missing\n";
+    return 128 + signal;
+  }
+  const auto comparison = OrderedJson::parse(ended.out, nullptr, /*allow_exceptions=*/false);
+  if (!comparison.is_object()) refuse(last_line(ended.err));
+  for (const auto& run : comparison["candidates"][0]["runs"]) {
+    if (run.contains("error")) refuse("fold " + json_text(run["seed"]) + ": " + run["error"].get<std::string>());
+  }
+  std::cout << aligned(rows_of(comparison), "lrrrr");
+  std::cout
+      << "low and high: the interval of the mean at 95 %, widened because folds share most of their training data "
+         "(Nadeau and Bengio, 2003)\n";
+  if (chooses_by_validation(folder, comparison)) {
+    std::cout << "callback/early_stopping chose the weights of each run by its own fold, so these values are "
+                 "optimistic; leave it out, or trust them as an upper bound\n";
+  }
+  std::cout << "the report: vernier report " << printable(folder) << '\n';
+  return ended.status;
+}
+
+}  // namespace vernier
