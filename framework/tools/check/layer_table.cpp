@@ -64,7 +64,7 @@ std::vector<Layer> layers_of(const Run& run, const std::vector<Seen>& seen) {
     const auto call = std::ranges::find(seen, names[i], &Seen::layer);
     if (call == seen.end()) continue;  // it takes no part in a forward pass, or another one calls it
     layers[i].op = call->op;
-    layers[i].output = c10::str(call->output_sizes);
+    layers[i].output = c10::str(torch::IntArrayRef(call->output_sizes));
   }
   return layers;
 }
