@@ -115,7 +115,7 @@ void keep(const Prepared& prepared, const RunCall& call, const std::vector<Colum
                            {"set", call.sets},
                            {"metrics", std::move(metrics)},
                            {"validation", std::move(sets)}};
-  const auto path = std::filesystem::path(prepared.run.output) / "evaluation.json";
+  const auto path = std::filesystem::path(folder_of_run(call.path)) / "evaluation.json";
   try {
     write_whole(path, json_text(all, 2) + '\n');
   } catch (const std::system_error& error) {

@@ -109,6 +109,10 @@ std::unique_ptr<Prepared> load_run(const std::string& path, const std::vector<st
   return prepared;
 }
 
+std::string folder_of_run(const std::string& path) {
+  return fs::path(configuration_at(path)).parent_path().string();
+}
+
 void choose_weights(Prepared& prepared, const po::variables_map& given) {
   const auto which = word_or(given, "weights", "average");
   if (which != "average" && which != "model") {

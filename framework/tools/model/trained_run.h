@@ -1,4 +1,4 @@
-// The model of a trained run, for the verbs that use it. They read the run's folder and write nothing into it.
+// The model of a trained run, for the verbs that use it. They read the run's folder; evaluate alone writes into it.
 #pragma once
 
 #include <vernier/data/supervised_task.h>
@@ -31,6 +31,8 @@ struct RunCall {
 };
 RunCall run_of(const boost::program_options::variables_map& given, const std::string& example);
 std::unique_ptr<Prepared> load_run(const RunCall& call, const boost::program_options::variables_map& given, Use use);
+// Returns the folder of the run at a path, or of the run whose checkpoint is there.
+std::string folder_of_run(const std::string& path);
 // Returns the value of an option that the verb needs.
 std::string needed(const boost::program_options::variables_map& given, const char* option, const std::string& example);
 
