@@ -11,6 +11,7 @@
 #include <sstream>
 
 #include "advice.h"
+#include "common/output_file.h"
 #include "common/run_files.h"
 #include "common/scratch_folder.h"
 #include "common/text/quoting.h"
@@ -39,7 +40,7 @@ the loss that were measured, and writes it as an overlay.
   --set KEY=VALUE      sets one value in all candidates; may be repeated
   --plugin-path FOLDER as of vernier train
   --output FILE        of the overlay; advice.toml, if not given; a file that is there is kept
-  --force              replaces it
+  --force              replaces a file that is there
   --json               prints the advice and all that was measured as JSON
   --quiet              prints no line for each measurement
 )";
@@ -84,9 +85,7 @@ AdviseOptions read_options(const po::variables_map& given) {
   options.seconds = number_in(given, "seconds", 1.0, 1e6);
   options.output = given["output"].as<std::string>();
   options.is_quiet = given.count("quiet") != 0;
-  if (given.count("force") == 0 && fs::exists(options.output)) {
-    throw Refused(options.output + ": is there; choose another --output, or replace it with --force");
-  }
+  refuse_output(given, options.output);
   return options;
 }
 

@@ -19,6 +19,7 @@
 
 #include "cli/command.h"
 #include "common/log.h"
+#include "common/output_file.h"
 #include "common/text/numbers.h"
 #include "common/text/text_table.h"
 #include "files/weights.h"
@@ -47,6 +48,7 @@ options
   --weights masters|model|average
                               export: float32 master weights if the run kept them (the default), the model's weights, or
                               the average of callback/ema, callback/swa or optimizer/asgd
+  --force                     export, import: replaces a file that is there
   --trust                     runs code of a run that others made, and remembers the run as yours
   --plugin-path FOLDER        looks there first for the plugin that keeps the checkpoints of the run
 )";
@@ -268,13 +270,7 @@ std::optional<torch::ScalarType> dtype_in(const po::variables_map& given) {
   refuse("--dtype is " + shortened(name) + ", and must be float32, bfloat16 or float16");
 }
 
-void refuse_what_is_there(const fs::path& path) {
-  std::error_code none;
-  if (fs::exists(fs::symlink_status(path, none))) refuse(path.string() + ": is there already; name another file");
-}
-
 void write_weights(const std::string& path, const Tensors& tensors) {
-  refuse_what_is_there(path);
   WholeFile file(path);
   save_safetensors(file.part(), tensors, Metadata{{"format", "pt"}});
   file.finish();
@@ -296,7 +292,7 @@ int export_weights(const Words& words, const po::variables_map& given, const Hos
     refuse("--weights is " + shortened(which) + ", and must be masters, model or average");
   }
   const auto dtype = dtype_in(given);
-  refuse_what_is_there(target);
+  refuse_output(given, target);
 
   std::string path;
   auto stored = read_newest(words[0], host, path);
@@ -319,7 +315,7 @@ int import_weights(const Words& words, const po::variables_map& given) {
         "weights.safetensors`");
   }
   const auto dtype = dtype_in(given);
-  refuse_what_is_there(words.back());
+  refuse_output(given, words.back());
   Tensors tensors;
   for (std::size_t i = 0; i + 1 < words.size(); ++i) {
     for (const auto& [name, tensor] : load_safetensors(words[i])) {
@@ -355,7 +351,7 @@ int run_tool(const po::variables_map& given) {
 Verb checkpoint_verb() {
   po::options_description options;
   options.add_options()("dtype", po::value<std::string>())("weights", po::value<std::string>())("trust", "")(
-      "plugin-path", po::value<std::vector<std::string>>());
+      "plugin-path", po::value<std::vector<std::string>>())("force", "");
   return {"checkpoint",
           usage,
           options,

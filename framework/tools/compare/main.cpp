@@ -139,10 +139,28 @@ void lock(const fs::path& folder) {
   throw Refused(folder.string() + ": another `vernier compare` writes it; wait for it, or choose another --output");
 }
 
-// The results of another comparison would be written over.
+// The results of another comparison, or files that none wrote, would be written over.
 void refuse_folder_of_another(const Plan& plan) {
-  if (!is_comparison(plan.folder)) return;
-  const auto before = read_comparison(plan.folder);
+  if (!is_comparison(plan.folder)) {
+    Words names = {"compare.json", "compare.csv", "compare.html"};
+    for (const auto& candidate : plan.candidates) {
+      if (!fs::exists(plan.folder / candidate.name / "candidate.toml")) names.push_back(candidate.name);
+    }
+    for (const auto& name : names) {
+      if (!fs::exists(plan.folder / name)) continue;
+      throw Refused((plan.folder / name).string() +
+                    ": is there already, and no comparison wrote it; name another folder with --output");
+    }
+    return;
+  }
+  const auto before = [&] {
+    try {
+      return read_comparison(plan.folder);
+    } catch (const Refused& damaged) {
+      throw Refused((plan.folder / "compare.json").string() +
+                    ": is of no comparison, or damaged; name another folder with --output");
+    }
+  }();
   for (const auto& candidate : before["candidates"]) {
     const std::string name = candidate["name"];
     if (std::ranges::find(plan.candidates, name, &Candidate::name) != plan.candidates.end()) continue;
@@ -159,6 +177,18 @@ bool write_files(const Json& comparison, const fs::path& folder) {
 
 void print(const Json& comparison, bool as_json) {
   std::cout << (as_json ? json_text(comparison, 2) + "\n" : text_of(view_of(comparison))) << std::flush;
+}
+
+// Where every candidate was refused, its folders have nothing but what names it.
+void remove_untrained(const Plan& plan) {
+  std::error_code none;
+  for (const auto& candidate : plan.candidates) {
+    const auto folder = plan.folder / candidate.name;
+    fs::remove(folder / "candidate.toml", none);
+    fs::remove(folder, none);
+  }
+  fs::remove(plan.folder / ".compare.lock", none);
+  fs::remove(plan.folder, none);
 }
 
 bool has_a_result(const Json& comparison) {
@@ -358,8 +388,14 @@ int train_and_compare(const po::variables_map& given) {
   check_configurations(plan, children);
   const auto rows = train_rounds(plan, children);
   auto comparison = comparison_of(rows, plan.folder, plan.tolerance, plan.has_folds ? plan.seeds : 0);
-  bool is_written = write_files(comparison, plan.folder);
   const bool as_json = given.count("json") != 0;
+  const auto is_refused = [](const Row& row) { return !row.trials[0].refusal.empty(); };
+  if (std::ranges::all_of(rows, is_refused)) {
+    remove_untrained(plan);
+    print(comparison, as_json);
+    return nothing_trained;
+  }
+  bool is_written = write_files(comparison, plan.folder);
   if (judge(comparison, given)) is_written = write_files(comparison, plan.folder);
   print(comparison, as_json);
   if (!is_written) return nothing_trained;

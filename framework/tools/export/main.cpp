@@ -17,6 +17,7 @@
 #include <optional>
 
 #include "cli/program.h"
+#include "common/output_file.h"
 #include "common/scratch_folder.h"
 #include "gguf_model.h"
 #include "run/state/snapshot.h"
@@ -37,9 +38,10 @@ Writes the model of a run's newest checkpoint, as its validation has it.
                          published language model, gguf for llama.cpp, or peft for what an adapter such as
                          callback/lora added; the other formats have the adapter merged
   --dtype DTYPE          of the matrices in gguf: f32, f16, bf16 or q8_0; f16, if not given
-  --output FILE          the file, or the folder of python, huggingface and peft; it must not exist. A task such as
-                         tabular describes inputs and outputs in a JSON file beside it: model.pt gets model.pt.json; a
-                         TorchScript module and model.py return it as text from describe()
+  --output FILE          the file, or the folder of python, huggingface and peft; one that is there is kept. A task
+                         such as tabular describes inputs and outputs in a JSON file beside it: model.pt gets
+                         model.pt.json; a TorchScript module and model.py return it as text from describe()
+  --force                replaces files that are there
   --set KEY=VALUE        changes the run's configuration
   --weights average|model
                          average: of callback/ema and the like, if the run has one (the default); model: without
@@ -158,11 +160,6 @@ void write_text(const std::string& file, const std::string& text) {
   if (!(out << text).flush()) throw Error(file + ": cannot be written; the disk may be full");
 }
 
-void refuse_existing(const std::string& output) {
-  std::error_code none;
-  if (fs::exists(output, none)) refuse(output + ": is there already; name another file");
-}
-
 // The text of the file beside the model; "": there is none.
 std::string description_of(const Prepared& prepared, const std::string& format) {
   if (format == "python" || format == "huggingface" || format == "gguf" || format == "peft") return "";
@@ -170,11 +167,10 @@ std::string description_of(const Prepared& prepared, const std::string& format) 
   return predictor == nullptr ? "" : predictor->description();
 }
 
-// The description of the same model stays.
-void refuse_other_description(const std::string& file, const std::string& description) {
+// Returns true if the description of the same model is there.
+bool is_there(const std::string& file, const std::string& description) {
   std::ifstream in(file, std::ios::binary);
-  if (in && std::string(std::istreambuf_iterator<char>(in), {}) == description + '\n') return;
-  refuse_existing(file);
+  return in && std::string(std::istreambuf_iterator<char>(in), {}) == description + '\n';
 }
 
 // The folder of the Python form, without the weights.
@@ -250,13 +246,12 @@ int export_run(const boost::program_options::variables_map& given) {
   const auto output = needed(given, "output", example), format = needed(given, "format", example);
   check_format(format);
   const auto type = gguf_type(format, given);
-  refuse_existing(output);
+  refuse_output(given, output);
   const auto prepared = load_run(call, given, Use::model);
   const auto onnx = onnx_of(*prepared, format);
   const auto description = onnx ? onnx->description : description_of(*prepared, format);
   const auto beside = output + ".json";
-  if (!description.empty()) refuse_other_description(beside, description);
-  fs::create_directories(fs::absolute(output).parent_path());
+  if (!description.empty() && !is_there(beside, description)) refuse_output(given, beside);
   WholeFile file(output), description_file(beside);
   const auto& part = file.part();
   write_as(format, part, *prepared, type, onnx);
@@ -275,7 +270,7 @@ int main(int argc, char** argv) {
   namespace po = boost::program_options;
   auto options = vernier::run_options();
   options.add_options()("format", po::value<std::string>())("dtype", po::value<std::string>())(
-      "output", po::value<std::string>())("weights", po::value<std::string>());
+      "output", po::value<std::string>())("force", "")("weights", po::value<std::string>());
   return vernier::call_run_verb(
       {"export", vernier::usage, options, vernier::export_run, {{"--format", vernier::formats}}}, argc, argv);
 }

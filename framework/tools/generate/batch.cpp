@@ -65,10 +65,6 @@ void put(const Codec& codec, const Completion& completion, OrderedJson& object) 
 class Writer {
  public:
   Writer(const PromptFiles& files, std::size_t lines) : path_(files.output), ready_(lines) {
-    std::error_code none;
-    if (!path_.empty() && fs::equivalent(files.input, path_, none)) {
-      refuse(path_ + ": is the input, which it would replace; name another file");
-    }
     if (path_.empty()) return;
     whole_.emplace(path_);
     file_.open(whole_->part(), std::ios::binary);

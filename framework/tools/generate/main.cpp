@@ -15,6 +15,7 @@
 #include "common/config/config.h"
 #include "common/config/plugin_folders.h"
 #include "common/log.h"
+#include "common/output_file.h"
 #include "common/text/quoting.h"
 #include "common/verb.h"
 #include "output/own_runs.h"
@@ -40,6 +41,7 @@ Prints what follows the prompt, token by token.
   --chat               answers a chat: the prompt is the message of a user, or a JSON array of messages
   --input FILE         JSON Lines instead: each line has a text in "prompt", or a chat in "messages"
   --output FILE        the lines again, with "completion", "tokens" and "end"; without it, on standard output
+  --force              replaces a file that is there
   --count NUMBER       completions of each line (1); several are in "completions"
   --logprobs NUMBER    writes the log-probability of each token, and the NUMBER likeliest tokens in its place
   --batch NUMBER       texts that are computed together (1); faster, and equal up to rounding
@@ -226,6 +228,7 @@ int run(const po::variables_map& given) {
     for (const int signal : {SIGINT, SIGTERM, SIGHUP}) std::signal(signal, remember_stop);
   }
   const auto text = [&](const char* name) { return vernier::word_or(given, name, ""); };
+  if (is_batch && !text("output").empty()) vernier::refuse_output(given, text("output"));
   auto settings = vernier::read_settings(given);
   const auto lines = is_batch ? vernier::read_prompts(text("input")) : std::vector<vernier::PromptLine>();
   const auto prepared = load(given);
@@ -265,7 +268,7 @@ int main(int argc, char** argv) {
       "beams", whole(1))("length-penalty", number(1))("early-stopping", po::value<std::string>()->default_value("no"))(
       "count", whole(1))("logprobs", whole(-1))("batch", whole(1))("no-cache", "")("slide", "")(
       "listen", po::value<std::string>())("tokens", po::value<std::string>()->default_value("generate.tokens"))(
-      "queue", whole(16))("longest-prompt", whole(0))("weights", po::value<std::string>())("trust", "")(
+      "queue", whole(16))("longest-prompt", whole(0))("force", "")("weights", po::value<std::string>())("trust", "")(
       "set", po::value<Words>())("plugin-path", po::value<Words>());
   return vernier::call_verb({"generate", usage, known, run}, argc, argv);
 }

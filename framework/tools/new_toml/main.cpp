@@ -10,6 +10,7 @@
 
 #include "common/child.h"
 #include "common/config/config.h"
+#include "common/output_file.h"
 #include "common/scratch_folder.h"
 #include "common/text/quoting.h"
 #include "common/verb.h"
@@ -38,7 +39,8 @@ accepts: NAME.toml for DATA NAME.csv. `vernier new DATA` does the same.
 
   --target NAME   the column that is predicted; by default the one named target, label, class, species or y, or else the
                   last. For x.npy the file of the targets, y.npy
-  --output FILE   the file to write
+  --output FILE   the file to write; one that is there is kept
+  --force         replaces a file that is there
   --set task.KEY=VALUE
                   an option of the task, by which the data are read and which the file gets: task.decimal=",";
                   task.use=NAME chooses the task
@@ -162,8 +164,7 @@ int run(const po::variables_map& given) {
   if (!paths.empty() && paths[0] == "toml") paths.erase(paths.begin());
   if (paths.empty()) refuse("name the data, as in `vernier new toml iris.csv`");
   const auto output = word_or(given, "output", name_of(paths[0]) + ".toml");
-  std::error_code none;
-  if (fs::exists(output, none)) refuse(output + " is there already; name another file by --output");
+  refuse_output(given, output);
   Keys keys;
   auto options = options_of(given, keys);
   take_folder(options, keys, paths);
@@ -196,6 +197,6 @@ int run(const po::variables_map& given) {
 int main(int argc, char** argv) {
   po::options_description options;
   options.add_options()("target", po::value<std::string>())("output", po::value<std::string>())(
-      "set", po::value<std::vector<std::string>>());
+      "set", po::value<std::vector<std::string>>())("force", "");
   return call_verb({"new", usage, options, run}, argc, argv);
 }

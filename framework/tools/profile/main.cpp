@@ -1,5 +1,7 @@
 // `vernier profile`: where the time of a step goes.
+#include <c10/util/StringUtil.h>
 #include <vernier/error.h>
+#include <vernier/whole_file.h>
 
 #include <filesystem>
 #include <fstream>
@@ -8,6 +10,7 @@
 #include "cli/command.h"
 #include "cli/program.h"
 #include "common/log.h"
+#include "common/output_file.h"
 #include "common/scratch_folder.h"
 
 namespace vernier {
@@ -23,7 +26,8 @@ Trains the first steps of a run under LibTorch's profiler. Prints a table of whe
 for https://ui.perfetto.dev.
 
   --steps N              the steps that are recorded (20)
-  --output FILE          the trace (profile.json)
+  --output FILE          the trace (profile.json); a file that is there is kept
+  --force                replaces it
   The options of `vernier train` that change a configuration; see vernier train --help.
 )";
 
@@ -59,22 +63,30 @@ int profile(const boost::program_options::variables_map& given) {
   const auto value = parse_value(word_or(given, "steps", "20"), "--steps");
   const auto* steps = std::get_if<std::int64_t>(&value.data);
   if (steps == nullptr || *steps < 1 || *steps > 1000) refuse("--steps must be an integer from 1 to 1000");
-  const auto trace = word_or(given, "output", "profile.json"), whole = fs::absolute(trace).string();
+  const auto trace = word_or(given, "output", "profile.json");
+  refuse_output(given, trace);
+  WholeFile file(fs::absolute(trace));
   const ScratchFolder scratch;
   listen_for_signals();
   set_log_level(static_cast<int>(Level::error));  // `vernier check` has the rest
-  const auto prepared = prepare(given, [&](Table& config) { add_profiler(config, *steps, whole); });
-  if (std::ofstream file(whole, std::ios::app); !file) refuse(trace + ": cannot be written");
+  const auto prepared = prepare(given, [&](Table& config) { add_profiler(config, *steps, file.part()); });
   prepared->run.output = scratch.path();
   prepared->run.quiet = true;
   auto& run = prepared->run;
-  while (run.step < warm_up + *steps && stop_signal() == 0 && prepared->trainer.train_step(run)) {
+  try {
+    while (run.step < warm_up + *steps && stop_signal() == 0 && prepared->trainer.train_step(run)) {
+    }
+  } catch (const Error& error) {
+    std::string text = error.what();
+    c10::ReplaceAll(text, file.part().c_str(), trace.c_str());
+    throw Error(text, error.kind());
   }
   std::ifstream table(scratch.path() + "/profile.txt");
   if (!table) {
     throw Error(c10::str("the run ended after ", run.step, " steps, before the ", *steps, " that follow the first ",
                          warm_up, " were recorded; give fewer with --steps"));
   }
+  file.finish();
   std::cout << table.rdbuf() << "trace: " << trace << " (open it in https://ui.perfetto.dev)\n";
   return 0;
 }
@@ -86,6 +98,6 @@ int profile(const boost::program_options::variables_map& given) {
 int main(int argc, char** argv) {
   namespace po = boost::program_options;
   auto options = vernier::configuration_options();
-  options.add_options()("steps", po::value<std::string>())("output", po::value<std::string>());
+  options.add_options()("steps", po::value<std::string>())("output", po::value<std::string>())("force", "");
   return vernier::call_run_verb({"profile", vernier::usage, options, vernier::profile}, argc, argv);
 }

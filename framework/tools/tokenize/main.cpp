@@ -10,6 +10,7 @@
 #include <iostream>
 
 #include "base/parts.h"
+#include "common/output_file.h"
 #include "common/verb.h"
 #include "text/text_tokenizer.h"
 #include "text/tokens/token_note.h"
@@ -31,7 +32,8 @@ unpacked. A token that ends a text is written behind each.
 
   --tokenizer FOLDER   tokenizer.json, vocab.json and merges.txt, tokenizer.model, tekken.json, *.tiktoken or
                        vocab.txt; --train makes the folder
-  --output FILE        the file to write, such as tokens.bin
+  --output FILE        the file to write, such as tokens.bin; one that is there is kept
+  --force              replaces a file that is there
   --field NAME         every file is JSON Lines, and this field of a line has the text
   --end TOKEN          the token behind each text; "none": none; else the one that the folder names
   --special            also adds what the folder adds around a text, such as a token for its beginning
@@ -222,6 +224,9 @@ void tokenize(const Settings& settings) {
 
 int run(const po::variables_map& given) {
   const auto settings = read_settings(given);
+  if (!settings.output.empty()) {
+    for (const auto& file : {settings.output, note_path(settings.output)}) refuse_output(given, file);
+  }
   at::set_num_threads(static_cast<int>(settings.threads));
   if (settings.trains) train(settings);
   if (!settings.output.empty()) tokenize(settings);
@@ -237,6 +242,6 @@ int main(int argc, char** argv) {
       "field", po::value<std::string>())("end", po::value<std::string>())("special", "")("plain", "")(
       "invalid", po::value<std::string>())("threads", po::value<std::int64_t>()->default_value(cores))("train", "")(
       "vocabulary", po::value<std::int64_t>()->default_value(8000))(
-      "min-count", po::value<std::int64_t>()->default_value(0))("special-token", po::value<Words>());
+      "min-count", po::value<std::int64_t>()->default_value(0))("special-token", po::value<Words>())("force", "");
   return call_verb({"tokenize", usage, known, run}, argc, argv);
 }

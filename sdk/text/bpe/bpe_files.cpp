@@ -1,8 +1,7 @@
 // The files of a trained tokenizer, in the layout of GPT-2's folder.
 #include <vernier/error.h>
 #include <vernier/text/bpe_trainer.h>
-
-#include <fstream>
+#include <vernier/whole_file.h>
 
 #include "files/json.h"
 
@@ -63,13 +62,6 @@ std::string merges_txt(const TrainedBpe& trained) {
   return text;
 }
 
-void write(const fs::path& path, const std::string& text) {
-  std::ofstream file(path, std::ios::binary);
-  file << text;
-  file.close();
-  if (!file) throw Error("'" + path.string() + "' cannot be written");
-}
-
 }  // namespace
 
 void save_bpe(const fs::path& folder, const TrainedBpe& trained, const std::vector<std::string>& special) {
@@ -79,12 +71,13 @@ void save_bpe(const fs::path& folder, const TrainedBpe& trained, const std::vect
   std::error_code trouble;
   fs::create_directories(folder, trouble);
   if (trouble) refuse("'" + folder.string() + "' cannot be made: " + trouble.message());
-  write(folder / "vocab.json", vocab_json(trained));
-  write(folder / "merges.txt", merges_txt(trained));
-  write(folder / "tokenizer_config.json",
-        special.empty() ? "{\"tokenizer_class\": \"GPT2Tokenizer\"}\n"
-                        : "{\"tokenizer_class\": \"GPT2Tokenizer\", \"eos_token\": " + in_json(special[0]) + "}\n");
-  write(folder / "tokenizer.json", tokenizer_json(trained, special));
+  write_whole(folder / "vocab.json", vocab_json(trained));
+  write_whole(folder / "merges.txt", merges_txt(trained));
+  write_whole(folder / "tokenizer_config.json",
+              special.empty()
+                  ? "{\"tokenizer_class\": \"GPT2Tokenizer\"}\n"
+                  : "{\"tokenizer_class\": \"GPT2Tokenizer\", \"eos_token\": " + in_json(special[0]) + "}\n");
+  write_whole(folder / "tokenizer.json", tokenizer_json(trained, special));
 }
 
 }  // namespace vernier

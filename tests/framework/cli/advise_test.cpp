@@ -340,7 +340,7 @@ TEST_CASE("advise: writes an overlay that merges and trains, and never over a fi
   CHECK(place.summary()["configuration"]["task"]["batch_size"] == 64);
   CHECK_FALSE(fs::exists(place.at("runs")));  // the measurements leave nothing
   CHECK(place.call({"advise", "run.toml", "--seconds", "1", "--output", "a.toml"}) == 2);
-  CHECK(says(place.err, "a.toml: is there; choose another --output, or replace it with --force"));
+  CHECK(says(place.err, "a.toml: is there already; name another file, or replace it with --force"));
   CHECK(read_text(place.at("a.toml")) == overlay);
   // No checkpoint is kept, and an option of the run's own checkpoint is not in the way.
   CHECK(place.call({"advise", "run.toml", "--seconds", "1", "--output", "a.toml", "--force", "--json", "--quiet",

@@ -289,7 +289,7 @@ const std::vector<Case> refusals = {
     {file("a.npz", "PK"), {"a.npz"}, "'a.npz'", ""},
     {file("b.npy", npy<float>("<f4", "4,", {1, 2, 3, 4})), {"b.npy"}, "'b.npy' has 4 steps; a forecast needs 12", ""},
     {file("iris.toml", ""), {"nope.csv"}, "'nope.csv' does not exist; paths are relative to the working folder", ""},
-    {file("a.toml", ""), {"a.csv"}, "a.toml is there already; name another file by --output", ""},
+    {file("a.toml", ""), {"a.csv"}, "a.toml: is there already; name another file, or replace it with --force", ""},
     {file("a", ""), {}, "name the data, as in `vernier new toml iris.csv`", ""},
     {file("d/a/1.png", ""), {"d"}, "the class 'd/a' has no PNG, JPEG or WebP image", ""},
 };

@@ -129,7 +129,7 @@ TEST_CASE("profiler: vernier profile prints the table and leaves the trace alone
   const std::vector<std::pair<std::vector<std::string>, std::string>> refused = {
       {{"--steps", "0"}, "--steps must be an integer from 1"},
       {{"--steps", "many"}, "--steps must be an integer from 1"},
-      {{"--output", "nowhere/t.json"}, "nowhere/t.json: cannot be written"},
+      {{"--output", "nowhere/t.json"}, "nowhere/t.json: there is no folder nowhere"},
       {{"--set", "run.steps=4"}, "the run ended after 4 steps"}};
   for (const auto& [words, part] : refused) {
     CAPTURE(words);

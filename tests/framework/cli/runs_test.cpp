@@ -154,7 +154,7 @@ printf '\211PNG\r\n\032\n%s' "$*" >"$picture"
 TEST_CASE("runs: the report is drawn as a picture by a browser on PATH, or it is said why not") {
   Left place;
   place.write("one", lines(3));
-  const std::vector<std::string> report = {"report", "runs/one", "--png", "one.png"};
+  const std::vector<std::string> report = {"report", "runs/one", "--png", "one.png", "--force"};
   CHECK(place.call(report, [] { ::setenv("PATH", "nowhere", 1); }) == 2);
   CHECK(says(place.err, "chromium"));
   CHECK(is_one_line(place.err));
@@ -176,7 +176,7 @@ TEST_CASE("runs: the report is drawn as a picture by a browser on PATH, or it is
   CHECK(place.out == "wrote one.html\nwrote one.png\n");
   CHECK_FALSE(says(read_text(place.at("one.html")), "<script"));
   CHECK(place.call({"report", "runs/one", "--png", "no/one.png"}, with_browser) == 2);
-  CHECK(says(place.err, "no/one.png: no folder can be made beside it: No such file or directory"));
+  CHECK(says(place.err, "no/one.png: there is no folder no; make it with `mkdir -p no`"));
   place.folder.write("silent", "");
   CHECK(place.call(report, with_browser) == 2);
   CHECK(says(place.err, "browsers/google-chrome drew no picture: it says nothing"));
@@ -242,7 +242,7 @@ TEST_CASE("runs: wrong calls and damaged files end in one line") {
   }
   fs::remove_all(place.at("runs/summary"));
   place.write("fine", lines(2));
-  CHECK(place.call({"report", "runs/fine", "--output", "no/where.html"}) == 4);
+  CHECK(place.call({"report", "runs/fine", "--output", "no/where.html"}) == 2);
   CHECK(is_one_line(place.err));
   CHECK(place.call({"watch", "runs/fine", "--metric", "los"}) == 2);
   CHECK(says(place.err, "no metric \"los\" yet; it has loss"));

@@ -168,7 +168,7 @@ TEST_CASE("tokenize: mistakes end in one line and leave no file") {
        "'a.jsonl' line 1: the field 'body' is missing or no text; name another with --field"},
       {{"a.txt", "--train", "--vocabulary", "10", "--tokenizer", "made"}, "a vocabulary of 10 cannot be trained"},
       {{"empty.txt", "--train", "--tokenizer", "made"}, "the files have no text to train on"},
-      {{"a.txt", "--tokenizer", gpt2, "--output", "none/x"}, "'none/x' cannot be written"},
+      {{"a.txt", "--tokenizer", gpt2, "--output", "none/x"}, "none/x: there is no folder none"},
   };
   const TemporaryFolder folder;
   folder.write("a.txt", "text");

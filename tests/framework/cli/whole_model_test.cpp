@@ -133,6 +133,7 @@ std::vector<std::string> joined(std::vector<std::string> words, const std::vecto
 }
 
 void check_exports(RunFolder& empty, const Case& each) {
+  std::filesystem::create_directories(empty.at("no/folder"));
   REQUIRE_MESSAGE(empty.call({"export", "out", "--format", "torchscript", "--output", "no/folder/m.pt"}) == 0,
                   empty.err);
   const auto beside = read_text(empty.at("no/folder/m.pt.json"));
@@ -188,7 +189,7 @@ TEST_CASE("a trained model predicts, is evaluated and exported in a folder witho
       folder->write("other.csv", table(40, 60));
     }
     REQUIRE_MESSAGE(home.train({"--quiet"}) == 0, home.err);
-    REQUIRE_MESSAGE(home.call(joined({"predict", "out", "--output", "p.csv"}, each.input)) == 0, home.err);
+    REQUIRE_MESSAGE(home.call(joined({"predict", "out", "--force", "--output", "p.csv"}, each.input)) == 0, home.err);
     REQUIRE_MESSAGE(home.call({"evaluate", "out"}) == 0, home.err);
     REQUIRE_MESSAGE(home.call(joined({"evaluate", "out"}, each.evaluate)) == 0, home.err);
     const auto on_other = home.out;
@@ -197,7 +198,7 @@ TEST_CASE("a trained model predicts, is evaluated and exported in a folder witho
     std::filesystem::rename(home.at("out"), empty.at("out"));
     empty.folder.write("new.csv", table(12, 60));
     empty.folder.write("other.csv", table(40, 60));
-    REQUIRE_MESSAGE(empty.call(joined({"predict", "out", "--output", "p.csv"}, each.input)) == 0, empty.err);
+    REQUIRE_MESSAGE(empty.call(joined({"predict", "out", "--force", "--output", "p.csv"}, each.input)) == 0, empty.err);
     CHECK(read_text(empty.at("p.csv")) == read_text(home.at("p.csv")));
     check_probabilities(empty, each);
     REQUIRE_MESSAGE(empty.call(joined({"evaluate", "out"}, each.evaluate)) == 0, empty.err);
