@@ -25,7 +25,7 @@ namespace {
 
 using Words = std::vector<std::string>;
 
-// The files and folders that a command names. A word that is no path changes nothing.
+// The files and folders that a command names. A word that is not a path changes nothing.
 class Named {
  public:
   // word: "x.csv", "x.npz:images", "task.data=x.csv", "run.toml", "runs/a" or "runs/a/checkpoints/latest"
@@ -63,7 +63,7 @@ class Named {
       add_path((folder / "config.toml").string());
     }
     for (fs::directory_iterator entry(path, none), end; !none && entry != end; entry.increment(none)) {
-      add_path((entry->path() / "candidate.toml").string());  // of a comparison
+      add_path((entry->path() / "candidate.toml").string());  // if the folder is a comparison
     }
   }
   void add_toml(const fs::path& path) {

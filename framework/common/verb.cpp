@@ -13,6 +13,7 @@
 
 #include "base/process_end.h"
 #include "common/run_files.h"
+#include "common/text/quoting.h"
 #include "core/reworded_error.h"
 
 namespace vernier {
@@ -38,6 +39,14 @@ po::variables_map parse(const Verb& verb, int argc, char** argv) {
   known.add_options()("help", "")("word", po::value<std::vector<std::string>>());
   po::positional_options_description places;
   places.add("word", -1);
+  for (std::size_t i = 0; i + 1 < words.size(); ++i) {  // --set run.epochs = 3
+    const bool is_here = words[i].starts_with("--set="), is_next = words[i] == "--set" && i + 2 < words.size();
+    if (!is_here && !is_next) continue;
+    const auto set = is_here ? words[i].substr(6) : words[i + 1], next = words[is_here ? i + 1 : i + 2];
+    if (set.empty() || (!next.starts_with('=') && (!set.ends_with('=') || next.starts_with('-')))) continue;
+    const auto sign = next == "=" && i + 3 < words.size() ? "=" + words[is_here ? i + 2 : i + 3] : next;
+    throw po::error("--set " + set + " " + next + ": write it without spaces, --set " + shell_quoted(set + sign));
+  }
   po::variables_map given;
   try {
     po::store(po::command_line_parser(words).options(known).positional(places).run(), given);

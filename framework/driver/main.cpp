@@ -126,11 +126,13 @@ void print_usage(std::ostream& out) {
   out << R"(
 Any other verb runs the program vernier-VERB of PATH. `vernier VERB --help` has the options of a verb.
 
-In the source tree ./vernier builds what is missing and knows four verbs more:
-  build                  builds the program and its plugins
+In the source tree ./vernier builds what is missing and has these verbs too:
+  build [TARGET…]        builds the program and its plugins
   test [CTEST OPTIONS]   builds and runs the tests
   bench [NAME…]          builds and runs the benchmarks
-  gpu-pack               packs them for a bare machine with a GPU
+  lint [FILE…]           checks layout, language and scripts of the tree
+  docs                   makes one site of the documents
+  gpu-pack               packs what is built for a bare machine with a GPU
 )";
 }
 

@@ -10,6 +10,7 @@
 
 #include <algorithm>
 #include <optional>
+#include <unordered_set>
 
 #include "data/folds.h"
 #include "data/tensor_dataset.h"
@@ -29,7 +30,7 @@ struct SupervisedTask::Impl {
 
   DataLoaderOptions options;
   std::optional<Keep> recompute;
-  bool has_recomputed = false, keeps_inputs = false;
+  bool has_recomputed = false, keeps_inputs = false, is_size_given = false;
   std::string unreadable;            // the error of the sample that could not be read; "": none
   std::optional<DataLoader> loader;  // none where a trained model is used without its data
 
@@ -57,6 +58,7 @@ struct SupervisedTask::Impl {
   std::string unfit_size(SupervisedTask& task, const Run& run, std::int64_t size, bool drops_last) const;
   void note_example();
   void warn_of_lost_digits(SupervisedTask& task) const;
+  void warn_of_copies(SupervisedTask& task) const;
   Batch first_samples(std::int64_t samples) const;
   void put_together(Control& control, torch::Tensor& sum, std::int64_t& samples);
   DataLoaderOptions in_order() const {
@@ -84,6 +86,7 @@ struct SupervisedTask::Impl {
 
 SupervisedTask::SupervisedTask(Options& options, std::int64_t batch_size) : impl_(std::make_unique<Impl>()) {
   auto& loader = impl_->options;
+  impl_->is_size_given = options.given("batch_size");
   loader.batch_size = options.get("batch_size", batch_size, "samples of an update", between(1, 1e9));
   const auto order = options.choose("order", "shuffled", {"shuffled", "sequential", "by_shard"},
                                     "of the samples in an epoch; by_shard: file by file, shuffled within each");
@@ -240,8 +243,60 @@ void SupervisedTask::prepare(Run& run) {
   if (impl_->is_trained) return;
   impl_->warn_of_lost_digits(*this);
   impl_->read_held_out(run);
+  impl_->warn_of_copies(*this);
+  const auto samples = impl_->training->size(), size = impl_->options.batch_size;
+  if (impl_->is_size_given && size > samples) {
+    warn("batch_size = ", size, " is more than the ", samples, " samples, so each update is of all of them");
+  }
   if (impl_->held_out.empty()) return;
   for (auto& baseline : baselines_of(impl_->target_facts)) impl_->rivals.push_back({std::move(baseline)});
+}
+
+namespace {
+
+// Returns a hash of each sample of a dataset in memory; none for another one, or a large one. The last value of a row
+// counts once, since texts are filled up to different lengths.
+std::vector<std::size_t> hashes_of(const Dataset& dataset) {
+  constexpr std::int64_t most_bytes = 1 << 26;
+  Random random(0, 0, 0);
+  std::int64_t bytes = 0;
+  if (dataset.size() > 0 && dataset.size() < most_bytes) {
+    for (const auto& tensor : dataset.get(0, random)) bytes += static_cast<std::int64_t>(tensor.nbytes());
+  }
+  if (bytes == 0 || bytes * dataset.size() > most_bytes) return {};
+  const auto all = dataset.get_batch(at::arange(dataset.size()));
+  if (!all) return {};
+  std::vector<std::size_t> hashes(static_cast<std::size_t>(dataset.size()));
+  for (const auto& each : *all) {
+    const auto rows = each.contiguous();
+    const std::size_t width = rows.element_size(), length = rows.nbytes() / hashes.size();
+    const auto* begin = static_cast<const char*>(rows.const_data_ptr());
+    for (std::size_t i = 0; i < hashes.size(); ++i) {
+      std::string_view row(begin + i * length, length);
+      while (row.size() >= 2 * width && row.substr(row.size() - width) == row.substr(row.size() - 2 * width, width)) {
+        row.remove_suffix(width);
+      }
+      hashes[i] = hashes[i] * 0x9E3779B97F4A7C15U + std::hash<std::string_view>{}(row);
+    }
+  }
+  return hashes;
+}
+
+}  // namespace
+
+// Called before training. Of samples of few kinds, such as rows of three yes and no, copies say nothing.
+void SupervisedTask::Impl::warn_of_copies(SupervisedTask& task) const {
+  if (held_out.empty()) return;
+  const auto own = hashes_of(*training);
+  const std::unordered_set<std::size_t> seen(own.begin(), own.end());
+  if (seen.size() * 20 < own.size()) return;
+  for (const auto& [name, dataset] : held_out) {
+    const auto others = hashes_of(*dataset);
+    const auto copies = std::ranges::count_if(others, [&](auto hash) { return seen.contains(hash); });
+    if (copies == 0 || copies * 100 < std::ssize(others)) continue;
+    task.warn(copies, " of ", others.size(), " held-out samples", name.empty() ? "" : " of " + name,
+              " are training samples too, so the model has seen their targets; take the copies out of the data");
+  }
 }
 
 // A sample that cannot be read is found before the first step.

@@ -3,6 +3,8 @@
 #include <toml++/toml.h>
 #include <vernier/data_file.h>
 #include <vernier/error.h>
+#include <vernier/missing_file.h>
+#include <vernier/plugin.h>
 
 #include <algorithm>
 #include <filesystem>
@@ -181,11 +183,17 @@ Value parse_file(const std::string& file, const std::string& from) {
   const auto place = from.empty() ? file : from + ": include: " + file;
   std::error_code none;
   if (!std::filesystem::exists(file, none)) {
-    refuse(place + ": there is no such file" + (from.empty() ? "; name the TOML file of a run" : ""));
+    const auto hint = missing_file_hint(file);
+    const bool is_set = from.empty() && file.find('=') != std::string::npos;
+    const std::string remedy = is_set ? "; if it belongs to --set, the shell cut it: write --set 'KEY=VALUE' in quotes"
+                               : from.empty() && hint.find("did you mean") == std::string::npos
+                                   ? "; name the TOML file of a run"
+                                   : hint;
+    refuse(place + ": there is no such file" + remedy);
   }
   if (std::filesystem::is_directory(file, none)) {
     refuse(place + ": is a folder, not a TOML file" +
-           (from.empty() ? "; to resume a run, add --resume=" + file + " to its own files" : ""));
+           (from.empty() ? "; to resume a run, write --resume=" + file : ""));
   }
   return convert(parse(read_data_file(file, longest_toml), file), file, "");
 }
@@ -199,6 +207,25 @@ Value parse_text(const std::string& text) {
     refuse(include->second.where + ": `include` is for files only; name the file beside the text");
   }
   return parsed;
+}
+
+// Returns a list or table that has lost its quotes with them again, as TOML, or "" where that is none.
+std::string with_quotes(const std::string& text) {
+  std::string whole;
+  for (std::size_t at = 0; at < text.size();) {
+    const auto end = std::min(text.find_first_of("[]{},=", at), text.size());
+    auto word = text.substr(at, end - at);
+    const auto first = word.find_first_not_of(' '), last = word.find_last_not_of(" ");
+    word = first == word.npos ? "" : word.substr(first, last + 1 - first);
+    const bool is_key = end < text.size() && text[end] == '=';
+    const bool is_text = !word.empty() && !is_key && std::holds_alternative<std::string>(parse_value(word, "").data);
+    const bool is_quoted = word.starts_with('"') || word.starts_with('\'');
+    whole += is_text && !is_quoted ? '"' + word + '"' : word;
+    if (end < text.size()) whole += text[end] == '=' ? " = " : text[end] == ',' ? ", " : std::string(1, text[end]);
+    at = end + 1;
+  }
+  const bool is_toml = !std::holds_alternative<std::string>(parse_value(whole, "").data);
+  return is_toml && whole.find('\'') == whole.npos ? whole : "";
 }
 
 // Takes `include` out of a file's table. Returns the files as they are written, and their places.
@@ -278,6 +305,13 @@ Value parse_set(const std::string& set) {
   if (key == "include") refuse(where + ": is for files only; name the file before --set");
   refuse_length(where, set);
   Value value = parse_value(set.substr(equals + 1), where);
+  if (const auto* word = std::get_if<std::string>(&value.data); word != nullptr && set[equals + 1] == word->front()) {
+    if (word->starts_with('[') || word->starts_with('{')) {  // texts of TOML begin with a quote
+      const auto whole = with_quotes(*word);
+      refuse(where + ": " + shortened(*word) + " is not TOML; if the shell took its quotes, write --set '" + key + "=" +
+             (whole.empty() ? "[\"first\", \"second\"]" : whole) + "'");
+    }
+  }
   // From the innermost key outwards: a.b.c = v becomes {a: {b: {c: v}}}.
   std::vector<std::string> keys;
   std::stringstream parts(key);
@@ -344,6 +378,15 @@ Table merge_sets(Table config, const std::vector<std::string>& sets) {
     const auto key = set.substr(0, set.find('='));
     return key.ends_with(".use") || key.ends_with(".use ");
   });
+  std::map<std::string, std::string> given;
+  for (const auto& set : sets) {
+    auto key = set.substr(0, set.find('='));
+    key.erase(std::ranges::find(key, ' '), key.end());
+    const auto [before, is_first] = given.try_emplace(key, set);
+    if (!is_first && std::exchange(before->second, set) != set) {
+      log(Level::warning, "--set", key + " is given twice, and the last holds: " + shortened(set));
+    }
+  }
   Value merged{std::move(config), ""};
   for (const auto& set : in_order) merge(merged, parse_set(set), 0);
   return std::get<Table>(std::move(merged.data));

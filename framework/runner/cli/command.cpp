@@ -5,6 +5,7 @@
 #include <vernier/fused_kernels.h>
 #include <vernier/hardware.h>
 #include <vernier/memory.h>
+#include <vernier/missing_file.h>
 
 #include <algorithm>
 #include <cmath>
@@ -20,6 +21,7 @@
 #include "files/json.h"
 #include "output/output.h"
 #include "output/own_runs.h"
+#include "recorded_configuration.h"
 #include "run/process/crash.h"
 #include "shorthands.h"
 
@@ -68,8 +70,31 @@ Level log_level(const po::variables_map& given) {
   return given.count("debug") != 0 ? Level::debug : Level::info;
 }
 
+std::string configuration_at(const fs::path& path) {
+  std::error_code none;
+  if (!fs::exists(path, none)) {
+    refuse(path.string() + ": there is no such run or checkpoint" + missing_file_hint(path.string()));
+  }
+  const auto folder = fs::absolute(path).lexically_normal();
+  for (const auto& candidate : {folder, folder.parent_path(), folder.parent_path().parent_path()}) {
+    if (fs::exists(candidate / "config.toml", none)) return (candidate / "config.toml").string();
+  }
+  refuse(path.string() + ": is neither a run nor a checkpoint of one: there is no config.toml");
+}
+
+namespace {
+
+// The TOML files of the command; without any, the configuration of the run that it resumes.
+std::vector<std::string> files_of(const po::variables_map& given) {
+  auto files = words_of(given);
+  if (files.empty() && given.count("resume") != 0) files = {configuration_at(given["resume"].as<std::string>())};
+  return files;
+}
+
+}  // namespace
+
 Table merged_config(const po::variables_map& given) {
-  const auto files = words_of(given);
+  const auto files = files_of(given);
   if (files.empty()) {
     refuse("name a TOML file, as in `vernier " + given["verb"].as<std::string>() + " configs/quickstart.toml`");
   }
@@ -91,7 +116,7 @@ std::unique_ptr<Prepared> prepare(const po::variables_map& given, const std::fun
     }
     return wants_to_resume(given) || (options.resume == "auto" && OutputFolder::is_there(output, *wiring.checkpoint));
   };
-  const fs::path first = words_of(given).front();
+  const fs::path first = files_of(given).front();
   return vernier::prepare(std::move(config), first.stem().string(), host, first_signal, resumes);
 }
 

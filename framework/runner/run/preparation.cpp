@@ -124,7 +124,17 @@ void note_metrics(Roles& roles, TrainerRun& run) {
   }
 }
 
+// A rate of 0 is taken, because one of several groups may have it.
+void warn_of_no_rate(const Wiring& wiring) {
+  for (const auto& option : HostApi::declared(wiring.origin_of(*wiring.optimizer).options)) {
+    const auto* rate = std::get_if<double>(&option.value.data);
+    if (option.key != "learning_rate" || rate == nullptr || *rate != 0) continue;
+    log(Level::warning, wiring.optimizer->id(), "learning_rate = 0: a step changes no weight; set it above 0");
+  }
+}
+
 void check_plugins(Roles& roles, Step& step, TrainerRun& run) {
+  warn_of_no_rate(roles.wiring);
   step.plan().count_validations(run);
   for (auto* plugin : roles.wiring.plugins()) {
     roles.calls.note(plugin);

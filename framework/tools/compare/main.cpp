@@ -179,7 +179,7 @@ void print(const Json& comparison, bool as_json) {
   std::cout << (as_json ? json_text(comparison, 2) + "\n" : text_of(view_of(comparison))) << std::flush;
 }
 
-// Where every candidate was refused, its folders have nothing but what names it.
+// Called if every candidate was refused. The folders have nothing but the configurations.
 void remove_untrained(const Plan& plan) {
   std::error_code none;
   for (const auto& candidate : plan.candidates) {
@@ -384,6 +384,10 @@ int train_and_compare(const po::variables_map& given) {
   const auto plan = read_plan(given);
   lock(plan.folder);
   refuse_folder_of_another(plan);
+  if (plan.candidates.size() == 1 && !plan.is_quiet) {
+    std::cerr << "vernier: there is one candidate, and nothing to compare it with; name a second file, or add --sweep "
+                 "KEY=VALUE,VALUE\n";
+  }
   Children children(program_beside_this());
   check_configurations(plan, children);
   const auto rows = train_rounds(plan, children);

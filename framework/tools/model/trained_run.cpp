@@ -10,6 +10,7 @@
 #include <optional>
 
 #include "cli/command.h"
+#include "cli/recorded_configuration.h"
 #include "cli/shorthands.h"
 #include "common/config/config.h"
 #include "common/log.h"
@@ -24,17 +25,6 @@ namespace fs = std::filesystem;
 namespace po = boost::program_options;
 
 namespace {
-
-// The configuration of the run at a path, or of the run whose checkpoint is there.
-std::string configuration_at(const fs::path& path) {
-  std::error_code none;
-  if (!fs::exists(path, none)) refuse(path.string() + ": there is no such run or checkpoint");
-  const auto folder = fs::absolute(path).lexically_normal();
-  for (const auto& candidate : {folder, folder.parent_path(), folder.parent_path().parent_path()}) {
-    if (fs::exists(candidate / "config.toml", none)) return (candidate / "config.toml").string();
-  }
-  refuse(path.string() + ": is neither a run nor a checkpoint of one: there is no config.toml");
-}
 
 // A task that keeps nothing of its data in checkpoints reads words and classes from them. Other data may give others.
 // One that keeps such facts is evaluated on the same held-out data.
@@ -81,7 +71,7 @@ void swap_what_computes(const State& snapshot, Prepared& prepared) {
 std::unique_ptr<Prepared> load_run(const std::string& path, const std::vector<std::string>& sets, const Host& host,
                                    const std::atomic<int>& stop, Use use) {
   set_log_level(static_cast<int>(Level::warning));
-  const auto file = configuration_at(path);
+  const auto file = cli::configuration_at(path);
   const ForeignRun others(foreign(fs::path(file).parent_path()));
   auto config = load_config({file}, sets);
   leave_out(config, Monitor::role);
@@ -110,7 +100,7 @@ std::unique_ptr<Prepared> load_run(const std::string& path, const std::vector<st
 }
 
 std::string folder_of_run(const std::string& path) {
-  return fs::path(configuration_at(path)).parent_path().string();
+  return fs::path(cli::configuration_at(path)).parent_path().string();
 }
 
 void choose_weights(Prepared& prepared, const po::variables_map& given) {

@@ -95,6 +95,9 @@ torch::Tensor flags_of(const torch::Tensor& flags, Archive::View view) {
 }  // namespace
 
 Archive::Archive(torch::Tensor bytes, std::string path) : bytes_(std::move(bytes)), path_(std::move(path)) {
+  if (bytes_.numel() < 4 || std::memcmp(bytes_.const_data_ptr(), "PK\x03\x04", 4) != 0) {
+    refuse("it is not one; name the .pt2 file that torch.export.save() or docs/guides/tasks.md's export.py wrote");
+  }
   try {
     reader_ = std::make_unique<PyTorchStreamReader>(std::make_shared<Memory>(bytes_));
     std::int64_t total = 0;

@@ -233,7 +233,18 @@ bool is_json_lines(const std::string& path) {
 }
 
 Texts read_texts(const std::string& path, const Form& form, bool with_target) {
-  return is_json_lines(path) ? read_json_texts(path, form, with_target) : read_csv_texts(path, form, with_target);
+  try {
+    return is_json_lines(path) ? read_json_texts(path, form, with_target) : read_csv_texts(path, form, with_target);
+  } catch (const vernier::Error& error) {
+    const std::string reason = error.what();
+    for (const auto& field : form.fields) {
+      const bool is_missing = reason.find("has no column '" + field + "'") != reason.npos ||
+                              reason.find(" line 1: the field '" + field + "' is missing") != reason.npos;
+      if (!is_missing) continue;
+      vernier::refuse(reason + R"(; name the one with the text, as in text = ["review"])");
+    }
+    throw;
+  }
 }
 
 DatasetPtr text_dataset(Samples samples) {

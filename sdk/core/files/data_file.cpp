@@ -4,6 +4,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 #include <vernier/error.h>
+#include <vernier/missing_file.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -30,9 +31,10 @@ void require_regular(const DataFile& file, mode_t mode) {
 
 DataFile::DataFile(const std::string& path) : path_(path) {
   const auto refuse_with_errno = [this] {
-    const bool is_there = errno != ENOENT && errno != ENOTDIR;
-    refuse("cannot be opened: " + std::generic_category().message(errno) +
-           (is_there ? "" : "; paths are relative to the working folder"));
+    const auto trouble = errno;
+    const bool is_there = trouble != ENOENT && trouble != ENOTDIR;
+    refuse("cannot be opened: " + std::generic_category().message(trouble) +
+           (is_there ? "" : missing_file_hint(path_)));
   };
   struct stat status = {};
   if (::stat(path.c_str(), &status) != 0) refuse_with_errno();

@@ -143,8 +143,12 @@ bool all_within(const std::vector<T>& values, const Range& range) {
   return std::ranges::all_of(values, [&](const T& value) { return all_within(value, range); });
 }
 
-// Returns the spelling of a text that TOML takes for a number; "" for any other value.
+// Returns the spelling of a text that TOML takes for another value; "" for any other value.
 std::string quotes_for(const Value& value) {
+  const bool is_scalar = value.data.index() < 3;
+  if (value.where.starts_with("--set ") && is_scalar && !std::holds_alternative<double>(value.data)) {
+    return "; the shell took its quotes: write --set '" + value.where.substr(6) + "=\"" + show(value) + "\"'";
+  }
   const auto* number = std::get_if<double>(&value.data);
   if (number == nullptr || std::isfinite(*number)) return "";
   const std::string word = std::isnan(*number) ? "nan" : *number > 0 ? "inf" : "-inf";
@@ -222,6 +226,11 @@ T Options::read(const char* key, const T& fallback, const char* meaning, Range r
   if (!is_right_type) {
     const auto hint = std::is_same_v<T, std::string> ? quotes_for(found->second) : "";
     refuse(key, "must be " + type + ", and is " + type_name(found->second) + hint + " (" + meaning + ")");
+  }
+  if constexpr (std::is_same_v<T, double>) {  // it would only spoil the weights; elsewhere inf may mean "no limit"
+    if (std::isinf(value) && std::isfinite(fallback) && owner_.starts_with("optimizer/")) {
+      refuse(key, std::string("must be finite, and is ") + show(value) + " (" + meaning + ")");
+    }
   }
   if (!all_within(value, range)) {
     const std::string wanted = show(range);  // empty where NaN is all that is refused

@@ -215,4 +215,121 @@ TEST_CASE("preconditions: more steps on resume keep the schedule of the learning
   }
 }
 
+namespace {
+
+// Rows that all differ: two numbers, and the class.
+std::string different_rows(int count, const std::string& word = "") {
+  std::string text = "x,word,label\n";
+  for (int i = 0; i < count; ++i) {
+    text += std::to_string(0.37 * i) + "," +
+            (i % 4 == 0     ? "a"
+             : i % 4 == 1   ? "b"
+             : word.empty() ? "c"
+                            : word) +
+            "," + (i % 2 == 0 ? "up" : "down") + "\n";
+  }
+  return text;
+}
+
+struct Mistake {
+  std::vector<std::string> words;
+  std::string says;
+  std::vector<std::string> remedy = {};  // the words as the error has them; none: it names another place
+};
+
+}  // namespace
+
+TEST_CASE("preconditions: a mistake is one line with its place and a remedy, and the remedy works") {
+  RunFolder place(table);
+  place.folder.write("d.csv", different_rows(60));
+  place.folder.write("page.csv", "<!doctype html>\n<html><body>Not found</body></html>\n");
+  place.folder.write("upper.toml", "include = ['run.toml']\n[task]\nmissing = 'mean'\ndata = 'D.CSV'\n");
+  const auto check = [](std::vector<std::string> more) {
+    more.insert(more.begin(), {"check", "run.toml", "--set"});
+    return more;
+  };
+  const Mistake mistakes[] = {
+      {check({"task.data=dd.csv"}),
+       "--set task.data: task/tabular: 'dd.csv' cannot be opened: No such file or directory; did you mean 'd.csv'?",
+       check({"task.data=d.csv"})},
+      {{"check", "upper.toml"},
+       "upper.toml:4: task/tabular: 'D.CSV'",
+       {"check", "upper.toml", "--set", "task.data=d.csv"}},
+      {check({"task.data=https://example.org/d.csv"}),
+       "download it with `curl -LO 'https://example.org/d.csv'`, and name d.csv", check({"task.data=d.csv"})},
+      {check({"task.data='C:\\data\\d.csv'"}), "that is a path of Windows; did you mean 'd.csv'?",
+       check({"task.data=d.csv"})},
+      {check({"task.data=page.csv"}), "'page.csv' is a page of the web or XML"},
+      {check({"task.leave_out=[word]"}), R"(write --set 'task.leave_out=["word"]')",
+       check({R"(task.leave_out=["word"])"})},
+      {check({"task.metrics=[accuracy, f1]"}), R"(write --set 'task.metrics=["accuracy", "f1"]')",
+       check({R"(task.metrics=["accuracy", "f1"])"})},
+      {check({"task.types={word=category,x=number}"}), R"(write --set 'task.types={word = "category", x = "number"}')",
+       check({R"(task.types={word = "category", x = "number"})"})},
+      {check({"task.target=1"}), R"(write --set 'task.target="1"')"},
+      {check({"run.steps", "=", "3"}), "write it without spaces, --set run.steps=3", check({"run.steps=3"})},
+      {check({"run.steps=", "3"}), "write it without spaces, --set run.steps=3", check({"run.steps=3"})},
+      {{"check", "run.toml", "--set=run.steps", "=", "3"}, "write it without spaces, --set run.steps=3"},
+      {check({"task.metrics=accuracy", "task.types.word=category"}),
+       "the shell cut it: write --set 'KEY=VALUE' in quotes"},
+      {{"check", "run.tml"}, "run.tml: there is no such file; did you mean 'run.toml'?", {"check", "run.toml"}},
+      {check({"optimizer.learning_rate=inf"}), "`learning_rate` must be finite, and is inf",
+       check({"optimizer.learning_rate=0.1"})},
+      {check({"optimizer.weight_decay=inf"}), "`weight_decay` must be finite, and is inf"},
+      {check({"run.steps=1000000000000000000"}), "steps are more than can be trained; lower `steps` or `epochs`"},
+      {check({"run.epochs=1000000000000000000", "--set", "run.steps=0"}), "more than can be"},
+      {check({R"(task.columns=["x", "label"])"}), "leave it out of `columns`", check({R"(task.columns=["x"])"})},
+  };
+  for (const auto& [words, text, remedy] : mistakes) {
+    CAPTURE(words.back());
+    CHECK(place.call(words) == 2);
+    CHECK_MESSAGE(says(place.err, text), place.err);
+    CHECK(is_one_line(place.err));
+    if (!remedy.empty()) CHECK_MESSAGE(place.call(remedy) == 0, place.err);
+  }
+}
+
+TEST_CASE("preconditions: what is taken and does not help is a warning with its numbers") {
+  RunFolder place(table);
+  place.folder.write("d.csv", different_rows(60));
+  std::string copies = different_rows(60);
+  place.folder.write("copies.csv", copies + copies.substr(copies.find('\n') + 1));
+  place.folder.write("kinds.csv", rows(60));
+  const std::pair<std::vector<std::string>, const char*> cases[] = {
+      {{"optimizer.learning_rate=0"}, "optimizer/adamw: learning_rate = 0: a step changes no weight; set it above 0"},
+      {{"task.batch_size=1000"}, "batch_size = 1000 is more than the 54 samples, so each update is of all of them"},
+      {{"task.data=copies.csv"}, " of 12 held-out samples are training samples too"},
+      {{"run.steps=2", "run.steps=3"}, "--set: run.steps is given twice, and the last holds: run.steps=3"},
+  };
+  for (const auto& [sets, text] : cases) {
+    std::vector<std::string> words = {"check", "run.toml"};
+    for (const auto& set : sets) words.insert(words.end(), {"--set", set});
+    CAPTURE(sets.back());
+    CHECK_MESSAGE(place.call(words) == 0, place.err);
+    CHECK_MESSAGE(says(place.err, text), place.err);
+  }
+  for (const char* set : {"task.data=d.csv", "task.data=kinds.csv"}) {
+    CHECK_MESSAGE(place.call({"check", "run.toml", "--set", set, "--set", set}) == 0, place.err);
+    for (const char* word : {"training samples too", "given twice", "is more than the"}) {
+      CHECK_MESSAGE(!says(place.err, word), place.err);
+    }
+  }
+}
+
+TEST_CASE("preconditions: a run is resumed by its folder, and of changed data the data are what is said") {
+  RunFolder place(table);
+  place.folder.write("d.csv", different_rows(60));
+  REQUIRE_MESSAGE(place.train({"--quiet"}) == 0, place.err);
+  CHECK_MESSAGE(place.call({"train", "--resume=out", "--set", "run.steps=8", "--quiet"}) == 0, place.err);
+  CHECK(place.summary()["steps"] == 8);
+  CHECK_MESSAGE(place.call({"train", "--resume=out/checkpoints/latest", "--set", "run.steps=9", "--quiet"}) == 0,
+                place.err);
+  CHECK(place.call({"train", "--resume=ot", "--quiet"}) == 2);
+  CHECK(says(place.err, "ot: there is no such run or checkpoint; did you mean 'out'?"));
+  // Another number of words makes another embedding.
+  place.folder.write("d.csv", different_rows(50, "b"));
+  CHECK(place.call({"train", "--resume=out", "--set", "run.steps=12", "--quiet"}) == 2);
+  CHECK_MESSAGE(says(place.err, "the data have changed since this run was saved"), place.err);
+}
+
 }  // namespace preconditions_test

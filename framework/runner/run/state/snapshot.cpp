@@ -299,13 +299,24 @@ std::string inexact_by(const State& snapshot, const Run& run, const std::vector<
 
 void restore_snapshot(State snapshot, TrainerRun& run, const std::vector<Plugin*>& plugins,
                       const std::string& configuration, bool allow_inexact) {
-  if (const auto found = inexact_by(snapshot, run, plugins, configuration); !found.empty()) {
+  const auto& task = task_in(plugins);
+  const auto inexact = [&] {
+    try {
+      return inexact_by(snapshot, run, plugins, configuration);
+    } catch (const Error&) {  // changed data may be why the model is another: the task says so first
+      for (auto* plugin : plugins) {
+        if (plugin == &task)
+          named(task, "while it was resumed", [&] { plugin->load(snapshot.part("plugin/" + task.id())); });
+      }
+      throw;
+    }
+  };
+  if (const auto found = inexact(); !found.empty()) {
     const std::string text = "the run cannot be resumed bit for bit: " + found;
     if (!allow_inexact) refuse(text + "; make them the same, or give --allow-inexact to resume all the same");
     log(Level::warning, "resume", text + "; it is resumed all the same");
   }
   warn_of_rebuilt(snapshot, plugins);
-  const auto& task = task_in(plugins);
   warn_of_a_task_without_state(snapshot, task);
   // The task alone knows whether its data are the same.
   if (allow_inexact) snapshot.put("plugin/" + task.id() + "/allow_inexact", std::int64_t{1});

@@ -180,7 +180,8 @@ void CsvText::refuse_other_formats() const {
       (text_[last] == '}' || text_[last] == ']')) {
     file_.refuse("is JSON, not a CSV file; save it as CSV");
   }
-  if (text_.substr(first, 5) == "<!DOC" || text_.substr(first, 5) == "<html" || text_.substr(first, 5) == "<?xml") {
+  const bool is_mark = begins == "<!" || begins == "<?" || std::isalpha(static_cast<unsigned char>(begins.back())) != 0;
+  if (begins[0] == '<' && is_mark && text_[last] == '>') {  // <!doctype html>, <?xml, <h1>
     file_.refuse("is a page of the web or XML, not a CSV file; download the file itself");
   }
 }

@@ -9,6 +9,7 @@
 #include <vernier/data_file.h>
 #include <vernier/error.h>
 #include <vernier/folders.h>
+#include <vernier/missing_file.h>
 
 #include <algorithm>
 #include <cctype>
@@ -36,7 +37,11 @@ void check_image_options(const ImageOptions& options) {
 std::vector<std::string> sorted_names(const std::string& folder) {
   std::error_code trouble;
   auto names = names_in(folder, trouble);
-  if (trouble) refuse("'" + folder + "' cannot be read as a folder: " + trouble.message());
+  if (trouble) {
+    std::error_code none;
+    refuse("'" + folder + "' cannot be read as a folder: " + trouble.message() +
+           (std::filesystem::exists(folder, none) ? "" : missing_file_hint(folder)));
+  }
   std::ranges::sort(names);
   return names;
 }
@@ -48,7 +53,9 @@ bool is_hidden(const std::string& name) {
 struct stat status_of(const std::string& path) {
   struct stat status = {};
   if (::stat(path.c_str(), &status) == 0) return status;
-  refuse("'" + path + "' cannot be read: " + std::generic_category().message(errno));
+  const auto trouble = errno;
+  refuse("'" + path + "' cannot be read: " + std::generic_category().message(trouble) +
+         (trouble == ENOENT ? missing_file_hint(path) : ""));
 }
 
 FileState state_of(const ListedImage& image) {
