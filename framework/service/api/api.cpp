@@ -3,6 +3,7 @@
 #include <vernier/json_text.h>
 
 #include <algorithm>
+#include <tuple>
 
 #include "common/text/control_characters.h"
 #include "service/api/job_check.h"
@@ -30,7 +31,8 @@ Json list_of_parts(const ApiContext& api) {
       {"maxLength", 200},
       {"pattern", "^[^\\u0000-\\u001f\\u007f-\\u009f\\u061c\\u200e\\u200f\\u202a-\\u202e\\u2066-\\u2069]*$"}};
   auto key = line;
-  key["description"] = "the same one again is the same job";
+  key["description"] =
+      "the same request with the same key again is the same job; another request with it is refused with 422";
   return {{"config", {{"anyOf", {configuration_schema(), toml}}}},
           {"name", line},
           {"key", key},
@@ -289,8 +291,23 @@ void note(const ApiContext& api, const HttpCall& call, const char* action, const
   }
 }
 
+// A key stands for one request, as in the IETF's draft of Idempotency-Key. Limits that are not asked for are the
+// server's, which may have changed.
+void refuse_another_request(const JobRequest& asked, const JobRequest& before) {
+  const auto parts = [](const JobRequest& all) {
+    return std::tie(all.name, all.config, all.texts_name, all.texts, all.priority, all.cores, all.gpus, all.retries);
+  };
+  const auto differs = [](std::int64_t limit, std::int64_t other) { return limit != 0 && limit != other; };
+  if (parts(asked) == parts(before) && !differs(asked.time_limit, before.time_limit) &&
+      !differs(asked.memory_limit, before.memory_limit)) {
+    return;
+  }
+  throw HttpRefused{422, "the key was used for another request; repeat that one as it was, or use another key"};
+}
+
 Job submit(const ApiContext& api, const HttpCall& call, JobRequest request, const Json& configuration, bool& is_new) {
   request.config = checked_configuration(configuration, api.data);
+  const auto asked = request;
   const auto& limits = api.queue.settings().limits;
   if (request.time_limit == 0) request.time_limit = limits.time_limit;
   if (request.memory_limit == 0) request.memory_limit = limits.memory_limit;
@@ -304,6 +321,7 @@ Job submit(const ApiContext& api, const HttpCall& call, JobRequest request, cons
     }
   }();
   note(api, call, is_new ? "accepted" : "known", {{"job", job.id}});
+  if (!is_new) refuse_another_request(asked, api.queue.find(job.id).request);
   return job;
 }
 

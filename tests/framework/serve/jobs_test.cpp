@@ -190,6 +190,18 @@ TEST_CASE("serve: the same key is the same job, and pages show all jobs once") {
   CHECK(first.text.find("Location: /v1/jobs/1\r\n") != std::string::npos);
   CHECK(again.status == 200);
   CHECK(again.body.at("id") == first.body.at("id"));
+  const std::pair<const char*, Json> others[] = {
+      {"config", takes("0")}, {"priority", 3}, {"retries", 2}, {"name", "other"}, {"time_limit", 77}};
+  for (const auto& [part, value] : others) {
+    auto other = Json::parse(body);
+    other[part] = value;
+    const auto refused = server.post("/v1/jobs", other.dump());
+    CAPTURE(part);
+    CHECK(refused.status == 422);
+    CHECK(refused.body.at("detail") ==
+          "the key was used for another request; repeat that one as it was, or use another key");
+  }
+  CHECK(server.get("/v1/jobs").body.at("jobs").size() == 1);
   const auto of_admin = server.ask_as("admin", "POST", "/v1/jobs", body);  // keys are of a user
   CHECK(of_admin.status == 201);
   for (int i = 0; i < 5; ++i) server.submit(takes("0"), {{"name", "job " + std::to_string(i)}});
