@@ -62,8 +62,9 @@ class Named {
       paths_.insert(folder.string());
       add_path((folder / "config.toml").string());
     }
+    if (!fs::exists(path / "compare.json", none)) return;
     for (fs::directory_iterator entry(path, none), end; !none && entry != end; entry.increment(none)) {
-      add_path((entry->path() / "candidate.toml").string());  // if the folder is a comparison
+      add_path((entry->path() / "candidate.toml").string());
     }
   }
   void add_toml(const fs::path& path) {

@@ -29,6 +29,7 @@ BESIDE = {
     'framework/common/config': WITHOUT_LIBRARIES + ['framework/common', 'sdk/core/files'],
     'framework/tools/digits': ['framework/tools/replay'],  # it runs the same step
     'framework/tools/generate': ['framework/service/http'],  # compiled where the service is built
+    'framework/tools/predict': ['framework/service/http'],
 }
 ROOTS = 'sdk/plugin sdk/core sdk framework/runner framework plugins'.split()
 

@@ -3,33 +3,26 @@
 #include <vernier/error.h>
 #include <vernier/json_text.h>
 
-#include <algorithm>
-#include <condition_variable>
-#include <csignal>
-#include <deque>
 #include <iostream>
-#include <mutex>
 
 #include "openai.h"
-#include "service/http/http_server.h"
-#include "service/http/http_service.h"
+#include "service/http/model_server.h"
 
 namespace vernier {
 
 namespace {
 
-constexpr std::size_t largest_request = 4 * 1024 * 1024;  // bytes
-
 // Between the server's thread, which has the client, and the main thread, which has the model.
-struct Exchange {
+struct Exchange final : ModelRequest {
   openai::Request request;
-  std::weak_ptr<int> client;  // expired: it is gone
-
-  std::mutex mutex;
-  std::string ready;                   // text that a stream has ready
-  std::optional<HttpResponse> answer;  // answer to a request without a stream
-  bool is_over = false;                // the stream has ended
 };
+
+HttpResponse problem_of_openai(HttpResponse given) {
+  const auto problem = Json::parse(given.body);
+  auto answer = json_response(openai::error(given.status, problem["detail"]), given.status);
+  answer.fields = std::move(given.fields);
+  return answer;
+}
 
 class Server {
  public:
@@ -37,45 +30,23 @@ class Server {
       : generator_(generator),
         settings_(settings),
         options_(server),
-        service_("Vernier: completions", VERNIER_VERSION, Tokens(server.tokens, Scope::read, say), {}, routes()),
         server_(
-            server.listen, [this](const HttpRequest& request) { return service_.answer(request); },
-            [this](const HttpRequest& request) { return service_.refuse(request); }, limits()) {}
+            {"Vernier: completions", VERNIER_VERSION, server.listen, server.tokens, server.queue, server.stop_signal},
+            routes(), problem_of_openai) {}
 
   void run() {
-    const auto address = options_.listen.substr(0, options_.listen.rfind(':') + 1) + std::to_string(server_.port());
-    say("completions of " + options_.model + " are at http://" + address + "/v1, with a token of " + options_.tokens);
-    while (const auto exchange = next()) {
-      try {
-        complete(*exchange);
-      } catch (const std::exception& error) {  // also of LibTorch, and if there is no memory
-        if (*options_.stop_signal != 0) return;
-        fail(*exchange, message(error));
-      }
-      server_.wake();
-    }
+    std::cerr << "vernier: completions of " << options_.model << " are at http://" << server_.address()
+              << "/v1, with a token of " << options_.tokens << std::endl;
+    server_.run([this](ModelRequest& request) { complete(static_cast<Exchange&>(request)); },
+                [](ModelRequest& request, const std::exception& error) {
+                  const auto reason = message(error);
+                  std::cerr << "vernier: " << reason << std::endl;
+                  if (!request.streams) return request.answer(problem(500, reason));
+                  request.send("data: " + json_text(openai::error(500, reason)) + "\n\n", /*is_over=*/true);
+                });
   }
 
  private:
-  static void say(const std::string& text) { std::cerr << "vernier: " << text << std::endl; }
-
-  HttpLimits limits() {
-    HttpLimits limits;
-    limits.body = largest_request;
-    constexpr std::size_t others = 64;  // connections that are answered at once, or idle
-    limits.connections = std::max(limits.connections, options_.queue + others);
-    limits.streams = std::max(limits.streams, options_.queue + 1);  // and the one that is computed
-    limits.knows = [this](const HttpRequest& request) { return service_.knows(request); };
-    limits.later = std::chrono::hours(24);  // a client that goes away is noticed
-    limits.problems = [](HttpResponse given) {
-      const auto problem = Json::parse(given.body);
-      auto answer = json_response(openai::error(given.status, problem["detail"]), given.status);
-      answer.fields = std::move(given.fields);
-      return answer;
-    };
-    return limits;
-  }
-
   std::vector<HttpRoute> routes() {
     const Json object = {{"type", "object"}};
     const auto models = [this] {
@@ -121,73 +92,24 @@ class Server {
   // Server's thread.
   HttpResponse take(const HttpCall& call, bool is_chat) {
     require_model(call.body.value("model", Json()));
-    {
-      const std::lock_guard lock(mutex_);  // a full queue refuses before it reads: long prompts take time
-      std::erase_if(waiting_, [](const auto& each) { return each->client.expired(); });
-      if (waiting_.size() >= options_.queue) {
-        throw HttpRefused{503, std::to_string(waiting_.size()) + " requests wait already; ask again later"};
+    return server_.take([&] {
+      const auto exchange = std::make_shared<Exchange>();
+      auto& request = exchange->request;
+      try {
+        request = openai::read_request(call.body, is_chat, settings_, generator_);
+      } catch (const Error& error) {
+        throw HttpRefused{400, message(error)};
       }
-    }
-    const auto exchange = std::make_shared<Exchange>();
-    try {
-      exchange->request = openai::read_request(call.body, is_chat, settings_, generator_);
-    } catch (const Error& error) {
-      throw HttpRefused{400, message(error)};
-    }
-    auto& request = exchange->request;
-    request.model = options_.model;
-    request.created = std::time(nullptr);
-    request.id = (is_chat ? "chatcmpl-" : "cmpl-") + std::to_string(began_) + "-" + std::to_string(++taken_);
-    const auto client = std::make_shared<int>();
-    exchange->client = client;
-    {
-      const std::lock_guard lock(mutex_);
-      waiting_.push_back(exchange);
-    }
-    is_there_.notify_one();
-    return request.streams ? stream_of(exchange, client) : answer_of(exchange, client);
-  }
-
-  static HttpResponse stream_of(std::shared_ptr<Exchange> exchange, std::shared_ptr<int> client) {
-    HttpResponse response{.content_type = "text/event-stream"};
-    response.more = [exchange = std::move(exchange), client = std::move(client)] {
-      const std::lock_guard lock(exchange->mutex);
-      if (exchange->ready.empty() && exchange->is_over) throw HttpError("the stream has ended");
-      return std::exchange(exchange->ready, "");
-    };
-    return response;
-  }
-
-  static HttpResponse answer_of(std::shared_ptr<Exchange> exchange, std::shared_ptr<int> client) {
-    HttpResponse response;
-    response.later = [exchange = std::move(exchange), client = std::move(client)](bool last) {
-      const std::lock_guard lock(exchange->mutex);
-      if (last && !exchange->answer) return std::optional(problem(503, "the server ends"));
-      return exchange->answer;
-    };
-    return response;
-  }
-
-  // Main thread. Returns nothing when a signal has come.
-  std::shared_ptr<Exchange> next() {
-    std::unique_lock lock(mutex_);
-    while (*options_.stop_signal == 0) {
-      is_there_.wait_for(lock, std::chrono::milliseconds(100), [this] { return !waiting_.empty(); });
-      while (!waiting_.empty()) {
-        const auto exchange = waiting_.front();
-        waiting_.pop_front();
-        if (!exchange->client.expired()) return exchange;
-      }
-    }
-    return nullptr;
+      exchange->streams = request.streams;
+      request.model = options_.model;
+      request.created = std::time(nullptr);
+      request.id = (is_chat ? "chatcmpl-" : "cmpl-") + std::to_string(began_) + "-" + std::to_string(++taken_);
+      return exchange;
+    });
   }
 
   void send(Exchange& exchange, const std::string& text, bool is_over = false) {
-    {
-      const std::lock_guard lock(exchange.mutex);
-      exchange.ready += text;
-      exchange.is_over = is_over;
-    }
+    exchange.send(text, is_over);
     server_.wake();
   }
 
@@ -202,7 +124,7 @@ class Server {
       PromptJob job;
       job.prompt = request.prompts[prompt];
       job.more_seed = prompt;
-      job.is_wanted = [&] { return !exchange.client.expired(); };
+      job.is_wanted = [&] { return exchange.is_wanted(); };
       if (request.streams) {
         job.print = [&, first](std::size_t i, const std::string& text, auto fresh, auto offsets) {
           send(exchange, openai::piece(request, first + i, text, fresh, generator_.codec(), offsets));
@@ -219,42 +141,19 @@ class Server {
       return job;
     });
     if (request.streams) return send(exchange, openai::end_of_stream(request, tokens), /*is_over=*/true);
-    const std::lock_guard lock(exchange.mutex);
-    exchange.answer = json_response(openai::answer(request, choices, generator_.codec()));
-  }
-
-  void fail(Exchange& exchange, const std::string& reason) {
-    say(reason);
-    if (exchange.request.streams) {
-      return send(exchange, "data: " + json_text(openai::error(500, reason)) + "\n\n", /*is_over=*/true);
-    }
-    const std::lock_guard lock(exchange.mutex);
-    exchange.answer = problem(500, reason);
+    exchange.answer(json_response(openai::answer(request, choices, generator_.codec())));
   }
 
   const Generator& generator_;
   const GenerationSettings& settings_;
   const CompletionServer& options_;
   std::int64_t began_ = std::time(nullptr), taken_ = 0;
-  std::mutex mutex_;
-  std::condition_variable is_there_;
-  std::deque<std::shared_ptr<Exchange>> waiting_;
-  HttpService service_;
-  HttpServer server_;  // its thread uses all of the above
+  ModelServer server_;  // its thread uses all of the above
 };
 
 }  // namespace
 
 void serve_completions(const Generator& generator, const GenerationSettings& settings, const CompletionServer& server) {
-  if (const auto trouble = trouble_with_listen(server.listen); !trouble.empty()) {
-    refuse("--listen " + server.listen + ": " + trouble);
-  }
-  if (!is_loopback(server.listen)) {
-    refuse("--listen " + server.listen +
-           ": is reached by other machines, and there is no encryption; listen at "
-           "127.0.0.1, and reach it from elsewhere through ssh -L");
-  }
-  std::signal(SIGPIPE, SIG_IGN);
   try {
     Server(generator, settings, server).run();
   } catch (const HttpError& error) {

@@ -4,27 +4,41 @@
 #include <vernier/whole_file.h>
 
 #include <algorithm>
+#include <csignal>
 #include <filesystem>
+#include <fstream>
+#include <functional>
 #include <iostream>
+#include <iterator>
+#include <optional>
 
 #include "cli/command.h"
 #include "cli/program.h"
+#include "cli/recorded_configuration.h"
+#include "common/output_file.h"
 #include "predictions.h"
+#include "rows.h"
+#include "server.h"
 #include "tools/model/trained_run.h"
+#include "wiring/wiring.h"
 
 namespace vernier {
 
-namespace fs = std::filesystem;
-
 namespace {
 
-constexpr const char* usage = R"(usage: vernier predict RUN --input FILE… --output FILE [--set KEY=VALUE]…
+constexpr const char* usage = R"(usage: vernier predict RUN --input FILE… [--output FILE]
+       vernier predict RUN --row NAME=VALUE…
+       vernier predict RUN --listen ADDRESS:PORT
 
-Reads samples from the input, and writes what the model of a run's newest checkpoint predicts for each.
+Reads samples, and writes what the model of a run's newest checkpoint predicts for each.
 
   --input FILE           the samples, in a format that the run's task reads. A model of several inputs (task/script)
-                         takes one file that has them all, such as new.npz, or an --input for each, in their order
-  --output FILE          .csv, .npy or .jsonl
+                         takes one file that has them all, such as new.npz, or an --input for each, in their order.
+                         "-": standard input, which has CSV, JSON Lines or a JSON array of rows
+  --row NAME=VALUE…      one row in the command, a word for each column; or JSON: --row '{"carat": 0.3, "colour": "E"}'
+  --output FILE          .csv, .npy or .jsonl; a file that is there is kept. Without it, or as "-", the rows go to
+                         standard output: as CSV, or as JSON Lines where they came as JSON
+  --force                replaces a file that is there
   --probabilities        writes the probability of each class too, as probability_NAME, beside that of the likeliest.
                          Of several labels each has its probability anyway
   --set KEY=VALUE        changes the run's configuration
@@ -32,41 +46,12 @@ Reads samples from the input, and writes what the model of a run's newest checkp
                          average: of callback/ema and the like, if the run has one (the default); model: without
   --trust                runs code of a run that others made, and remembers the run as yours
   --plugin-path FOLDER   looks for plugins there first
+
+a server on this machine that answers rows of JSON: POST /v1/predict {"instances": [{"carat": 0.3}]}
+  --listen ADDRESS:PORT  127.0.0.1:8000; port 0: one that the system chooses
+  --tokens FILE          file with the token that clients send (predict.tokens); it is made where there is none
+  --queue NUMBER         requests that may wait; more are answered with 503 (16)
 )";
-
-// Returns true if a source such as "x.csv" or "x.npz:images" names the file at a path.
-bool is_same_file(const std::string& source, const fs::path& path) {
-  std::error_code none;
-  for (auto end = source.find(':');; end = source.find(':', end + 1)) {
-    if (fs::equivalent(source.substr(0, end), path, none)) return true;
-    if (end == std::string::npos) return false;
-  }
-}
-
-// The first text in the values of a table that names the file at a path; "": there is none.
-std::string source_at(const Value& value, const fs::path& path) {
-  if (const auto* text = std::get_if<std::string>(&value.data)) return is_same_file(*text, path) ? *text : "";
-  std::string found;
-  if (const auto* list = std::get_if<Array>(&value.data)) {
-    for (const auto& each : *list) found = found.empty() ? source_at(each, path) : found;
-  } else if (const auto* table = std::get_if<Table>(&value.data)) {
-    for (const auto& [key, each] : *table) found = found.empty() ? source_at(each, path) : found;
-  }
-  return found;
-}
-
-// Refuses an output that would replace data.
-void refuse_data_as_output(const std::string& output, const std::vector<std::string>& inputs, const Table& config) {
-  std::error_code none;
-  if (!fs::exists(output, none)) return;
-  if (std::ranges::any_of(inputs, [&](const auto& input) { return is_same_file(input, output); })) {
-    refuse(output + ": is the input, which it would replace; name another file");
-  }
-  const auto task = config.find(Task::role);
-  if (task != config.end() && !source_at(task->second, output).empty()) {
-    refuse(output + ": is a file that [task] of the run names, and would be replaced; name another one");
-  }
-}
 
 // The columns to write of a batch.
 std::vector<Predictor::Column> columns_of(Predictor& predictor, SupervisedTask& task, const Batch& batch,
@@ -81,37 +66,133 @@ std::vector<Predictor::Column> columns_of(Predictor& predictor, SupervisedTask& 
   return columns;
 }
 
-int predict(const boost::program_options::variables_map& given) {
-  const std::string example = "vernier predict runs/NAME --input new.csv --output predictions.csv";
-  const auto call = run_of(given, example);
-  const auto output = needed(given, "output", example);
-  const auto inputs = words_in(given, "input");
-  if (inputs.empty()) refuse("--input is missing, as in `" + example + "`");
-  refuse_unknown_format(output);
-  const auto prepared = load_run(call, given, Use::model);
-  auto& task = supervised(*prepared, "predict");
-  refuse_data_as_output(output, inputs, prepared->config);
-  auto* predictor = dynamic_cast<Predictor*>(&task);
-  if (predictor == nullptr) {
-    refuse(task.id() + " reads no samples to predict, so it cannot predict from a file such as '" + inputs[0] + "'");
-  }
-  const auto dataset = predictor->read_several(inputs);
-  if (dataset->size() == 0) refuse(inputs[0] + ": there is nothing in it to predict");
-  WholeFile file(output);
-  auto predictions = write_predictions(file.part(), output);
-  prepared->trainer.validation().evaluate(prepared->run, [&] {
+// A run's model, in an evaluation.
+struct Model {
+  Prepared& prepared;
+  SupervisedTask& task;
+  Predictor& predictor;
+  bool has_probabilities;
+
+  // Returns the number of samples in the files. use: called with the columns and the samples of each batch.
+  std::int64_t predict(const std::vector<std::string>& files,
+                       const std::function<void(const std::vector<Predictor::Column>&, std::int64_t)>& use) const {
+    const auto dataset = predictor.read_several(files);
+    if (dataset->size() == 0) refuse(files[0] + ": there is nothing in it to predict");
     auto loader = task.loader_of(dataset);
     for (auto left = loader.batches_per_epoch(); left > 0; --left) {
       if (cli::stop_signal() != 0) throw Error("stopped; nothing was written", Error::Kind::training);
-      const auto batch = loader.next().to(prepared->run.device);
-      predictions->add(columns_of(*predictor, task, batch, given.count("probabilities") != 0), batch.samples);
+      const auto batch = loader.next().to(prepared.run.device);
+      use(columns_of(predictor, task, batch, has_probabilities), batch.samples);
     }
-    return torch::Tensor();
+    return dataset->size();
+  }
+};
+
+Model model_of(Prepared& prepared, bool has_probabilities) {
+  auto& task = supervised(prepared, "predict");
+  auto* predictor = dynamic_cast<Predictor*>(&task);
+  if (predictor == nullptr) refuse(task.id() + " reads no samples to predict, so it cannot predict");
+  return {prepared, task, *predictor, has_probabilities};
+}
+
+// Calls the body, whose errors are about given rows.
+template <class Body>
+auto about(const GivenRows& rows, const Body& body) try {
+  return body();
+} catch (const Error& error) {
+  throw Error(rows.reworded(error.what()), error.kind());
+}
+
+void serve(const Model& model, const Table& config, const boost::program_options::variables_map& given) {
+  GivenRows rows(config, "instances");
+  const auto folder = std::filesystem::weakly_canonical(std::filesystem::absolute(words_of(given).front()));
+  const PredictionServer server{.listen = given["listen"].as<std::string>(),
+                                .tokens = given["tokens"].as<std::string>(),
+                                .model = folder.filename().string(),
+                                .queue = static_cast<std::size_t>(number_in<std::int64_t>(given, "queue", 1, 10'000)),
+                                .stop_signal = &cli::stop_signal()};
+  serve_predictions(server, [&](const auto& instances, const auto& is_wanted) {
+    auto answers = nlohmann::ordered_json::array();
+    about(rows, [&] {
+      model.predict(rows.write(instances), [&](const auto& columns, std::int64_t samples) {
+        if (!is_wanted()) throw Error("a client went away before its answer was there");
+        for (auto& row : rows_of(columns, samples)) answers.push_back(std::move(row));
+      });
+    });
+    return answers;
   });
-  predictions->finish();
+}
+
+std::string read_stdin() {
+  std::string text{std::istreambuf_iterator<char>(std::cin), {}};
+  if (text.empty()) refuse("--input -: standard input is empty");
+  return text;
+}
+
+int predict(const boost::program_options::variables_map& given) {
+  const std::string example = "vernier predict runs/NAME --input new.csv --output predictions.csv";
+  auto call = run_of(given, example);
+  const bool listens = given.count("listen") != 0, has_words = given.count("row") != 0;
+  auto inputs = words_in(given, "input");
+  if (listens + has_words + !inputs.empty() != 1) {
+    refuse("give --input FILE, --row NAME=VALUE… or --listen ADDRESS:PORT, as in `" + example + "`");
+  }
+  const bool has_stdin = inputs == std::vector<std::string>{"-"};
+  const auto output = word_or(given, "output", "-");
+  if (listens && given.count("output") != 0) refuse("--output is not for --listen, whose answers go to the clients");
+  if (output != "-") {
+    refuse_unknown_format(output);
+    refuse_output(given, output);
+  }
+  const auto text = has_stdin ? read_stdin() : "";
+  nlohmann::ordered_json json;
+  if (has_words) json = rows_of_words(words_in(given, "row"));
+  if (has_stdin) json = rows_of_text(text);
+  const auto config = load_config({cli::configuration_at(call.path)}, call.sets);
+  if (listens || !json.is_null()) {
+    const auto sets = plain_form(config);
+    call.sets.insert(call.sets.end(), sets.begin(), sets.end());
+  }
+  const bool has_json = !json.is_null() && (!has_words || words_in(given, "row")[0].find_first_of("{[") == 0);
+  std::optional<GivenRows> rows;
+  if (has_words || has_stdin) rows.emplace(config, has_words ? "row" : "standard input");
+  if (rows) inputs = json.is_null() ? rows->write(text) : rows->write(json);
+
+  const auto prepared = load_run(call, given, Use::model);
+  const auto model = model_of(*prepared, given.count("probabilities") != 0);
+  const auto evaluate = [&](const std::function<void()>& body) {
+    prepared->trainer.validation().evaluate(prepared->run, [&] {
+      rows ? about(*rows, body) : body();
+      return torch::Tensor();
+    });
+  };
+  if (listens) {
+    evaluate([&] { serve(model, config, given); });
+    return 0;
+  }
+  std::int64_t samples = 0;
+  const auto write = [&](const std::string& path, const std::string& name) {
+    const auto predictions = write_predictions(path, name);
+    evaluate([&] {
+      samples =
+          model.predict(inputs, [&](const auto& columns, std::int64_t count) { predictions->add(columns, count); });
+    });
+    predictions->finish();
+  };
+  if (output == "-") {
+    std::signal(SIGPIPE, SIG_DFL);  // `vernier predict … | head` ends here
+    print_result([&] {
+      const ScratchFolder scratch;
+      write(scratch.path() + "/rows", has_json ? "-.jsonl" : "-.csv");
+      std::ifstream file(scratch.path() + "/rows", std::ios::binary);
+      return std::string(std::istreambuf_iterator<char>(file), {});
+    });
+    return 0;
+  }
+  WholeFile file(output);
+  write(file.part(), output);
   file.finish();
-  std::cout << printable(output) << ": " << predictions->rows() << " rows" << weights_in(*prepared, call.path) << '
-';
+  std::cout << printable(output) << ": " << samples << " rows" << weights_in(*prepared, call.path) << '\n';
   return 0;
 }
 
@@ -123,6 +204,9 @@ int main(int argc, char** argv) {
   namespace po = boost::program_options;
   auto options = vernier::run_options();
   options.add_options()("input", po::value<std::vector<std::string>>())("output", po::value<std::string>())(
-      "weights", po::value<std::string>())("probabilities", "");
+      "row", po::value<std::vector<std::string>>()->multitoken())("probabilities", "")("force", "")(
+      "weights", po::value<std::string>())("listen", po::value<std::string>())(
+      "tokens", po::value<std::string>()->default_value("predict.tokens"))(
+      "queue", po::value<std::int64_t>()->default_value(16));
   return vernier::call_run_verb({"predict", vernier::usage, options, vernier::predict}, argc, argv);
 }

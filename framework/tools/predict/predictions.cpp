@@ -55,7 +55,7 @@ const std::string& label_of(const Predictor::Column& column, double number) {
 
 class File : public Predictions {
  public:
-  explicit File(const std::string& path) : path_(path), file_(path, std::ios::binary) {
+  File(const std::string& path, const std::string& name) : path_(name), file_(path, std::ios::binary) {
     if (!file_) refuse(path_ + ": cannot be written: " + std::strerror(errno));
   }
   void finish() override {
@@ -130,43 +130,32 @@ class Csv final : public File {
   bool has_header_ = false;
 };
 
+OrderedJson value_of(const Predictor::Column& column, const torch::Tensor& matrix, std::int64_t row) {
+  const auto number = [&](double each) -> OrderedJson {
+    if (!column.labels.empty()) return label_of(column, each);
+    if (!column.numbers.is_floating_point()) return static_cast<std::int64_t>(each);
+    return each;  // NaN becomes null, which JSON has in its place
+  };
+  const auto* first = matrix.const_data_ptr<double>() + row * matrix.size(1);
+  if (column.numbers.dim() == 1) return number(*first);
+  if (!column.parts.empty()) {
+    OrderedJson parts = OrderedJson::object();
+    for (std::int64_t k = 0; k < matrix.size(1); ++k) {
+      parts[column.parts.at(static_cast<std::size_t>(k))] = number(first[k]);
+    }
+    return parts;
+  }
+  OrderedJson list = OrderedJson::array();
+  for (std::int64_t k = 0; k < matrix.size(1); ++k) list.push_back(number(first[k]));
+  return list;
+}
+
 class JsonLines final : public File {
  public:
   using File::File;
   void write_rows(const Columns& columns) override {
-    std::vector<torch::Tensor> all;
-    std::vector<std::string> names;
-    for (const auto& column : columns) {
-      all.push_back(matrix(column));
-      names.push_back(column.name);
-    }
-    refuse_duplicates(names);
-    for (std::int64_t row = 0; row < all.at(0).size(0); ++row) {
-      OrderedJson line = OrderedJson::object();
-      for (std::size_t i = 0; i < columns.size(); ++i) line[columns[i].name] = value_of(columns[i], all[i], row);
-      write(json_text(line) + '\n');  // words of any encoding
-    }
-  }
-
- private:
-  static OrderedJson value_of(const Predictor::Column& column, const torch::Tensor& matrix, std::int64_t row) {
-    const auto number = [&](double each) -> OrderedJson {
-      if (!column.labels.empty()) return label_of(column, each);
-      if (!column.numbers.is_floating_point()) return static_cast<std::int64_t>(each);
-      return each;  // NaN becomes null, which JSON has in its place
-    };
-    const auto* first = matrix.const_data_ptr<double>() + row * matrix.size(1);
-    if (column.numbers.dim() == 1) return number(*first);
-    if (!column.parts.empty()) {
-      OrderedJson parts = OrderedJson::object();
-      for (std::int64_t k = 0; k < matrix.size(1); ++k) {
-        parts[column.parts.at(static_cast<std::size_t>(k))] = number(first[k]);
-      }
-      return parts;
-    }
-    OrderedJson list = OrderedJson::array();
-    for (std::int64_t k = 0; k < matrix.size(1); ++k) list.push_back(number(first[k]));
-    return list;
+    for (const auto& row : rows_of(columns, columns.at(0).numbers.size(0)))
+      write(json_text(row) + '\n');  // words of any encoding
   }
 };
 
@@ -216,17 +205,40 @@ class Npy final : public File {
   std::int64_t rows_ = 0, numbers_ = 0;
 };
 
+// Refuses columns of which one has not a row for each sample.
+void require_rows(const Columns& columns, std::int64_t samples) {
+  for (const auto& [name, numbers, labels, parts, on_request] : columns) {
+    if (numbers.dim() > 0 && numbers.size(0) == samples) continue;
+    refuse(c10::str("the model returns ", numbers.sizes(), " in column '", name, "' for a batch of ", samples,
+                    samples == 1 ? " sample" : " samples", "; dimension 0 must be the sample: squeeze() without a ",
+                    "dimension drops that of a single sample"));
+  }
+}
+
 }  // namespace
 
-void Predictions::add(const std::vector<Predictor::Column>& columns, std::int64_t samples) {
+std::vector<OrderedJson> rows_of(const Columns& columns, std::int64_t samples) {
+  require_rows(columns, samples);
+  std::vector<torch::Tensor> all;
+  std::vector<std::string> names;
+  for (const auto& column : columns) {
+    all.push_back(matrix(column));
+    names.push_back(column.name);
+  }
+  refuse_duplicates(names);
+  std::vector<OrderedJson> rows;
+  for (std::int64_t row = 0; row < samples; ++row) {
+    rows.push_back(OrderedJson::object());
+    for (std::size_t i = 0; i < columns.size(); ++i) rows.back()[columns[i].name] = value_of(columns[i], all[i], row);
+  }
+  return rows;
+}
+
+void Predictions::add(const Columns& columns, std::int64_t samples) {
+  require_rows(columns, samples);
   std::vector<std::string> forms;
-  for (const auto& [name, numbers, labels, parts, on_request] : columns) {
-    if (numbers.dim() == 0 || numbers.size(0) != samples) {
-      refuse(c10::str("the model returns ", numbers.sizes(), " in column '", name, "' for a batch of ", samples,
-                      samples == 1 ? " sample" : " samples", "; dimension 0 must be the sample: squeeze() without a ",
-                      "dimension drops that of a single sample"));
-    }
-    forms.push_back(c10::str("'", name, "' of ", numbers.sizes().slice(1)));
+  for (const auto& column : columns) {
+    forms.push_back(c10::str("'", column.name, "' of ", column.numbers.sizes().slice(1)));
   }
   if (count_ == 0) forms_ = forms;
   if (forms != forms_) {
@@ -246,9 +258,9 @@ void refuse_unknown_format(const std::string& path) {
 
 std::unique_ptr<Predictions> write_predictions(const std::string& file, const std::string& name) {
   const auto ending = std::filesystem::path(name).extension();
-  if (ending == ".csv") return std::make_unique<Csv>(file);
-  if (ending == ".npy") return std::make_unique<Npy>(file);
-  return std::make_unique<JsonLines>(file);
+  if (ending == ".csv") return std::make_unique<Csv>(file, name);
+  if (ending == ".npy") return std::make_unique<Npy>(file, name);
+  return std::make_unique<JsonLines>(file, name);
 }
 
 }  // namespace vernier

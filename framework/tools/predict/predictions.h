@@ -4,6 +4,7 @@
 #include <vernier/data/predictor.h>
 
 #include <memory>
+#include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
@@ -22,6 +23,9 @@ class Predictions {
   std::vector<std::string> forms_;  // name and shape of a row of each column
   std::int64_t count_ = 0;
 };
+
+// Returns an object for each row of a batch of samples, as JSON Lines have it.
+std::vector<nlohmann::ordered_json> rows_of(const std::vector<Predictor::Column>& columns, std::int64_t samples);
 
 // Throws Error unless the path ends in .csv, .npy or .jsonl.
 void refuse_unknown_format(const std::string& path);

@@ -201,7 +201,8 @@ std::optional<vernier::StoredCheckpoint> Folder::read_newest() const {
     }
   }
   if (checkpoints.empty()) return std::nullopt;
-  throw Error("no checkpoint in " + path_ + " can be read; the newest: " + trouble);
+  throw Error("no checkpoint in " + path_ +
+              " can be read; put a copy back, or train again without --resume; the newest: " + trouble);
 }
 
 }  // namespace rolling

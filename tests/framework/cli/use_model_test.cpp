@@ -416,14 +416,17 @@ TEST_CASE("what cannot be done is one line, and leaves no file") {
        "the model takes one input, and --input is given 2 times"},
       {{"evaluate", "none"}, "there is no such run or checkpoint"},
       {{"evaluate", "points.csv"}, "is neither a run nor a checkpoint"},
-      {{"predict", "out", "--output", "p.csv"}, "--input is missing"},
+      {{"predict", "out", "--output", "p.csv"}, "give --input FILE, --row NAME=VALUE"},
       {{"predict", "out", "--input", "new.csv", "--output", "p.txt"}, "must be .csv, .npy or .jsonl"},
       {{"predict", "out", "--input", "none.csv", "--output", "p.csv"}, "none.csv"},
       {{"predict", "out", "--input", "bad.csv", "--output", "p.csv"}, "bad.csv"},
-      {{"predict", "out", "--input", "new.csv", "--output", "no/such/p.csv"}, "No such file or directory"},
+      {{"predict", "out", "--input", "new.csv", "--output", "no/such/p.csv"},
+       "no/such/p.csv: there is no folder no/such; make it with `mkdir -p no/such`"},
       {{"predict", "out", "--input", "new.csv", "--output", "p.npy"}, "has the word '"},
-      {{"predict", "out", "--input", "new.csv", "--output", "./new.csv"}, "is the input, which it would replace"},
-      {{"predict", "out", "--input", "new.csv", "--output", "points.csv"}, "is a file that [task] of the run names"},
+      {{"predict", "out", "--input", "new.csv", "--output", "./new.csv"},
+       "is data, a configuration or a file of a run"},
+      {{"predict", "out", "--input", "new.csv", "--output", "points.csv"},
+       "is data, a configuration or a file of a run"},
       {{"export", "out", "--format", "torchscrip", "--output", "m.pt"}, "did you mean torchscript?"},
       {{"export", "out", "--format", "torchscript", "--output", "there.pt"}, "is there already"},
   };
@@ -441,6 +444,81 @@ TEST_CASE("what cannot be done is one line, and leaves no file") {
   CHECK(points.call({"predict", "runs/mlp", "--input", "new.csv", "--output", "p.csv"}) == 2);
   CHECK(points.err.find("task/mlp is not") != std::string::npos);
 }
+
+// Every verb that writes a file whose name it is given, up to that name, and the words behind it.
+struct Writer {
+  std::vector<std::string> words, more = {};
+  std::string ending = ".csv";
+};
+
+TEST_CASE("no verb replaces data, a configuration or a file of a run, and any other file with --force alone") {
+  Points points;
+  points.folder.write("prompts.jsonl", "{\"prompt\": \"up\"}\n");
+  points.folder.write("linked.toml", "include = ['run.toml']\n");
+  points.folder.write("texts.txt", "a text of some words, and a text of others\n");
+  REQUIRE(points.call({"checkpoint", "export", "out", "w.safetensors"}) == 0);
+  REQUIRE(points.call({"tokenize", "texts.txt", "--train", "--vocabulary", "260", "--tokenizer", "bpe"}) == 0);
+  const Writer writers[] = {
+      {{"report", "out", "--output"}},
+      {{"report", "out", "--png"}},
+      {{"predict", "out", "--input", "new.csv", "--output"}},
+      {{"export", "out", "--format", "safetensors", "--output"}},
+      {{"export", "out", "--format", "python", "--output"}},
+      {{"checkpoint", "export", "out"}, {}, ".safetensors"},
+      {{"checkpoint", "import", "w.safetensors"}, {}, ".safetensors"},
+      {{"advise", "run.toml", "--output"}},
+      {{"advise", "linked.toml", "--output"}},
+      {{"profile", "run.toml", "--steps", "2", "--output"}},
+      {{"new", "toml", "points.csv", "--output"}},
+      {{"tokenize", "points.csv", "--tokenizer", "bpe", "--output"}},
+      {{"generate", "out", "--input", "prompts.jsonl", "--output"}},
+  };
+  const auto refused = [&](const Writer& writer, const std::string& file, bool is_forced, const std::string& why) {
+    auto words = writer.words;
+    words.push_back(file);
+    words.insert(words.end(), writer.more.begin(), writer.more.end());
+    if (is_forced) words.emplace_back("--force");
+    CAPTURE(words);
+    const auto before = std::filesystem::is_regular_file(points.at(file)) ? read_text(points.at(file)) : "";
+    CHECK(points.call(words) == 2);
+    CHECK_MESSAGE(points.err.find(file + ": " + why) != std::string::npos, points.err);
+    CHECK(is_one_line(points.err));
+    CHECK((before.empty() || read_text(points.at(file)) == before));
+    CHECK_FALSE(has_partial(points.folder.path()));
+  };
+  const std::string named = "is data, a configuration or a file of a run";
+  for (const auto& writer : writers) {
+    points.folder.write("other" + writer.ending, "of another program");
+    refused(writer, "other" + writer.ending, false, "is there already; name another file, or replace it with --force");
+    refused(writer, "no/such/file" + writer.ending, false,
+            "there is no folder no/such; make it with `mkdir -p no/such`");
+    points.folder.write("other/file", "");
+    if (writer.ending == ".csv" && writer.words[0] != "predict") {
+      refused(writer, "other", true, "is a folder that is there already; name another place");
+    }
+    std::filesystem::remove_all(points.at("other"));
+    std::filesystem::create_symlink("points.csv", points.at("link" + writer.ending));
+    refused(writer, "link" + writer.ending, true, "is a link; name its target");
+    std::filesystem::remove(points.at("link" + writer.ending));
+    if (writer.ending != ".csv") continue;
+    for (const char* data : {"points.csv", "./points.csv", "out/config.toml"}) {
+      const bool reads_points = writer.words[1] != "toml" && writer.words[0] != "tokenize";
+      if (writer.words[0] == "predict" && data == std::string("out/config.toml")) continue;  // the ending is refused
+      if (reads_points || data != std::string("out/config.toml")) refused(writer, data, true, named);
+    }
+  }
+  refused({{"checkpoint", "import", "w.safetensors"}}, "w.safetensors", true, named);
+  refused({{"report", "out", "--output"}}, "out/summary.json", true, named);
+  // The remedies, as they are typed.
+  CHECK(points.call({"report", "out", "--output", "other.csv", "--force"}) == 0);
+  CHECK(read_text(points.at("other.csv")).starts_with("<!"));
+  CHECK(points.call({"predict", "out", "--input", "new.csv", "--output", "other.csv", "--force"}) == 0);
+  CHECK(read_text(points.at("other.csv")).starts_with("class,"));
+  std::filesystem::create_directories(points.at("no/such"));
+  CHECK(points.call({"predict", "out", "--input", "new.csv", "--output", "no/such/p.csv"}) == 0);
+  CHECK(points.call({"report", "out", "--output", "/dev/null"}) == 0);
+}
+
 
 namespace {
 
