@@ -1,5 +1,5 @@
-// The sandbox of a job: with Landlock, the kernel refuses every file outside the folders that a job may use,
-// whatever its configuration, a link or the code of a model asks for.
+// The sandbox of a job: with Landlock, the kernel refuses every file outside the folders that a job may use, and with
+// seccomp the calls that Landlock leaves open, whatever its configuration, a link or the code of a model asks for.
 #pragma once
 
 #include <filesystem>

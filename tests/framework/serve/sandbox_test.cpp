@@ -1,8 +1,14 @@
 // The reach of a job: by its configuration, by links, and by the code of a model.
 #include <doctest/doctest.h>
 #include <fcntl.h>
+#include <netinet/in.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/time.h>
 #include <sys/wait.h>
+#include <sys/xattr.h>
 #include <unistd.h>
 
 #include <functional>
@@ -62,6 +68,18 @@ struct Place {
   std::optional<serve::Sandbox> sandbox;
 };
 
+// Listens at a port of this machine.
+std::pair<int, sockaddr_in> listening() {
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  socklen_t size = sizeof address;
+  const int file = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  const bool listens = file >= 0 && ::bind(file, reinterpret_cast<const sockaddr*>(&address), size) == 0 &&
+                       ::listen(file, 1) == 0 && ::getsockname(file, reinterpret_cast<sockaddr*>(&address), &size) == 0;
+  return {listens ? file : -1, address};
+}
+
 Attempts attempts_at_the_server(const Place& place) {
   const auto path = [&place](const char* name) { return place.path(name); };
   const auto tokens = path("server/tokens");
@@ -103,6 +121,63 @@ Attempts attempts_elsewhere(const Place& place) {
           {"temporary folder", [=] { return opens("/tmp", O_RDONLY | O_DIRECTORY); }}};
 }
 
+// Calls that Landlock leaves open, at the server's file, at data and at one's own file; and talks with others.
+Attempts calls_of_a_job(const Place& place) {
+  const auto mine = place.path("server/jobs/1/mine"), tokens = place.path("server/tokens");
+  const timespec times[2] = {};
+  Attempts all;
+#if !defined(__x86_64__)
+  return all;  // the filter is for this processor alone
+#endif
+  for (const auto& file : {tokens, place.path("data/text"), mine}) {
+    all.insert(all.end(),
+               {{"chmod " + file, [=] { return ::chmod(file.c_str(), 0644) == 0; }},
+                {"fchmodat " + file, [=] { return ::fchmodat(AT_FDCWD, file.c_str(), 0644, 0) == 0; }},
+                {"fchmodat2 " + file, [=] { return ::syscall(452, AT_FDCWD, file.c_str(), 0644, 0) == 0; }},
+                {"chown " + file, [=] { return ::chown(file.c_str(), ::getuid(), ::getgid()) == 0; }},
+                {"lchown " + file, [=] { return ::lchown(file.c_str(), ::getuid(), ::getgid()) == 0; }},
+                {"fchownat " + file, [=] { return ::fchownat(AT_FDCWD, file.c_str(), ::getuid(), -1, 0) == 0; }},
+                {"utimensat " + file, [=] { return ::utimensat(AT_FDCWD, file.c_str(), times, 0) == 0; }},
+                {"utimes " + file, [=] { return ::utimes(file.c_str(), nullptr) == 0; }},
+                {"setxattr " + file, [=] { return ::setxattr(file.c_str(), "user.x", "y", 1, 0) == 0; }}});
+  }
+  const auto opened = [=](auto call) {
+    return [=] {
+      const int file = ::open(mine.c_str(), O_RDONLY);
+      return file >= 0 && call(file) == 0;
+    };
+  };
+  const auto makes = [](int family, int type) { return [=] { return ::socket(family, type | SOCK_CLOEXEC, 0) >= 0; }; };
+  const auto server = ::getpid();
+  all.insert(all.end(), {{"fchmod", opened([](int file) { return ::fchmod(file, 0644); })},
+                         {"fchown", opened([](int file) { return ::fchown(file, ::getuid(), ::getgid()); })},
+                         {"futimens", opened([](int file) { return ::futimens(file, nullptr); })},
+                         {"a socket of files", makes(AF_UNIX, SOCK_STREAM)},
+                         {"datagrams", makes(AF_INET, SOCK_DGRAM)},
+                         {"raw packets", makes(AF_INET, SOCK_RAW)},
+                         {"netlink", makes(AF_NETLINK, SOCK_RAW)},
+                         {"connect",
+                          [] {
+                            const auto [listens, address] = listening();
+                            const int file = ::socket(AF_INET, SOCK_STREAM, 0);
+                            return ::connect(file, reinterpret_cast<const sockaddr*>(&address), sizeof address) == 0;
+                          }},
+                         {"connect by sending",
+                          [] {
+                            const auto [listens, address] = listening();
+                            const int file = ::socket(AF_INET, SOCK_STREAM, 0);
+                            const auto* to = reinterpret_cast<const sockaddr*>(&address);
+                            return ::sendto(file, "x", 1, MSG_FASTOPEN, to, sizeof address) == 1;
+                          }},
+                         {"io_uring", [] { return ::syscall(SYS_io_uring_setup, 1, nullptr) >= 0 || errno != EPERM; }},
+                         {"keys", [] { return ::syscall(SYS_keyctl, 0, -3, 1) >= 0 || errno != EPERM; }},
+                         {"limits of the server", [=] {
+                            rlimit limit{};
+                            return ::prlimit(server, RLIMIT_NOFILE, nullptr, &limit) == 0;
+                          }}});
+  return all;
+}
+
 Attempts work_of_a_job(const Place& place) {
   const auto path = [&place](const char* name) { return place.path(name); };
   return {{"read data", [=] { return opens(path("data/text"), O_RDONLY); }},
@@ -115,7 +190,19 @@ Attempts work_of_a_job(const Place& place) {
                     ::rename(path("server/jobs/1/new").c_str(), path("server/jobs/1/b/new").c_str()) == 0;
            }},
           {"output data", [=] { return opens(path("out/new"), O_WRONLY | O_CREAT); }},
-          {"/dev/null", [=] { return opens("/dev/null", O_RDWR); }}};
+          {"/dev/null", [=] { return opens("/dev/null", O_RDWR); }},
+          {"listen", [] { return listening().first >= 0; }},
+          {"own limits",
+           [] {
+             rlimit limit{};
+             return ::getrlimit(RLIMIT_NOFILE, &limit) == 0 && ::setrlimit(RLIMIT_NOFILE, &limit) == 0;
+           }},
+          {"child", [] {
+             int pair[2];
+             const pid_t child = ::socketpair(AF_UNIX, SOCK_STREAM, 0, pair) == 0 ? ::fork() : -1;
+             if (child == 0) ::_exit(0);
+             return child > 0 && ::waitpid(child, nullptr, 0) == child;
+           }}};
 }
 
 // Every option of every plugin, and those of [run], with its table: from the schema that the plugins themselves give.
@@ -167,7 +254,7 @@ TEST_CASE("sandbox: the kernel refuses a job all but its own folder and its data
     return;
   }
   const Place place;
-  for (const auto& attempts : {attempts_at_the_server(place), attempts_elsewhere(place)}) {
+  for (const auto& attempts : {attempts_at_the_server(place), attempts_elsewhere(place), calls_of_a_job(place)}) {
     const auto through = not_refused(*place.sandbox, attempts);
     CAPTURE(Json(through).dump());
     CHECK(through.empty());
