@@ -178,6 +178,8 @@ void require_messages(const OrderedJson& messages, const std::string& where) {
     if (content.is_string()) continue;
     for (const auto& part : content) {
       const auto type = part.is_object() && part.contains("type") ? part["type"] : OrderedJson();
+      const bool has_text = type != "text" || (part.contains("text") && part["text"].is_string());
+      if (!has_text) refuse(place + " has a part of the type \"text\" without a text in \"text\"");
       if (type != "text") refuse(place + " has a part of the type " + json_text(type) + ", and only texts can be read");
     }
   }

@@ -185,6 +185,11 @@ TEST_CASE("chat templates: messages that no model of texts can read are refused 
       contains(refused(R"([{"role": "user", "content": "a"}, {"content": "b"}])"), "message 2 must be an object with"));
   CHECK(contains(refused(R"([{"role": "user", "content": [{"type": "image_url"}]}])"),
                  "message 1 has a part of the type \"image_url\""));
+  for (const char* part :
+       {R"({"type": "text"})", R"({"type": "text", "text": 1})", R"({"type": "text", "txt": "a"})"}) {
+    CHECK(contains(refused((R"([{"role": "user", "content": [)" + std::string(part) + "]}]").c_str()),
+                   "message 1 has a part of the type \"text\" without a text"));
+  }
   CHECK(refused(R"([{"role": "user", "content": [{"type": "text", "text": "a"}]}])").empty());
 }
 

@@ -205,7 +205,8 @@ OutputFolder OutputFolder::open_existing(const fs::path& wanted, Checkpoint& che
   if (auto folder = try_to_lock(path)) return std::move(*folder);
   std::string holder;
   std::getline(std::ifstream(path / lock_name) >> std::ws, holder);
-  refuse(path.string() + " is in use by another run (process " + holder + "); wait for it, or stop it first");
+  if (!holder.empty()) holder = " (process " + holder + ")";
+  refuse(path.string() + " is in use by another run" + holder + "; wait for it, or stop it first");
 }
 
 OutputFolder OutputFolder::open_part(const fs::path& run, std::int64_t rank) {

@@ -29,7 +29,7 @@ Json list_of_parts(const ApiContext& api) {
   const Json line = {
       {"type", "string"},
       {"maxLength", 200},
-      {"pattern", "^[^\\u0000-\\u001f\\u007f-\\u009f\\u061c\\u200e\\u200f\\u202a-\\u202e\\u2066-\\u2069]*$"}};
+      {"pattern", "^[^\\u0000-\\u001f\\u007f-\\u009f\\u061c\\u200b\\u200e\\u200f\\u2028-\\u202e\\u2060\\u2066-\\u2069\\ufeff]*$"}};
   auto key = line;
   key["description"] =
       "the same request with the same key again is the same job; another request with it is refused with 422";
@@ -49,7 +49,10 @@ std::string text_in(const Json& body, const char* name) {
   if (!body.contains(name)) return "";
   if (!body[name].is_string()) throw HttpRefused{422, std::string(name) + " must be a text"};
   const auto text = body[name].get<std::string>();
-  const bool is_plain = !vernier::has_control_character(text);
+  // Those that nobody sees, and ends of lines.
+  constexpr const char* unseen[] = {"\u200b", "\u2028", "\u2029", "\u2060", "\ufeff"};
+  const auto has = [&](const char* each) { return text.find(each) != text.npos; };
+  const bool is_plain = !vernier::has_control_character(text) && std::ranges::none_of(unseen, has);
   const auto characters = std::ranges::count_if(text, [](unsigned char c) { return (c & 0xC0) != 0x80; });  // in UTF-8
   if (characters > 200 || !is_plain) {
     throw HttpRefused{422, std::string(name) + " must have at most 200 characters, and no control characters"};

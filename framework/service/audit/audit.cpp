@@ -115,8 +115,9 @@ void AuditLog::add(const std::string& who, const std::string& action, const Json
 }
 
 AuditResult verify_audit(const fs::path& file) {
-  std::ifstream in(file, std::ios::binary);
-  if (!in || !fs::is_regular_file(file)) fail(file, "cannot be read: name the audit log of a server");
+  std::ifstream in;
+  if (fs::is_regular_file(file)) in.open(file, std::ios::binary);  // a pipe would wait for its writer
+  if (!in.is_open()) fail(file, "cannot be read: name the audit log of a server");
   AuditResult result;
   result.head = no_hash;
   for (std::string line; std::getline(in, line);) {

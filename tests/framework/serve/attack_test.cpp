@@ -242,7 +242,8 @@ TEST_CASE("attack: the document is public and names no folder; names have no hid
   const auto document = body_of(ask(server.port, request_of(server.port, "GET", "/v1/openapi.json")));
   CHECK(document.find(data.path().filename().string()) == std::string::npos);
   CHECK(document.find(server.path().filename().string()) == std::string::npos);
-  for (const char* name : {"a\u202egnp.exe", "a\u009b31m", "\u2066x", "\u200f", "\u061c", "a\x1b"}) {
+  for (const char* name :
+       {"a\u202egnp.exe", "a\u009b31m", "\u2066x", "\u200f", "\u061c", "a\x1b", "a\u2028b", "\u200b", "\ufeffa"}) {
     CAPTURE(name);
     CHECK(server.post("/v1/jobs", Json{{"config", takes("0")}, {"name", name}}.dump()).status == 422);
   }
@@ -270,6 +271,8 @@ TEST_CASE("attack: an audit log is one, or is refused in a line") {
   const TemporaryFolder folder;
   CHECK(!serve::verify_audit(folder.write("empty", "")).trouble.empty());
   CHECK_THROWS(serve::verify_audit(folder.path()));
+  ::mkfifo((folder.path() / "pipe").c_str(), 0600);
+  CHECK_THROWS(serve::verify_audit(folder.path() / "pipe"));
   for (const char* line : {"{\"seq\":\"x\",\"hash\":\"a\"}\n", "{\"seq\":1,\"hash\":5}\n", "[]\n", "x\n"}) {
     CHECK_THROWS_WITH_AS(serve::AuditLog(folder.write("log", line)), doctest::Contains("its last line"),
                          std::runtime_error);

@@ -30,6 +30,15 @@ void plain(const TemporaryFolder& folder, const std::string& root = "d") {
   }
 }
 
+// A picture of 8 x 8 pixels whose data unpack to 80 MB.
+std::string bomb() {
+  auto bytes = png(2'666'666, 10, 3, std::string(80'000'000, '\0'));
+  bytes.replace(16, 8, std::string("\0\0\0\10\0\0\0\10", 8));
+  auto sum = crc32(0, reinterpret_cast<const Bytef*>(bytes.data()) + 12, 17);
+  for (std::size_t i = 33; i-- > 29; sum >>= 8) bytes[i] = static_cast<char>(sum & 255);
+  return bytes;
+}
+
 void list(const TemporaryFolder& folder, const std::string& text) {
   plain(folder);
   folder.write("list.csv", text);
@@ -199,6 +208,8 @@ std::vector<Case> cases_of_images() {
       {"images that are too small for the network",
        [](F f) { f.write("d/ant/1.png", picture(0, 3, 3)), f.write("d/bee/1.png", picture(1, 3, 3)); },
        "'/d' has images of 3 x 3; two poolings need 4 x 4 at least"},
+      {"a picture that unpacks to more than its pixels", beside("d/bee/9.png", bomb()),
+       "'/d/bee/9.png' is a damaged PNG: it has far more data than pixels"},
       {"a damaged image", beside("d/bee/9.png", picture(1).substr(0, 60)),
        "'/d/bee/9.png' is a damaged PNG: it is cut short"},
       {"three damaged images",

@@ -81,6 +81,18 @@ struct PngReader {
   png_infop info = nullptr;
 };
 
+// The bytes of compressed pixels in a file.
+std::size_t pixel_bytes(const std::string& file) {
+  const auto byte = [&](std::size_t at) { return static_cast<std::size_t>(static_cast<unsigned char>(file[at])); };
+  std::size_t sum = 0;
+  for (std::size_t at = 8; at + 8 <= file.size();) {
+    const auto size = byte(at) << 24 | byte(at + 1) << 16 | byte(at + 2) << 8 | byte(at + 3);
+    if (file.compare(at + 4, 4, "IDAT") == 0) sum += size;
+    at += size + 12;  // with length, type and checksum
+  }
+  return sum;
+}
+
 }  // namespace
 
 DecodedImage decode_png(const std::string& bytes, std::int64_t channels, std::int64_t max_pixels,
@@ -96,6 +108,9 @@ DecodedImage decode_png(const std::string& bytes, std::int64_t channels, std::in
   if (passes == 0) refuse_damaged();
   const auto height = png_get_image_height(reader.png, reader.info);
   auto pixels = pixels_of(height, png_get_image_width(reader.png, reader.info), channels, max_pixels, refuse);
+  // libpng unpacks what follows the last row, and pixels are never larger than this.
+  const auto most = 2 * std::size_t{height} * (png_get_image_width(reader.png, reader.info) * std::size_t{8} + 1);
+  if (pixel_bytes(bytes) > most + 65536) refuse("is a damaged PNG: it has far more data than pixels");
   const auto row_bytes = png_get_rowbytes(reader.png, reader.info);
   if (static_cast<std::int64_t>(row_bytes) != pixels.stride(0)) refuse("is a PNG of a kind that is not read");
   if (!read_png_rows(reader.png, pixels.mutable_data_ptr<std::uint8_t>(), height, row_bytes, passes)) {
