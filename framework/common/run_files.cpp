@@ -81,13 +81,15 @@ void read_history(RunFiles& run) {
   }
 }
 
+[[noreturn]] void refuse_summary(const fs::path& folder) {
+  throw Refused((folder / "summary.json").string() + ": it is damaged; remove it to see the rest of the run");
+}
+
 void read_summary(RunFiles& run) {
   std::ifstream file(run.folder / "summary.json");
   if (!file) return;
   run.summary = Json::parse(file, nullptr, /*allow_exceptions=*/false);
-  if (!run.summary.is_object()) {
-    throw Refused((run.folder / "summary.json").string() + ": it is damaged; remove it to see the rest of the run");
-  }
+  if (!run.summary.is_object()) refuse_summary(run.folder);
 }
 
 void read_config(RunFiles& run) {
@@ -186,8 +188,12 @@ RunFiles read_run(const fs::path& folder) {
   read_summary(run);
   const bool is_running = is_locked(folder);
   if (run.summary.is_object() && !is_running) {
-    run.state = run.summary.value("ended_by", "");
-    run.step = run.summary.value("steps", run.step);
+    try {
+      run.state = run.summary.value("ended_by", "");
+      run.step = run.summary.value("steps", run.step);
+    } catch (const Json::exception&) {
+      refuse_summary(folder);
+    }
     const auto seen = fs::exists(folder / "config.toml", none) ? "config.toml" : history;
     run.seconds = seconds_between(folder / seen, folder / "summary.json");
   } else {

@@ -29,7 +29,8 @@ Json list_of_parts(const ApiContext& api) {
   const Json line = {
       {"type", "string"},
       {"maxLength", 200},
-      {"pattern", "^[^\\u0000-\\u001f\\u007f-\\u009f\\u061c\\u200b\\u200e\\u200f\\u2028-\\u202e\\u2060\\u2066-\\u2069\\ufeff]*$"}};
+      {"pattern",
+       "^[^\\u0000-\\u001f\\u007f-\\u009f\\u061c\\u200b\\u200e\\u200f\\u2028-\\u202e\\u2060\\u2066-\\u2069\\ufeff]*$"}};
   auto key = line;
   key["description"] =
       "the same request with the same key again is the same job; another request with it is refused with 422";

@@ -218,6 +218,7 @@ TEST_CASE("runs: wrong calls and damaged files end in one line") {
   Left place;
   place.write("damaged", lines(2) + "no json\n" + lines(1));
   place.write("summary", lines(2), "{\"ended_by\":");
+  place.write("odd", lines(2), "{\"steps\": \"x\"}");
   struct Refused {
     std::vector<std::string> arguments;
     std::string says;
@@ -231,6 +232,7 @@ TEST_CASE("runs: wrong calls and damaged files end in one line") {
       {{"watch", "runs"}, "runs: this is not a folder of a run"},
       {{"watch", "runs/damaged"}, "losses.jsonl:3: this line is not a JSON object"},
       {{"watch", "runs/summary", "--metric", "los"}, "summary.json: it is damaged"},
+      {{"report", "runs/odd"}, "summary.json: it is damaged"},
       {{"watch", "runs/summary", "--interval", "0"}, "--interval is 0, and must be from 0.1 to 3600"},
       {{"report"}, "name one run or more"},
       {{"report", "runs/damaged"}, "losses.jsonl:3"}};
@@ -241,6 +243,7 @@ TEST_CASE("runs: wrong calls and damaged files end in one line") {
     CHECK(says(place.err, refused.says));
   }
   fs::remove_all(place.at("runs/summary"));
+  fs::remove_all(place.at("runs/odd"));
   place.write("fine", lines(2));
   CHECK(place.call({"report", "runs/fine", "--output", "no/where.html"}) == 2);
   CHECK(is_one_line(place.err));
