@@ -13,6 +13,7 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 #include <set>
+#include <string_view>
 
 namespace graph {
 
@@ -38,6 +39,23 @@ class Memory final : public caffe2::serialize::ReadAdapterInterface {
  private:
   torch::Tensor bytes_;
 };
+
+constexpr int deepest = 128;
+
+// Returns the place of the first bracket of a JSON text that is nested too deeply, or npos.
+std::size_t too_deep(std::string_view text) {
+  int depth = 0;
+  bool is_quoted = false;
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    if (text[i] == '"') is_quoted = !is_quoted;
+    if (is_quoted && text[i] == '\\') ++i;
+    if (is_quoted) continue;
+    if (text[i] == '{' || text[i] == '[') ++depth;
+    if (text[i] == '}' || text[i] == ']') --depth;
+    if (depth > deepest) return i;
+  }
+  return std::string_view::npos;
+}
 
 std::vector<std::int64_t> integers(const json& list) {
   std::vector<std::int64_t> all;
@@ -130,8 +148,12 @@ std::pair<at::DataPtr, std::size_t> Archive::record_of(const std::string& record
 json Archive::json(const std::string& record) {
   try {
     const auto [data, size] = record_of(record);
-    const auto* text = static_cast<const char*>(data.get());
-    return json::parse(text, text + size);
+    const std::string_view text(static_cast<const char*>(data.get()), size);
+    if (const auto place = too_deep(text); place != std::string::npos) {
+      refuse("its record " + record + " nests values more than " + std::to_string(deepest) + " deep at byte " +
+             std::to_string(place));
+    }
+    return json::parse(text);
   } catch (const nlohmann::json::exception& error) {
     refuse("its record " + record + " is damaged (" + vernier::message(error) + ")");
   }

@@ -12,6 +12,7 @@
 
 #include "arithmetic.h"
 #include "guards.h"
+#include "operators.h"
 #include "values.h"
 
 namespace graph {
@@ -171,21 +172,21 @@ class Reader {
   }
 
   void read_call(Node& node, const std::string& target, const Names& names, const json& from) {
-    const auto first = target.find('.'), last = target.rfind('.');
-    // A graph is data: it reaches no operators of others, and none that opens files.
-    const bool is_ours = target.starts_with("aten.") && !target.starts_with("aten.from_file");
-    if (first == std::string::npos || first == last || !is_ours) return void(unknown_.insert(target));
-    const auto overload = target.substr(last + 1);
-    const auto name = target.substr(0, first) + "::" + target.substr(first + 1, last - first - 1);
-    node.op = c10::Dispatcher::singleton().findSchema({name, overload == "default" ? "" : overload});
-    if (!node.op) return void(unknown_.insert(target));
-    node.is_batch_norm = name == "aten::batch_norm";
+    node.op = operator_of(target);
+    const auto* rule = node.op ? rule_of(target) : nullptr;
+    if (rule == nullptr) return void((node.op ? unlisted_ : unknown_).insert(target));
+    node.rule = *rule;
     has_writes_ = has_writes_ || node.op->schema().is_mutable();
     std::map<std::string, const json*> given;
     for (const auto& input : from.at("inputs")) given[input.at("name").get<std::string>()] = &input.at("arg");
     for (const auto& argument : node.op->schema().arguments()) {
       if (const auto found = given.find(argument.name()); found != given.end()) {
-        node.arguments.push_back(read_argument(names, *found->second, argument.type()));
+        place_ = "the argument '" + argument.name() + "' of " + node.name + " ";
+        const auto& read = node.arguments.emplace_back(read_argument(names, *found->second, argument.real_type()));
+        if (read.kind == Argument::Kind::constant && !is_of_type(read.value, argument.real_type()))
+          archive_.refuse(place_ + "is " + read.value.tagKind() + ", and the operator takes " +
+                          argument.real_type()->str());
+        place_.clear();
         given.erase(found);
       } else if (argument.default_value()) {
         node.arguments.push_back({.value = *argument.default_value()});
@@ -199,12 +200,18 @@ class Reader {
 
   // A graph that is called for another one's values. The first arguments say how; the rest are its inputs.
   void read_higher_order(Node& node, const std::string& target, Names& names, const json& from, int depth) {
+    // The types of the facts. A decision may be a tensor or a number.
+    std::vector<c10::TypePtr> types;
     if (target == "higher_order.cond") {
       node.kind = Node::Kind::cond;
+      types = {nullptr};
     } else if (target == "higher_order.wrap_with_set_grad_enabled") {
       node.kind = Node::Kind::set_grad;
+      types = {c10::BoolType::get()};
     } else if (target == "higher_order.wrap_with_autocast") {
       node.kind = Node::Kind::autocast;
+      types = {c10::StringType::get(), c10::OptionalType::create(c10::ScalarTypeType::get()), c10::BoolType::get(),
+               c10::OptionalType::create(c10::BoolType::get())};
     } else {
       return void(unknown_.insert(target));
     }
@@ -219,12 +226,20 @@ class Reader {
           node.arguments.push_back({.kind = Argument::Kind::slot, .slot = known_slot(names, name.get<std::string>())});
         }
       } else {
-        node.arguments.push_back(read_argument(names, input.at("arg"), nullptr));
+        const auto type = node.arguments.size() < types.size() ? types[node.arguments.size()] : nullptr;
+        place_ = "an argument of " + node.name + " ";
+        node.arguments.push_back(read_argument(names, input.at("arg"), type));
+        place_.clear();
       }
     }
     const std::size_t graphs = node.kind == Node::Kind::cond ? 2 : 1;
-    const std::size_t facts = node.kind == Node::Kind::autocast ? 4 : 1;
+    const std::size_t facts = types.size();
     if (node.graphs.size() != graphs || node.arguments.size() < facts) archive_.refuse(node.name + " is incomplete");
+    for (std::size_t i = 0; i < facts; ++i) {
+      const auto& given = node.arguments[i];
+      if (types[i] && (given.kind != Argument::Kind::constant || !is_of_type(given.value, types[i])))
+        archive_.refuse(node.name + " has another argument than " + types[i]->str());
+    }
     for (const auto& graph : node.graphs) {
       if (graph->inputs.size() != node.arguments.size() - facts) {
         archive_.refuse(node.name + " calls a graph with another number of values than it takes");
@@ -254,11 +269,12 @@ class Reader {
   }
 
   Argument slot_argument(const Names& names, const json& name, const c10::TypePtr& type) const {
+    if (is_word(type)) archive_.refuse(place_ + "is computed, and must be in the file");
     return {.kind = Argument::Kind::slot, .slot = known_slot(names, name.get<std::string>()), .type = type};
   }
 
-  Argument list_argument(const Names& names, const std::string& kind, const json& value,
-                         const c10::TypePtr& type) const {
+  Argument list_argument(const Names& names, const std::string& kind, const json& value, const c10::TypePtr& type,
+                         int depth) const {
     Argument list{.kind = Argument::Kind::list};
     const auto* as_list = type ? type->castRaw<c10::ListType>() : nullptr;
     list.type = as_list != nullptr     ? as_list->getElementType()
@@ -274,7 +290,9 @@ class Reader {
       } else if (kind == "as_optional_tensors" || kind == "as_sym_ints" || kind == "as_sym_floats" ||
                  kind == "as_sym_bools") {
         item = one.contains("as_name") ? slot_argument(names, one.at("as_name"), list.type)
-                                       : read_argument(names, one, list.type);
+                                       : read_argument(names, one, list.type, depth + 1);
+      } else if (!one.is_boolean() && !one.is_number() && !one.is_string()) {
+        archive_.refuse(place_ + "has something else than numbers in its list");
       } else {
         item.value = one.is_boolean()          ? IValue(one.get<bool>())
                      : one.is_number_integer() ? IValue(one.get<std::int64_t>())
@@ -286,19 +304,25 @@ class Reader {
     if (!is_constant) return list;
     std::vector<IValue> values;
     for (const auto& item : list.items) values.push_back(item.value);
-    return {.value = list_of(values, list.type)};
+    try {
+      return {.value = list_of(values, list.type)};
+    } catch (const vernier::Error& error) {
+      archive_.refuse(place_ + "is " + error.what());
+    }
   }
 
-  Argument read_argument(const Names& names, const json& from, const c10::TypePtr& schema_type) const {
+  Argument read_argument(const Names& names, const json& from, const c10::TypePtr& schema_type, int depth = 0) const {
+    if (depth > most_nested) archive_.refuse(place_ + "is nested too deeply");
     const auto [kind, value] = entry_of(archive_, from);
     const auto type = without_optional(schema_type);
     if (kind == "as_none") return {};
     if (kind == "as_tensor") return slot_argument(names, value.at("name"), type);
     if (kind == "as_sym_int" || kind == "as_sym_bool" || kind == "as_sym_float") {
       if (value.contains("as_name")) return slot_argument(names, value.at("as_name"), type);
-      return read_argument(names, value, type);
+      return read_argument(names, value, type, depth + 1);
     }
-    if (kind == "as_optional_tensor") return read_argument(names, value, type);
+    if (kind == "as_optional_tensor") return read_argument(names, value, type, depth + 1);
+    if (kind == "as_int" && is_word(type)) archive_.refuse(place_ + "is a number, and must be " + type->str());
     if (kind == "as_int") return {.value = fitted(value.get<std::int64_t>(), type)};
     if (kind == "as_float") return {.value = fitted(number_of(value), type)};
     if (kind == "as_bool") return {.value = fitted(value.get<bool>(), type)};
@@ -320,7 +344,7 @@ class Reader {
     }
     static const std::set<std::string> lists = {"as_tensors", "as_optional_tensors", "as_ints",      "as_floats",
                                                 "as_bools",   "as_sym_ints",         "as_sym_bools", "as_sym_floats"};
-    if (lists.contains(kind)) return list_argument(names, kind, value, type);
+    if (lists.contains(kind)) return list_argument(names, kind, value, type, depth);
     archive_.refuse("it has an argument of the kind " + kind + ", which is not read");
   }
 
@@ -402,10 +426,12 @@ class Reader {
   static std::vector<std::string> names_of_outputs(const json& signature, std::size_t count) {
     std::vector<std::string> names;
     if (signature.is_object()) {
-      const auto spec = json::parse(signature.value("out_spec", std::string()), nullptr, /*allow_exceptions=*/false);
+      // Deeper values are left out: copies of them recurse.
+      const auto limit = [](int depth, json::parse_event_t, json&) { return depth <= most_nested; };
+      const auto spec = json::parse(signature.value("out_spec", std::string()), limit, /*allow_exceptions=*/false);
       if (spec.is_array() && spec.size() == 2 && spec[1].is_object() && spec[1].value("type", json()).is_string() &&
           spec[1].at("type").get<std::string>().ends_with("dict")) {
-        const auto keys = json::parse(spec[1].value("context", std::string()), nullptr, false);
+        const auto keys = json::parse(spec[1].value("context", std::string()), limit, false);
         if (keys.is_array() && keys.size() == count) {
           for (const auto& key : keys) names.push_back(key.is_string() ? key.get<std::string>() : key.dump());
         }
@@ -416,10 +442,21 @@ class Reader {
   }
 
   void refuse_unknown() const {
-    if (unknown_.empty()) return;
-    std::string all;
-    for (const auto& name : unknown_) all += (all.empty() ? "" : ", ") + name;
-    archive_.refuse("this LibTorch has no operators for " + all + "; write the model without them");
+    std::set<std::string> missing, foreign;
+    for (const auto& name : unknown_) (name.starts_with("aten.") ? missing : foreign).insert(name);
+    std::string text;
+    const auto say = [&](const std::set<std::string>& names, const char* what) {
+      std::string all;
+      for (const auto& name : names) all += (all.empty() ? "" : ", ") + name;
+      if (!names.empty()) text += (text.empty() ? "" : "; ") + all + ": " + what;
+    };
+    say(missing, "this LibTorch has no such operators");
+    say(foreign, "operators of other libraries, or calls of graphs, which are not run here");
+    say(unlisted_,
+        "LibTorch has them, but a graph is data, and they are not on the list of operators that are safe with "
+        "arguments "
+        "of a stranger (plugins/task/graph/operators.inc)");
+    if (!text.empty()) archive_.refuse("it calls what a graph may not call; write the model without it: " + text);
   }
 
   // Marks what torch.nn does otherwise in evaluation mode: dropout, batch normalisation and their count of batches.
@@ -444,11 +481,13 @@ class Reader {
         if (argument.kind != Argument::Kind::constant) continue;
         if (of == "dropout_p" && argument.value.isDouble() && argument.value.toDouble() > 0) {
           node.in_evaluation.emplace_back(i, 0.0);
-        } else if ((of == "train" || of == "training" || of == "use_input_stats") && argument.value.isBool()) {
+        } else if ((of == "train" || of == "training" || of == "use_input_stats") &&
+                   (argument.value.isBool() || argument.value.isNone())) {  // None: true
           // Normalisation without running statistics uses the batch's always.
           if (name.ends_with("_norm") && node.arguments[3].kind == Argument::Kind::constant) continue;
-          (argument.value.toBool() ? program.has_training_nodes : program.has_idle_nodes) = true;
-          if (argument.value.toBool()) node.in_evaluation.emplace_back(i, false);
+          const bool is_on = argument.value.isNone() || argument.value.toBool();
+          (is_on ? program.has_training_nodes : program.has_idle_nodes) = true;
+          if (is_on) node.in_evaluation.emplace_back(i, false);
         }
       }
       if (!node.in_evaluation.empty() && !node.is_of_torch && program.guessed.empty()) program.guessed = node.name;
@@ -479,7 +518,8 @@ class Reader {
   }
 
   Archive& archive_;
-  std::set<std::string> unknown_;
+  std::set<std::string> unknown_, unlisted_;  // operators: LibTorch lacks them; it has them, but they are not allowed
+  std::string place_;                         // the argument that is read, for messages
   std::size_t nodes_ = 0;
   bool has_writes_ = false;
 };

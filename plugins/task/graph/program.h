@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "archive.h"
+#include "operators.h"
 
 namespace graph {
 
@@ -48,7 +49,7 @@ struct Node {
   std::vector<std::pair<std::size_t, IValue>> in_evaluation;
   bool only_in_training = false;
   bool is_of_torch = false;  // a module of torch.nn calls it
-  bool is_batch_norm = false;
+  Rule rule;
 };
 
 struct Graph {

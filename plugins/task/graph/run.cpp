@@ -52,7 +52,8 @@ class Runner {
       } catch (const vernier::Error&) {
         throw;
       } catch (const std::exception& error) {
-        if (vernier::is_out_of_memory(std::current_exception())) throw;
+        if (vernier::is_out_of_memory(std::current_exception()))
+          TORCH_CHECK_WITH(OutOfMemoryError, false, node.name, ": ", vernier::message(error));
         throw vernier::Error(node.name + ": " + vernier::message(error));
       }
       for (const auto slot : node.last_used) slots_[static_cast<std::size_t>(slot)] = IValue();
@@ -92,6 +93,8 @@ class Runner {
       }
       case Node::Kind::cond: {
         const auto chosen = value_of(node.arguments[0]);
+        const bool decides = chosen.isBool() || (chosen.isTensor() && chosen.toTensor().numel() == 1);
+        if (!decides) vernier::refuse(node.name + " decides by " + chosen.tagKind() + ", and needs one truth value");
         const bool is_true = chosen.isTensor() ? chosen.toTensor().item<bool>() : chosen.toBool();
         return keep(node, run_inner(*node.graphs[is_true ? 0 : 1], node, 1));
       }
@@ -116,12 +119,24 @@ class Runner {
     if (!mode_.is_training) {
       for (const auto& [place, value] : node.in_evaluation) stack[place] = value;
     }
-    // torch.nn.functional refuses it in Python. The operator would make the running variance NaN.
-    if (node.is_batch_norm && stack[5].toBool() && stack[0].toTensor().numel() == stack[0].toTensor().size(1)) {
-      vernier::refuse(node.name + " needs more than 1 value per channel in training");
+    const auto& wanted = node.op->schema().arguments();
+    for (std::size_t i = 0; i < wanted.size(); ++i) {
+      if (node.arguments[i].kind == Argument::Kind::constant || is_of_type(stack[i], wanted[i].real_type())) continue;
+      vernier::refuse(node.name + " gets " + stack[i].tagKind() + " as '" + wanted[i].name() + "', and takes " +
+                      wanted[i].real_type()->str());
     }
+    if (node.rule.check != nullptr) check(node, stack);
     node.op->callBoxed(stack);
+    if (node.rule.is_filled) stack.at(0).toTensor().zero_();
     keep(node, std::move(stack));
+  }
+
+  static void check(const Node& node, torch::jit::Stack& stack) {
+    try {
+      node.rule.check({node.op->schema(), stack});
+    } catch (const vernier::Error& error) {
+      vernier::refuse(node.name + " " + error.what());
+    }
   }
 
   std::vector<IValue> run_inner(const Graph& inner, const Node& node, std::size_t first) const {

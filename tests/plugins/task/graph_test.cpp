@@ -9,6 +9,7 @@
 #include <vernier/graph/graph_export.h>
 #include <vernier/half_weights.h>
 #include <vernier/matmul.h>
+#include <vernier/memory.h>
 #include <vernier/safetensors.h>
 
 #include <caffe2/serialize/inline_container.h>
@@ -22,6 +23,7 @@
 #include <functional>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <set>
 
 #include "fused_choice.h"
 #include "loaded_data_task.h"
@@ -411,6 +413,13 @@ void replace(std::string& text, const std::string& from, const std::string& to) 
 
 constexpr const char* program = "models/model.json";
 
+// A value in a value of its kind, and so on.
+std::string deep(const std::string& kind, int depth) {
+  std::string text, end;
+  for (int i = 0; i < depth; ++i) text += "{\"" + kind + "\": ", end += "}";
+  return text + "1" + end;
+}
+
 }  // namespace
 
 TEST_CASE("graph: a file that cannot be trained is refused in one line that says why") {
@@ -426,11 +435,26 @@ TEST_CASE("graph: a file that cannot be trained is refused in one line that says
       {"mlp", in_program("TRAINING", "ATEN"), "it is not a training program"},
       {"mlp", in_program("\"major\": 8", "\"major\": 9"), "it has version 9 of the format"},
       {"mlp", in_program("torch.ops.aten.gelu.default", "torch.ops.aten.gelu.fancy"),
-       "no operators for aten.gelu.fancy"},
-      {"mlp", in_program("torch.ops.aten.gelu.default", "torch.ops.aten.from_file.default"),
-       "no operators for aten.from_file"},
+       "aten.gelu.fancy: this LibTorch has no such operators"},
+      {"mlp", in_program("torch.ops.aten.gelu.default", "torch.ops.mine.gelu.default"),
+       "mine.gelu.default: operators of other libraries"},
+      {"mlp", in_program("{\"as_float\": 0.25}", deep("as_sym_float", 200'000)),
+       "nests values more than 128 deep at byte"},
+      {"mlp", in_program("{\"as_float\": 0.25}", deep("as_optional_tensor", 200'000)),
+       "nests values more than 128 deep"},
+      {"mlp", in_program("{\"as_float\": 0.25}", deep("as_sym_float", 20)),
+       "the argument 'p' of aten.dropout.default of 'layers.2' is nested too deeply"},
+      {"mlp", in_program("\"as_float\": 0.25", "\"as_string\": \"a\""), "is String, and the operator takes float"},
+      {"gpt", in_program("\"as_ints\": [8]", "\"as_sym_ints\": [{\"as_ints\": [8]}]"),
+       "the argument 'normalized_shape' of aten.layer_norm.default of 'norm' is a list of SymInt has"},
+      {"gpt", in_program("\"as_ints\": [8]", "\"as_ints\": [[8]]"),
+       "the argument 'normalized_shape' of aten.layer_norm.default of 'norm' has something else than numbers"},
+      {"branch", in_program("{\"as_bool\": false}", "{\"as_int\": 0}"),
+       "wrap_with_set_grad_enabled has another argument than bool"},
+      {"branch", in_program("{\"as_bool\": false}", "{\"as_tensors\": [{\"name\": \"x\"}]}"),
+       "wrap_with_set_grad_enabled has another argument than bool"},
       {"mlp", in_program("torch.ops.aten.gelu.default", "torch.ops.higher_order.while_loop"),
-       "no operators for higher_order.while_loop"},
+       "higher_order.while_loop: operators of other libraries, or calls of graphs"},
       {"mlp", in_program("\"as_float\": 0.25", "\"as_custom_obj\": 0.25"), "an argument of the kind as_custom_obj"},
       {"mlp", [](Records& records) { records[program].resize(records[program].size() / 2); }, "is damaged"},
       {"mlp", [](Records& records) { records.erase(program); }, "it has 0 programs"},
@@ -455,6 +479,56 @@ TEST_CASE("graph: a file that cannot be trained is refused in one line that says
     CHECK(text.find('\n') == std::string::npos);
     CHECK(text.find(file) != std::string::npos);
   }
+}
+
+TEST_CASE("graph: an operator that trusts its arguments is refused, though LibTorch has it") {
+  const TemporaryFolder scratch;
+  for (const std::string target :
+       {"from_file.default", "max_pool2d_with_indices_backward.default", "adaptive_max_pool2d_backward.default",
+        "segment_reduce.default", "_ctc_loss.default", "set_.source_Tensor", "resize_.default", "as_strided_.default",
+        "_sparse_coo_tensor_unsafe.default", "sparse_coo_tensor.indices", "empty_strided.default",
+        "_unsafe_index.Tensor", "embedding_dense_backward.default", "quantize_per_tensor.default", "add.out"}) {
+    CAPTURE(target);
+    const auto name = "aten." + target;
+    REQUIRE(graph::operator_of(name));
+    CHECK(graph::rule_of(name) == nullptr);
+    const auto file = edited(scratch, "mlp", [&](Records& records) {
+      replace(records[program], "torch.ops.aten.gelu.default", "torch.ops." + name);
+    });
+    const auto text = thrown_by([&] { network_of(file); }).text;
+    CHECK(text.find(name + ": LibTorch has them, but a graph is data") != std::string::npos);
+  }
+}
+
+TEST_CASE("graph: fresh memory is zero") {
+  const TemporaryFolder scratch;
+  for (const std::string name : {"new_empty", "empty_like"}) {
+    const auto file = edited(scratch, "mlp", [&](Records& records) {
+      replace(records[program], "torch.ops.aten.gelu.default", "torch.ops.aten." + name + ".default");
+      if (name == "new_empty")
+        replace(records[program], R"({"name": "self", "arg": {"as_tensor": {"name": "linear"}}, "kind": 1}])",
+                R"({"name": "self", "arg": {"as_tensor": {"name": "linear"}}, "kind": 1},
+                   {"name": "size", "arg": {"as_ints": [8, 8]}, "kind": 1}])");
+    });
+    const auto network = network_of(file);
+    network->train();
+    const auto output = network->forward({numbers({4, 4}, 1)});
+    CHECK(output[0].equal(network->named_parameters()["layers.3.bias"]));
+  }
+}
+
+TEST_CASE("graph: memory that a file asks for is refused by the node") {
+  const TemporaryFolder scratch;
+  const auto file = edited(scratch, "gpt", [](Records& records) {
+    replace(records[program], "{\"as_int\": 6}, {\"as_int\": 3}, {\"as_int\": 2}, {\"as_int\": 4}",
+            "{\"as_int\": 1099511627776}");
+    replace(records[program], "torch.ops.aten.reshape.default", "torch.ops.aten.new_zeros.default");
+    replace(records[program], "\"name\": \"shape\"", "\"name\": \"size\"");
+  });
+  const auto network = network_of(file);
+  vernier::limit_memory(torch::kCPU, 0);
+  const auto thrown = thrown_by([&] { network->forward({codes({4, 6}, 11, 1)}); });
+  CHECK_MESSAGE(thrown.text.find("aten.new_zeros.default") != std::string::npos, thrown.text);
 }
 
 TEST_CASE("graph: cut and overwritten files end in one line") {
@@ -734,7 +808,7 @@ TEST_CASE("graph: evaluation is that of Python if the file says it, and else wha
   const auto alone = [&](const char* name) {
     return network_of(edited(scratch, name, [](Records& records) { records.erase("extra/evaluation.json"); }));
   };
-  const auto guessed = alone("functional"), known = alone("frozen");
+  const auto guessed = alone("functional"), known = alone("frozen"), modes = alone("modes");
   guessed->eval(), known->eval();
   CHECK(guessed->guessed().starts_with("aten.batch_norm"));
   CHECK(guessed->forward(inputs).equal(guessed->forward(inputs)));
@@ -743,6 +817,49 @@ TEST_CASE("graph: evaluation is that of Python if the file says it, and else wha
   whole->eval();
   const std::vector images = {numbers({3, 2, 6, 6}, 1)};
   CHECK(known->forward(images).equal(whole->forward(images)));
+  const auto modes_whole = network_of(folder + "modes.pt2");
+  modes->eval(), modes_whole->eval();
+  const std::vector rows = {numbers({6, 4, 5}, 1)};
+  CHECK(modes->forward(rows).equal(modes_whole->forward(rows)));
+  const auto forward = [&](const auto& given) { return known->forward(given); };
+  export_onnx(vernier::ExportedModel{*known, forward, images}, scratch / "known.onnx");
+  vernier::save_safetensors(scratch / "known.safetensors",
+                            {{"input/3", images[0]}, {"output/3", whole->forward(images).detach().contiguous()}}, {});
+  if (!has_python("onnxruntime")) return;
+  std::string out;
+  CHECK_MESSAGE(python(VERNIER_SOURCE_DIR "/tests/support/run_onnx.py .", scratch.path(), out) == 0, out);
+}
+
+TEST_CASE("graph: each allowed operator that has a mode is known to have one") {
+  const std::set<std::string> known = {"alpha_dropout",
+                                       "alpha_dropout_",
+                                       "batch_norm",
+                                       "dropout",
+                                       "dropout_",
+                                       "feature_dropout",
+                                       "feature_dropout_",
+                                       "feature_alpha_dropout",
+                                       "feature_alpha_dropout_",
+                                       "gru",
+                                       "instance_norm",
+                                       "lstm",
+                                       "native_dropout",
+                                       "rnn_relu",
+                                       "rnn_tanh",
+                                       "rrelu",
+                                       "rrelu_",
+                                       "scaled_dot_product_attention"};
+  std::set<std::string> found;
+  for (const auto& target : graph::all_targets()) {
+    const auto& schema = graph::operator_of(target)->schema();
+    for (const auto& argument : schema.arguments()) {
+      const auto& name = argument.name();
+      const bool is_mode = name.find("train") != std::string::npos || name.find("drop") != std::string::npos ||
+                           name.find("input_stats") != std::string::npos;
+      if (is_mode) found.insert(schema.name().substr(6));
+    }
+  }
+  CHECK(found == known);
 }
 
 TEST_CASE("graph: batch normalisation of one value is refused, as in Python") {

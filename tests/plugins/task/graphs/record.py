@@ -285,6 +285,28 @@ class OwnLoss(nn.Module):
         return (self.layers(x) - x).square().mean()
 
 
+class Modes(nn.Module):
+    """Every layer of torch.nn that computes otherwise in evaluation, and those that do not though they look alike."""
+
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.Sequential(
+            nn.InstanceNorm1d(4, affine=True, track_running_stats=True), nn.InstanceNorm1d(4), nn.BatchNorm1d(4),
+            nn.BatchNorm1d(4, track_running_stats=False), nn.Dropout(0.2), nn.AlphaDropout(0.1), nn.Dropout1d(0.1),
+            nn.FeatureAlphaDropout(0.1), nn.RReLU())  # fmt: skip
+        self.gru = nn.GRU(5, 5, num_layers=2, dropout=0.3, batch_first=True)
+        self.lstm = nn.LSTM(5, 5, num_layers=2, dropout=0.3, batch_first=True)
+        self.rnn = nn.RNN(5, 5, num_layers=2, dropout=0.3, batch_first=True)
+        self.attention = nn.MultiheadAttention(5, 1, dropout=0.3, batch_first=True)
+        self.head = nn.Linear(20, 3)
+
+    def forward(self, x):
+        x = self.layers(x)
+        for layer in (self.gru, self.lstm, self.rnn):
+            x = layer(x)[0]
+        return self.head(self.attention(x, x, x, need_weights=False)[0].flatten(1))
+
+
 def logits_of(model, inputs):
     output = model(*inputs)
     return output["logits"] if isinstance(output, dict) else output
@@ -326,6 +348,9 @@ def main():
     file.write_text(json.dumps(losses, indent=1) + "\n")
     torch.manual_seed(1)
     export.write(OwnLoss().train(), [numbers([4, 4], 1)], folder / "own_loss.pt2")
+    modes = Modes().train()
+    modes.layers(numbers([6, 4, 5], 2))  # moves the running statistics
+    export.write(modes, [numbers([4, 4, 5], 1)], folder / "modes.pt2")
 
 
 main()

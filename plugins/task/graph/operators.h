@@ -1,0 +1,35 @@
+// The operators that a graph may call. They are listed, because LibTorch has others that trust their arguments, open
+// files, or give out memory that nobody wrote.
+#pragma once
+
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/core/stack.h>
+
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace graph {
+
+// A call of an operator that is about to be made.
+struct Call {
+  const c10::FunctionSchema& schema;
+  torch::jit::Stack& arguments;
+  // The argument of a name, which the schema has.
+  c10::IValue& operator[](const char* name) const;
+};
+
+// The work beside a call.
+struct Rule {
+  void (*check)(const Call& call) = nullptr;  // throws Error where LibTorch would trust wrong arguments
+  bool is_filled = false;                     // the result is fresh memory, which becomes 0
+};
+
+// Returns the operator of a target such as "aten.add.Tensor"; none: LibTorch has no such operator.
+std::optional<c10::OperatorHandle> operator_of(const std::string& target);
+// Returns the rule of a target, or null for one that a graph may not call.
+const Rule* rule_of(const std::string& target);
+// Returns the targets of all operators that a graph may call.
+std::vector<std::string> all_targets();
+
+}  // namespace graph
