@@ -53,7 +53,8 @@ bool is_nothing(const Json& value) {
 }
 
 Json read_config(const std::string& path) {
-  auto config = Json::parse(vernier::read_data_file(path, largest_config), nullptr, false);
+  const auto limit = [](int depth, Json::parse_event_t, Json&) { return depth < 64; };  // deeper values are left out
+  auto config = Json::parse(vernier::read_data_file(path, largest_config), limit, false);
   if (!config.is_object()) vernier::refuse(path + ": is not a JSON object, as PEFT writes it");
   return config;
 }

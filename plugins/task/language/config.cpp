@@ -35,9 +35,14 @@ std::string shown(const nlohmann::json& value) {
 }  // namespace
 
 nlohmann::json read_json(const std::string& path, std::uint64_t most) {
+  constexpr int deepest = 64;  // copies of values recurse
   const auto text = vernier::read_data_file(path, most);
+  const auto limit = [&](int depth, nlohmann::json::parse_event_t, nlohmann::json&) {
+    if (depth > deepest) vernier::refuse(path + ": nests values more than " + std::to_string(deepest) + " deep");
+    return true;
+  };
   try {
-    return nlohmann::json::parse(text);
+    return nlohmann::json::parse(text, limit);
   } catch (const nlohmann::json::parse_error& error) {
     // "[json.exception.parse_error.101] parse error at line 3, column 1: syntax error …"
     const std::string what = error.what();
