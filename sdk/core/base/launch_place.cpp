@@ -52,10 +52,10 @@ void complete_slurm(LaunchPlace& place) {
 constexpr const char* incomplete =
     ", and the rest of its place is missing; set WORLD_SIZE to their number and RANK to the place of each, from 0";
 
-// The entries of torchrun, which starts ranks within what others have started, or of the first launcher of several.
+// The entries of the launcher of several processes, or else those of torchrun for one.
 Launched found() {
-  const Launched torchrun(launchers[0]);
-  return torchrun.is_whole() ? torchrun : launched_as_one_of_several();
+  const Launched several = launched_as_one_of_several(), torchrun(launchers[0]);
+  return several.launcher == nullptr && torchrun.is_whole() ? torchrun : several;
 }
 
 // Ranks that are all on one machine meet where no other machine reaches them.

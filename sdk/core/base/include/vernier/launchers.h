@@ -61,6 +61,7 @@ struct Launched {
     const auto read = [](const std::string& name) { return name.empty() ? name : std::getenv(name.c_str()); };
     size = read(size_variable = set_variable(of.size));
     rank = read(rank_variable = set_variable(of.rank));
+    if (read(set_variable(of.step)).size() >= 10) size = "1";  // Slurm's batch script or interactive shell
     if (const auto colon = size.find(':'); colon != std::string::npos) size.erase(0, colon + 1);  // the most
     if (!size.starts_with('[')) return;
     // SageMaker writes a list: ["algo-1","algo-2"].
@@ -85,6 +86,8 @@ struct Launched {
 inline Launched launched_as_one_of_several() {
   std::vector<Launched> all;
   for (const auto& launcher : launchers) all.emplace_back(launcher);
+  // torchrun itself has started this process alone, within whatever others have started.
+  if (all.front().size == "1" && !set_variable("TORCHELASTIC_RUN_ID").empty()) all.resize(1, all.front());
   for (const auto& each : all) {
     if (!each.size.empty() && each.size != "1") return each;
   }
