@@ -4,7 +4,7 @@
 A component is a row of sdk/components.tsv: it may include from itself and from those that it needs. Within a component,
 a room is a folder with what is below it; ORDER lists rooms, each of which may include those before it. A tool may
 include the runner, framework/common and its own folder. A plugin may include public headers, the folder of its role and
-plugins/shared, and the HTTP of the service if it belongs to that component.
+plugins/shared, and HTTP and database of the service if it belongs to that component.
 
 Private headers are included as "room/file.h", public ones as <vernier/file.h>. <vernier/sdk.h> and <vernier/toolkit.h>
 are lists of headers and belong to no room.
@@ -19,7 +19,7 @@ SDK = 'sdk/plugin sdk/core/base sdk/core/files sdk/core/gpu sdk/core/optim sdk/c
 RUNNER = 'framework/common framework/common/config framework/runner/wiring framework/runner/run/process framework/runner/run/state ' \
          'framework/runner/run/capture framework/runner/run framework/runner/output framework/embed ' \
          'framework/runner/cli'.split()
-SERVICE = 'framework/common framework/service/http framework/service/queue framework/service/audit ' \
+SERVICE = 'framework/common framework/service/http framework/service/database framework/service/queue framework/service/audit ' \
           'framework/service/api framework/service/jobs framework/service'.split()
 WITHOUT_LIBRARIES = ['sdk/plugin', 'sdk/core/base']  # public headers that need no library
 # A room that stands beside the others: what it may include.
@@ -116,7 +116,7 @@ def main():
             elif is_plugin:
                 role = '/'.join(path.split('/')[:2]) + '/'
                 if include[2] and not target.startswith((role, 'plugins/shared/')) and \
-                        not (owners[0] == 'service' and target.startswith('framework/service/http/')):
+                        not (owners[0] == 'service' and target.startswith(('framework/service/http/', 'framework/service/database/'))):
                     wrong.append(f'{where}: a plugin may not include {target}')
             elif own and room_of(target) not in {None, own} | allowed_rooms(own):
                 wrong.append(f'{where}: {own} may not include {target}')

@@ -1,6 +1,5 @@
 #include "service/queue/journal.h"
 
-#include <sqlite3.h>
 #include <sys/stat.h>
 
 #include <algorithm>
@@ -9,6 +8,7 @@
 #include <sstream>
 #include <stdexcept>
 
+#include "service/database/sqlite.h"
 #include "service/http/http_service.h"
 
 namespace serve {
@@ -36,50 +36,6 @@ constexpr const char* columns =
     "id, user, name, key, identity, priority, cores, gpus, time_limit, memory_limit, retries, state, attempt, "
     "failures, "
     "losses, is_cancelled, gpu_list, created, started, ended, error, slurm";
-
-[[noreturn]] void fail(sqlite3* database) {
-  throw std::runtime_error(std::string("the journal of jobs cannot be used: ") + ::sqlite3_errmsg(database));
-}
-
-class Statement {
- public:
-  Statement(sqlite3* database, const std::string& text) : database_(database) {
-    if (::sqlite3_prepare_v2(database, text.c_str(), -1, &statement_, nullptr) != SQLITE_OK) fail(database);
-  }
-  Statement(const Statement&) = delete;
-  Statement& operator=(const Statement&) = delete;
-  ~Statement() { ::sqlite3_finalize(statement_); }
-
-  Statement& bind(const std::string& text) {
-    ::sqlite3_bind_text(statement_, ++bound_, text.data(), static_cast<int>(text.size()), SQLITE_TRANSIENT);
-    return *this;
-  }
-  Statement& bind(std::int64_t number) {
-    ::sqlite3_bind_int64(statement_, ++bound_, number);
-    return *this;
-  }
-  Statement& bind_null() {
-    ::sqlite3_bind_null(statement_, ++bound_);
-    return *this;
-  }
-  // Returns true if there is a row.
-  bool step() {
-    const int result = ::sqlite3_step(statement_);
-    if (result != SQLITE_ROW && result != SQLITE_DONE) fail(database_);
-    return result == SQLITE_ROW;
-  }
-  std::string text(int column) {
-    const auto* text = reinterpret_cast<const char*>(::sqlite3_column_text(statement_, column));
-    return text == nullptr ? ""
-                           : std::string(text, static_cast<std::size_t>(::sqlite3_column_bytes(statement_, column)));
-  }
-  std::int64_t integer(int column) { return ::sqlite3_column_int64(statement_, column); }
-
- private:
-  sqlite3* database_;
-  sqlite3_stmt* statement_ = nullptr;
-  int bound_ = 0;
-};
 
 std::string text_of(const std::vector<int>& numbers) {
   std::string text;
@@ -159,7 +115,7 @@ Journal::Journal(const std::filesystem::path& file) {
                                        SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE | SQLITE_OPEN_FULLMUTEX, nullptr);
   database_.reset(opened, &::sqlite3_close);
   try {
-    if (result != SQLITE_OK) fail(opened);
+    if (result != SQLITE_OK) throw DatabaseError(opened);
     ::sqlite3_busy_timeout(opened, 5000);
     refuse_damage(opened);
     run("PRAGMA journal_mode = WAL");
@@ -181,12 +137,12 @@ Journal::Journal(const std::filesystem::path& file) {
 }
 
 void Journal::run(const std::string& statement) const {
-  if (::sqlite3_exec(database_.get(), statement.c_str(), nullptr, nullptr, nullptr) != SQLITE_OK) fail(database_.get());
+  execute(database_.get(), statement);
 }
 
 Job Journal::add(const JobRequest& request, bool& is_new) {
-  run("BEGIN IMMEDIATE");
-  try {
+  std::int64_t id = 0;
+  transaction(database_.get(), [&] {
     Statement insert(
         database_.get(),
         "INSERT INTO job(user, name, key, identity, priority, cores, gpus, time_limit, memory_limit, retries, "
@@ -196,18 +152,13 @@ Job Journal::add(const JobRequest& request, bool& is_new) {
     insert.bind(new_identity()).bind(request.priority).bind(request.cores).bind(request.gpus);
     insert.bind(request.time_limit).bind(request.memory_limit).bind(request.retries).bind(vernier::time_text()).step();
     is_new = ::sqlite3_changes(database_.get()) == 1;
-    const auto id = ::sqlite3_last_insert_rowid(database_.get());
-    if (is_new) {
-      Statement texts(database_.get(),
-                      "INSERT OR REPLACE INTO request(id, config, texts_name, texts) VALUES(?, ?, ?, ?)");
-      texts.bind(id).bind(request.config).bind(request.texts_name).bind(request.texts).step();
-    }
-    run("COMMIT");
-    if (is_new) return find(id).value();
-  } catch (...) {
-    ::sqlite3_exec(database_.get(), "ROLLBACK", nullptr, nullptr, nullptr);
-    throw;
-  }
+    id = ::sqlite3_last_insert_rowid(database_.get());
+    if (!is_new) return;
+    Statement texts(database_.get(),
+                    "INSERT OR REPLACE INTO request(id, config, texts_name, texts) VALUES(?, ?, ?, ?)");
+    texts.bind(id).bind(request.config).bind(request.texts_name).bind(request.texts).step();
+  });
+  if (is_new) return find(id).value();
   Statement same(database_.get(), select("WHERE user = ? AND key = ?"));
   same.bind(request.user).bind(request.key).step();
   return job_of(same);

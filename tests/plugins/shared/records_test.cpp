@@ -110,7 +110,7 @@ TEST_CASE("records: a disk that is full at the start or at the end does not deta
     std::string file;  // the file's text once there is room
   };
   const std::vector<Case> cases = {
-      {"monitor/mlflow", {}, "loss"},
+      {"monitor/mlflow", {}, "mlflow.db"},
       {"monitor/prometheus", {{"listen", toml_text("")}, {"file", toml_text("m.prom")}}, "m.prom"},
       {"monitor/csv", {}, "metrics.csv"},
   };
