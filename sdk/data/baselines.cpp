@@ -6,24 +6,27 @@
 
 namespace vernier {
 
-namespace {
-
-// The forecast [samples, horizon, features] that repeats the last season of what is seen, [samples, steps, features].
 torch::Tensor season_before(const torch::Tensor& seen, std::int64_t horizon, std::int64_t season) {
   const auto last = seen.narrow(1, seen.size(1) - season, season);
   const auto times = (horizon + season - 1) / season;
   return last.repeat({1, times, 1}).narrow(1, 0, horizon);
 }
 
-std::int64_t season_of(const torch::Tensor& series, std::int64_t context, std::int64_t horizon) {
+namespace {
+
+// Returns the season and the error of forecast_facts(). Features without a variance do not count.
+std::pair<std::int64_t, double> season_of(const torch::Tensor& all_features, std::int64_t context,
+                                          std::int64_t horizon) {
   constexpr std::int64_t most_windows = 1024;
+  const auto variance = all_features.var(0, /*unbiased=*/false);
+  const auto series = all_features.index_select(1, variance.nonzero().flatten());
   const auto windows = series.size(0) - context - horizon + 1;
-  if (windows < 1) return 1;
+  if (windows < 1 || series.numel() == 0) return {1, 1.0};
   const auto stride = std::max<std::int64_t>(1, windows / most_windows);
   const auto all = series.unfold(0, context + horizon, stride).transpose(1, 2);
   const auto seen = all.narrow(1, 0, context), next = all.narrow(1, context, horizon);
   // Features count alike, whatever their units.
-  const auto unit = series.var(0, /*unbiased=*/false).clamp_min(1e-30);
+  const auto unit = series.var(0, /*unbiased=*/false);
   std::int64_t best = 1;
   double least = HUGE_VAL;
   constexpr double better = 0.99;  // a longer season must be better by 1 %
@@ -31,7 +34,7 @@ std::int64_t season_of(const torch::Tensor& series, std::int64_t context, std::i
     const double error = ((season_before(seen, horizon, season) - next).square() / unit).mean().item<double>();
     if (error < better * least) best = season, least = error;
   }
-  return best;
+  return {best, least};
 }
 
 }  // namespace
@@ -63,7 +66,9 @@ State forecast_facts(const torch::Tensor& series, const std::vector<std::int64_t
   const auto places = torch::tensor(outputs, torch::kInt64);
   facts.put("outputs", places);
   facts.put("horizon", horizon);
-  facts.put("season", season_of(series.index_select(1, places).to(torch::kFloat64), context, horizon));
+  const auto [season, error] = season_of(series.index_select(1, places).to(torch::kFloat64), context, horizon);
+  facts.put("season", season);
+  facts.put("error", error);
   return facts;
 }
 

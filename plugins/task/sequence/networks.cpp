@@ -1,5 +1,6 @@
 #include "networks.h"
 
+#include <ATen/ops/cat.h>
 #include <ATen/ops/linear.h>
 #include <ATen/ops/ones.h>
 #include <ATen/ops/zeros.h>
@@ -9,6 +10,7 @@
 #include <torch/nn/modules/linear.h>
 #include <torch/nn/modules/normalization.h>
 #include <torch/nn/modules/rnn.h>
+#include <vernier/data/baselines.h>
 
 #include <type_traits>
 
@@ -124,7 +126,18 @@ class Model(nn.Module):
             x = block(x)
         return self.ln(x).mean(1)
 
+    def forecast(self, window):
+        seen = window.double()
+        variance = (seen - seen.mean(1, keepdim=True)).square().mean(1, keepdim=True)
+        deviation = (variance + self.input_std.square() * 1e-6).sqrt()
+        x = self.summary(((seen - seen[:, -1:]) / deviation).to(self.weight.dtype))
+        x = F.linear(x, self.weight, self.bias).unflatten(1, OUTPUT)
+        before = seen[:, -SEASON:, OUTPUTS].repeat(1, -(-OUTPUT[0] // SEASON), 1)[:, : OUTPUT[0]]
+        return x * deviation[:, :, OUTPUTS] + before
+
     def forward(self, sequences):
+        if SEASON:
+            return self.forecast(sequences)
         x = self.summary(((sequences - self.input_mean) / self.input_std).to(self.weight.dtype))
         x = F.linear(x, self.weight, self.bias).unflatten(1, OUTPUT)
         return x if HAS_CLASSES else x * self.output_std + self.output_mean
@@ -146,12 +159,37 @@ void SequenceNetwork::make_head(std::int64_t width) {
   const torch::nn::Linear drawn(width, outputs);
   weight_ = register_parameter("weight", drawn->weight);
   bias_ = register_parameter("bias", drawn->bias);
+  if (plan_.season == 0) return;
+  const torch::NoGradGuard no_grad;  // training begins with the forecast that repeats the season
+  weight_.zero_(), bias_.zero_();
+}
+
+torch::Tensor SequenceNetwork::outputs_of(const torch::Tensor& unit) {
+  const auto x = unit.to(parameters().front().scalar_type());
+  return at::linear(summary(x), weight_, bias_).unflatten(1, plan_.output);
+}
+
+// The network sees its window relative to the last value, in units of the window's deviation. It adds to the forecast
+// that repeats the last season, in the same units: a level that no training window had is forecast too.
+torch::Tensor SequenceNetwork::forecast(const torch::Tensor& window) {
+  constexpr double least = 1e-6;  // variance of a window without any, as a share of that of the training
+  const auto seen = window.to(torch::kFloat64);
+  const auto variance = (seen - seen.mean(1, /*keepdim=*/true)).square().mean(1, /*keepdim=*/true);
+  const auto deviation = (variance + input_std_.square() * least).sqrt();
+  const auto unit = (seen - seen.narrow(1, plan_.steps - 1, 1)) / deviation;
+  const auto predicted = [this](const torch::Tensor& features) {
+    std::vector<torch::Tensor> each;
+    for (const auto output : plan_.outputs) each.push_back(features.narrow(2, output, 1));
+    return at::cat(each, 2);
+  };
+  const auto before = vernier::season_before(predicted(seen), plan_.output[0], plan_.season);
+  return outputs_of(unit) * predicted(deviation) + before;
 }
 
 torch::Tensor SequenceNetwork::forward(const torch::Tensor& sequences) {
+  if (plan_.season > 0) return forecast(sequences);
   // In float64: of seconds since 1970, float32 has no more than steps of 128.
-  const auto unit = ((sequences - input_mean_) / input_std_).to(parameters().front().scalar_type());
-  const auto x = at::linear(summary(unit), weight_, bias_).unflatten(1, plan_.output);
+  const auto x = outputs_of((sequences - input_mean_) / input_std_);
   return plan_.has_classes ? x : x * output_std_ + output_mean_;
 }
 
@@ -172,10 +210,12 @@ std::shared_ptr<SequenceNetwork> make_network(const Plan& plan, Recomputed recom
 }
 
 std::string python_source(const Plan& plan) {
-  std::string output;
+  std::string output, outputs;
   for (const auto size : plan.output) output += std::to_string(size) + ", ";
+  for (const auto feature : plan.outputs) outputs += std::to_string(feature) + ", ";
   return c10::str(python_head, "MODEL, HAS_CLASSES = \"", plan.model, "\", ", plan.has_classes ? "True" : "False",
                   "\nWIDTH, LAYERS, HEADS, DROPOUT = ", plan.width, ", ", plan.layers, ", ", plan.heads, ", ",
-                  plan.dropout, "\nSTEPS, FEATURES, OUTPUT = ", plan.steps, ", ", plan.features, ", (", output, ")\n",
+                  plan.dropout, "\nSTEPS, FEATURES, OUTPUT = ", plan.steps, ", ", plan.features, ", (", output,
+                  ")\nSEASON, OUTPUTS = ", plan.season, ", [", outputs, "]\n",
                   plan.model == "transformer" ? python_encoder_block : "", python_model, python_load);
 }

@@ -16,6 +16,9 @@ struct Plan {
   std::int64_t steps = 0, features = 0;
   std::vector<std::int64_t> output;  // shape of a sample's output
   bool has_classes = false;          // the outputs are logits
+  // A forecast at the level of its window: after so many steps the series repeats itself. 0: at that of the training.
+  std::int64_t season = 0;
+  std::vector<std::int64_t> outputs;  // features that such a forecast predicts
 };
 
 // Calls a part of the network, perhaps once more in backward: SupervisedTask::recomputed().
@@ -40,6 +43,8 @@ class SequenceNetwork : public torch::nn::Module {
   const Recomputed& recomputed() const { return recomputed_; }
 
  private:
+  torch::Tensor forecast(const torch::Tensor& window);
+  torch::Tensor outputs_of(const torch::Tensor& unit);  // unit: normalized inputs
   Plan plan_;
   Recomputed recomputed_;
   torch::Tensor input_mean_, input_std_, output_mean_, output_std_, weight_, bias_;

@@ -13,6 +13,10 @@
 // stride = 1            "forecast": steps between the beginnings of two windows
 // series = ""           "forecast": the column of a CSV file whose words tell several series apart, such as "shop";
 //                       each window is in one of them, and the last part of each is held out
+// level = "auto"        "forecast": what the network takes for zero. "training": the mean of the training part.
+//                       "window": its window's last value, in units of the window's deviation, and it adds to the
+//                       forecast that repeats the last season: it follows a trend to levels that no window had. "auto":
+//                       "window" if that forecast leaves at most half of the variance of the training part
 // outputs = []          "forecast": the features that it predicts, by number from 0; none: all
 // model = "lstm"        or "gru", "transformer"
 // width = 64, layers = 1, heads = 4, dropout = 0.0  heads: of the transformer; dropout: between layers or in blocks
@@ -78,6 +82,8 @@ class Sequence final : public vernier::SupervisedTask, public vernier::Predictor
         stride_(options.get("stride", 1, "steps between the beginnings of two windows", between(1, 1e6))),
         series_(
             options.get("series", "", "CSV: the column whose words tell several series apart; windows stay in one")),
+        level_(options.choose("level", "auto", {"auto", "training", "window"},
+                              "what a forecast takes for zero; auto: the window, where repeating a season does well")),
         outputs_(options.get("outputs", std::vector<std::int64_t>{}, "features that it predicts, from 0; none: all",
                              between(0, 1e6))) {
     for (const char* key : {"data", "targets", "validation", "validation_targets"})
@@ -195,6 +201,7 @@ class Sequence final : public vernier::SupervisedTask, public vernier::Predictor
     state.put("classes", classes_.count);
     state.put("steps", plan_.steps);
     state.put("features", plan_.features);
+    state.put("season", plan_.season);
     state.put("outputs", torch::tensor(outputs_, torch::kInt64));
     state.put("output", torch::tensor(plan_.output, torch::kInt64));
     return state;
@@ -212,7 +219,8 @@ class Sequence final : public vernier::SupervisedTask, public vernier::Predictor
       return std::vector<std::int64_t>(tensor.const_data_ptr<std::int64_t>(),
                                        tensor.const_data_ptr<std::int64_t>() + tensor.numel());
     };
-    outputs_ = numbers("outputs"), plan_.output = numbers("output");
+    plan_.outputs = outputs_ = numbers("outputs"), plan_.output = numbers("output");
+    plan_.season = facts.integer("season");
     input_mean_ = torch::zeros({plan_.features}), input_std_ = torch::ones({plan_.features});  // weights follow
     if (!plan_.has_classes) output_mean_ = torch::zeros({plan_.output.back()}), output_std_ = output_mean_ + 1;
     if (reads_data()) follow();
@@ -255,7 +263,7 @@ class Sequence final : public vernier::SupervisedTask, public vernier::Predictor
     if (!series_.empty() && form_.fill == vernier::CsvFill::previous) {
       options.refuse("missing", "is \"previous\", and the row before may be of another series; set \"zero\"");
     }
-    for (const char* key : {"context", "horizon", "stride", "series", "outputs"}) {
+    for (const char* key : {"context", "horizon", "stride", "series", "level", "outputs"}) {
       if (kind_ != "forecast" && options.given(key)) options.refuse(key, "is for kind = \"forecast\"");
     }
   }
@@ -420,7 +428,13 @@ class Sequence final : public vernier::SupervisedTask, public vernier::Predictor
     output_std_ = input_std_.index_select(0, outputs);
     plan_.output = {horizon_, std::ssize(outputs_)};
     const auto longest = std::ranges::max(training, {}, [](const Steps& part) { return part.second - part.first; });
-    learn_targets(vernier::forecast_facts(series.values_in({longest}), outputs_, context_, horizon_));
+    const auto facts = vernier::forecast_facts(series.values_in({longest}), outputs_, context_, horizon_);
+    learn_targets(facts);
+    constexpr double little = 0.5;  // a share of the variance, of which the mean leaves all
+    if (level_ == "training" || (level_ == "auto" && !(facts.real("error") <= little))) return;
+    plan_.season = facts.integer("season"), plan_.outputs = outputs_;
+    info("the network corrects the forecast that repeats the last ",
+         plan_.season == 1 ? "value" : c10::str(plan_.season, " steps"), " (level = \"window\")");
   }
 
   Window window() const { return {context_, horizon_, stride_}; }
@@ -474,7 +488,7 @@ class Sequence final : public vernier::SupervisedTask, public vernier::Predictor
   std::string data_, kind_, targets_, held_out_data_, held_out_targets_;
   double share_;
   std::int64_t context_, horizon_, stride_;
-  std::string series_;
+  std::string series_, level_;
   std::vector<std::int64_t> outputs_;
 
   Plan plan_;

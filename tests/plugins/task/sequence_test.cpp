@@ -1,10 +1,13 @@
 #include <ATen/CPUGeneratorImpl.h>
 #include <doctest/doctest.h>
+#include <torch/optim/adam.h>
+#include <vernier/data/baselines.h>
 #include <vernier/data/predictor.h>
 #include <vernier/data/supervised_task.h>
 #include <vernier/safetensors.h>
 
 #include <cmath>
+#include <functional>
 
 #include "loaded_data_task.h"
 #include "python.h"
@@ -64,6 +67,17 @@ Table forecast(const TemporaryFolder& folder, Table more = {}) {
                  {"width", value(8)},         {"order", value("sequential")}};
   for (auto& [key, entry] : more) table[key] = entry;
   return table;
+}
+
+// A series of two features, of which the second, with a season of 4, is predicted beyond its season.
+Table seasonal(const TemporaryFolder& folder, Table more = {}) {
+  std::string text = "a,b\n";
+  for (int i = 0; i < 60; ++i) text += std::to_string(i * i % 17) + "," + std::to_string(i % 4 * 10 + i) + "\n";
+  more.merge(Table{{"data", value(folder.write("seasonal.csv", text))},
+                   {"context", value(6)},
+                   {"horizon", value(7)},
+                   {"outputs", list<int>({1})}});
+  return more;
 }
 
 // Rows of the series "north", "south" and "tiny" by turns, of 50, 30 and 3 steps from 0, 1000 and 2000.
@@ -152,6 +166,7 @@ TEST_CASE("sequence: several series in one file have the windows and the means o
   const TemporaryFolder folder;
   LoadedTask task("sequence", forecast(folder, {{"data", value(folder.write("shops.csv", shops()))},
                                                 {"series", value("shop")},
+                                                {"level", value("training")},
                                                 {"validation_share", value(0.2)},
                                                 {"batch_size", value(100)}}));
   const auto batch = task->next();
@@ -253,12 +268,14 @@ TEST_CASE("sequence: TorchScript and Python compute what the network does, for a
   const TemporaryFolder folder;
   const bool has_torch = has_python("torch, safetensors");
   for (const char* model : models) {
-    for (const char* kind : {"classification", "forecast"}) {
-      const Table more = {{"model", value(model)}, {"layers", value(2)}};
-      const LoadedTask task("sequence",
-                            std::string(kind) == "forecast" ? forecast(folder, more) : table_of(folder, kind, more));
+    for (const char* kind : {"classification", "forecast", "season"}) {
+      Table more = {{"model", value(model)}, {"layers", value(2)}};
+      if (std::string(kind) == "season") more.merge(seasonal(folder));
+      const LoadedTask task(
+          "sequence", std::string(kind) == "classification" ? table_of(folder, kind, more) : forecast(folder, more));
       task.run.model->eval();
       const torch::NoGradGuard no_grad;
+      for (const auto& parameter : task.run.model->parameters()) parameter.uniform_(-0.3, 0.3);
       vernier::save_torchscript(folder / "model.pt", *task.run.model, supervised(task), torch::kCPU);  // compares
       if (!has_torch) continue;
       const auto batch = supervised(task).example(3);
@@ -274,6 +291,93 @@ TEST_CASE("sequence: TorchScript and Python compute what the network does, for a
       CHECK(python("check.py", folder.path(), out) == 0);
       CHECK(out == "");
     }
+  }
+}
+
+TEST_CASE("sequence: auto takes the level of the window where repeating a season does well, and learns which") {
+  const TemporaryFolder folder;
+  struct Case {
+    const char *name, *level;
+    std::function<double(int)> at;
+    std::int64_t season;  // 0: the level of the training data
+  };
+  const auto noise = [](int i) { return std::fmod(i * 0.6180339887 + i * i * 0.4142135, 1.0); };
+  const Case cases[] = {
+      {"a trend", "auto", [](int i) { return 5.0 * i; }, 1},
+      {"a walk up", "auto", [&](int i) { return i + noise(i); }, 1},
+      {"a season", "auto", [](int i) { return std::sin(i * M_PI / 4); }, 8},
+      {"a season on a trend", "auto", [](int i) { return i * 0.2 + 9 * std::sin(i * M_PI / 4); }, 8},
+      {"noise", "auto", noise, 0},
+      {"noise, by option", "window", noise, -1},  // any
+      {"no variance", "auto", [](int) { return 7.0; }, 0},
+      {"a trend, by option", "training", [](int i) { return 5.0 * i; }, 0},
+  };
+  for (const auto& each : cases) {
+    CAPTURE(each.name);
+    std::string text = "a,still\n";
+    for (int i = 0; i < 120; ++i) text += std::to_string(each.at(i)) + ",3\n";
+    LoadedTask task("sequence", forecast(folder, {{"data", value(folder.write("auto.csv", text))},
+                                                  {"context", value(10)},
+                                                  {"level", value(each.level)}}));
+    const auto season = supervised(task).learned().integer("season");
+    CHECK((each.season < 0 ? season > 0 : season == each.season));
+    CHECK(std::isfinite(task.validate()));
+  }
+}
+
+TEST_CASE("sequence: a forecast at its window's level goes with the level and the scale of the window") {
+  const TemporaryFolder folder;
+  for (const char* model : models) {
+    CAPTURE(model);
+    const LoadedTask task("sequence", forecast(folder, seasonal(folder, {{"model", value(model)}})));
+    task.run.model->eval();
+    const torch::NoGradGuard no_grad;
+    const auto window = supervised(task).example(4).tensors[0];
+    const auto of = [&](const torch::Tensor& x) { return supervised(task).forward({{x}, 4}); };
+    const auto before = window.narrow(1, 2, 4).narrow(2, 1, 1);             // a season of 4 in a context of 6
+    CHECK(of(window).equal(at::cat({before, before.narrow(1, 0, 3)}, 1)));  // a new network
+    for (const auto& parameter : task.run.model->parameters()) parameter.uniform_(-0.3, 0.3);
+    const auto output = of(window);
+    CHECK(of(window + 1e6).allclose(output + 1e6, 0, 1e-3));
+    CHECK(of(window * 50).allclose(output * 50, 1e-2, 1e-2));
+    CHECK(of(window.narrow(1, 0, 1).expand_as(window)).isfinite().all().item<bool>());  // without a deviation
+  }
+}
+
+// Series of R's datasets, with the last fifth held out. The naive forecasts repeat the last value or the last season.
+TEST_CASE("sequence: five real series are forecast better than by repeating their last value or season") {
+  struct Case {
+    const char* name;
+    int context, horizon;
+    double r2;  // reached for the part held out
+  };
+  for (const auto& [name, context, horizon, r2] :
+       {Case{"airpassengers", 24, 12, 0.8}, Case{"ukgas", 12, 4, 0.96}, Case{"sunspots", 24, 6, 0.48},
+        Case{"lynx", 24, 5, 0.0}, Case{"nile", 20, 5, -0.5}}) {
+    CAPTURE(name);
+    const auto file = std::string(VERNIER_SOURCE_DIR "/examples/data/series/") + name + ".csv";
+    LoadedTask task("sequence", {{"kind", value("forecast")},
+                                 {"data", value(file)},
+                                 {"context", value(context)},
+                                 {"horizon", value(horizon)},
+                                 {"validation_share", value(0.2)},
+                                 {"model", value("gru")},
+                                 {"width", value(16)}});
+    double naive = HUGE_VAL;
+    for (const auto& baseline : vernier::baselines_of(supervised(task).learned().part("targets"))) {
+      naive = std::min(naive, supervised(task).validate_with(task.run, baseline.forward).item<double>());
+    }
+    torch::optim::Adam optimizer(task.run.model->parameters(), torch::optim::AdamOptions(1e-2));
+    double best = task.validate(), best_r2 = -HUGE_VAL;
+    for (int step = 1; step <= 160; ++step) {
+      optimizer.zero_grad();
+      task->loss(task->next()).backward();
+      optimizer.step();
+      if (step % 8 != 0) continue;  // callback/early_stopping keeps the best weights, too
+      if (const double loss = task.validate(); loss < best) best = loss, best_r2 = *task.run.metrics.value("r2");
+    }
+    CHECK(best < naive);
+    CHECK(best_r2 > r2);
   }
 }
 
@@ -373,6 +477,8 @@ TEST_CASE("sequence: refuses options that do not fit, in one line") {
       {
           {"classification", {{"targets", value("")}}, "`targets` is needed for classification"},
           {"classification", {{"series", value("shop")}}, "`series` is for kind = \"forecast\""},
+          {"regression", {{"level", value("window")}}, "`level` is for kind = \"forecast\""},
+          {"forecast", {{"level", value("last")}}, "auto"},
           {"classification", {{"context", value(4)}}, "`context` is for kind = \"forecast\""},
           {"classification",
            {{"validation", value(file + ":x")}},
