@@ -14,16 +14,16 @@
 #include <iostream>
 
 #include "common/config/plugin_folders.h"
+#include "common/config/recorded_configuration.h"
+#include "common/config/shorthands.h"
 #include "common/log.h"
+#include "common/own_runs.h"
 #include "common/statistics.h"
 #include "common/text/numbers.h"
 #include "common/text/terminal.h"
 #include "files/json.h"
 #include "output/output.h"
-#include "output/own_runs.h"
-#include "recorded_configuration.h"
 #include "run/process/crash.h"
-#include "shorthands.h"
 
 namespace vernier::cli {
 
@@ -68,18 +68,6 @@ bool wants_to_resume(const po::variables_map& given) {
 Level log_level(const po::variables_map& given) {
   if (given.count("quiet") != 0) return Level::warning;
   return given.count("debug") != 0 ? Level::debug : Level::info;
-}
-
-std::string configuration_at(const fs::path& path) {
-  std::error_code none;
-  if (!fs::exists(path, none)) {
-    refuse(path.string() + ": there is no such run or checkpoint" + missing_file_hint(path.string()));
-  }
-  const auto folder = fs::absolute(path).lexically_normal();
-  for (const auto& candidate : {folder, folder.parent_path(), folder.parent_path().parent_path()}) {
-    if (fs::exists(candidate / "config.toml", none)) return (candidate / "config.toml").string();
-  }
-  refuse(path.string() + ": is neither a run nor a checkpoint of one: there is no config.toml");
 }
 
 namespace {

@@ -13,12 +13,12 @@
 #include "cli/options/plugin_list.h"
 #include "command.h"
 #include "common/config/plugin_folders.h"
+#include "common/config/shorthands.h"
 #include "common/version_line.h"
 #include "files/json.h"
 #include "output/status.h"
 #include "program.h"
 #include "run/process/device.h"
-#include "shorthands.h"
 
 namespace vernier {
 

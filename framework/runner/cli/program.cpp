@@ -8,10 +8,10 @@
 
 #include "base/process_end.h"
 #include "command.h"
+#include "common/config/shorthands.h"
 #include "common/log.h"
 #include "run/process/crash.h"
 #include "run/process/device.h"
-#include "shorthands.h"
 
 namespace vernier {
 

@@ -13,6 +13,7 @@
 #include "common/child.h"
 #include "common/config/config.h"
 #include "common/config/plugin_folders.h"
+#include "common/config/shorthands.h"
 #include "common/log.h"
 #include "common/text/numbers.h"
 #include "common/text/quoting.h"
@@ -21,7 +22,6 @@
 #include "output/status.h"
 #include "run/process/crash.h"
 #include "run/training_loop.h"
-#include "shorthands.h"
 
 namespace vernier::cli {
 

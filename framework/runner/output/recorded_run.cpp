@@ -3,7 +3,7 @@
 #include <vernier/foreign_code.h>
 
 #include "common/config/config.h"
-#include "own_runs.h"
+#include "common/own_runs.h"
 #include "status.h"
 #include "summary.h"
 

@@ -7,8 +7,8 @@
 #include <filesystem>
 
 #include "common/config/config.h"
+#include "common/own_runs.h"
 #include "files/weights.h"
-#include "output/own_runs.h"
 #include "output/recorded_run.h"
 #include "wiring/wiring.h"
 

@@ -7,7 +7,7 @@
 
 #include "cli/command.h"
 #include "cli/program.h"
-#include "cli/shorthands.h"
+#include "common/config/shorthands.h"
 #include "common/log.h"
 #include "common/scratch_folder.h"
 #include "run_digits.h"

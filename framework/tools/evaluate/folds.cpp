@@ -7,8 +7,8 @@
 #include <iostream>
 #include <map>
 
-#include "cli/shorthands.h"
 #include "common/child.h"
+#include "common/config/shorthands.h"
 #include "common/statistics.h"
 #include "common/text/numbers.h"
 #include "common/text/text_table.h"

@@ -10,11 +10,11 @@
 #include <optional>
 
 #include "cli/command.h"
-#include "cli/recorded_configuration.h"
-#include "cli/shorthands.h"
 #include "common/config/config.h"
+#include "common/config/recorded_configuration.h"
+#include "common/config/shorthands.h"
 #include "common/log.h"
-#include "output/own_runs.h"
+#include "common/own_runs.h"
 #include "output/recorded_run.h"
 #include "run/state/snapshot.h"
 #include "wiring/swap.h"

@@ -14,7 +14,7 @@
 
 #include "cli/command.h"
 #include "cli/program.h"
-#include "cli/recorded_configuration.h"
+#include "common/config/recorded_configuration.h"
 #include "common/output_file.h"
 #include "predictions.h"
 #include "rows.h"

@@ -13,9 +13,9 @@
 
 #include "common/config/config.h"
 #include "common/log.h"
+#include "common/own_runs.h"
 #include "common/text/numbers.h"
 #include "common/text/text_table.h"
-#include "output/own_runs.h"
 #include "run/prepared.h"
 #include "run/state/snapshot.h"
 #include "wiring/wiring.h"

@@ -10,7 +10,7 @@
 
 #include "common/config/config.h"
 #include "common/log.h"
-#include "output/own_runs.h"
+#include "common/own_runs.h"
 #include "wiring/wiring.h"
 
 namespace vernier {

@@ -195,7 +195,7 @@ TEST_CASE("cli: bad calls end in one line") {
       {{"train", "run.toml", "--lr", "1"},
        "unrecognised option '--lr'; write --set optimizer.learning_rate=VALUE; see vernier train --help"},
       {{"train", "run.toml", "--fp16"}, "'--fp16'; did you mean --mixed-precision fp16?; see vernier train --help"},
-      {{"replay", "capsule", "--mixed-precision", "fp16"}, "unrecognised option '--mixed-precision'"},
+      {{"checkpoint", "list", "run", "--mixed-precision", "fp16"}, "unrecognised option '--mixed-precision'"},
       {{"train", "pipe.toml"}, "'pipe.toml' cannot be read: it is a pipe"},
       {{"train", "run.toml", "--set"}, "see vernier train --help"},
       {{"train", "run.toml", "--set", "run.steps"}, "--set run.steps: write --set key=value"},
@@ -751,7 +751,8 @@ TEST_CASE("cli: a way out that a refusal prints is taken when it is typed") {
   }
 }
 
-TEST_CASE("cli: the command to replay a fault has the folder of plugins, and can be pasted") {
+TEST_CASE("cli: the command to replay a fault has the folder of plugins, and can be pasted" *
+          doctest::test_suite("lab")) {
   Place place("[[callback]]\nuse = 'fits'\n[[callback]]\nuse = 'flight_recorder'\n");
   const std::string plugins = VERNIER_BINARY_DIR "/fixtures/plugins";
   REQUIRE(place.train({"--plugin-path", plugins, set("callback.inject.what=\"nan\""),

@@ -8,7 +8,7 @@
 
 #include "cli/options/completion.h"
 #include "cli/program.h"
-#include "cli/shorthands.h"
+#include "common/config/shorthands.h"
 #include "small_run.h"
 
 namespace completion_test {

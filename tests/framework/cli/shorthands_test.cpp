@@ -1,4 +1,4 @@
-#include "cli/shorthands.h"
+#include "common/config/shorthands.h"
 
 #include <doctest/doctest.h>
 

@@ -13,7 +13,7 @@
 
 #include "files/weights.h"
 #include "limited_files.h"
-#include "output/own_runs.h"
+#include "common/own_runs.h"
 #include "run/prepared.h"
 #include "run_folder.h"
 #include "small_run.h"

@@ -293,7 +293,7 @@ TEST_CASE("control: a damaged record is refused, and half a line is cut off") {
   CHECK(read_text(folder / "commands.jsonl").find("comm{") == std::string::npos);
 }
 
-TEST_CASE("control: `vernier replay` repeats a steered run bit for bit") {
+TEST_CASE("control: `vernier replay` repeats a steered run bit for bit" * doctest::test_suite("lab")) {
   RunFolder place(base + "[[callback]]\nuse = 'control'\n");
   Program program(
       {"train", "run.toml", "--quiet", "--set=run.steps=100000", "--set=run.output=out",
