@@ -277,8 +277,9 @@ std::string series_of(const std::vector<Values>& columns, std::int64_t rows) {
 
 // Decides which rows are held out.
 void choose_split(const CsvTable& table, CsvOptions& options, Findings& found) {
-  const auto columns = values_of(table);
   const auto rows = table.rows.numel();
+  if (rows == 0) return;
+  const auto columns = values_of(table);
   const auto group = group_of(columns, rows), series = series_of(columns, rows);
   if (!group.empty() && columns.size() > 1) {
     found.task.emplace_back("split", toml_value("group:" + group));
