@@ -119,7 +119,8 @@ Ended check(const std::string& text, const std::string& output) {
 std::string checked_file(Findings& found, const GivenData& given, const std::string& output) {
   const auto* loss = given.task.contains("loss") ? nullptr : found.option("loss");
   std::vector<std::string> losses = {""};
-  if (loss != nullptr) losses = {*loss, "\"bce\"", "\"mse\""};
+  if (loss != nullptr) losses = {*loss};
+  if (loss != nullptr && *loss == "\"cross_entropy\"") losses = {*loss, "\"bce\"", "\"mse\""};
   std::string refusal;
   for (const auto& each : losses) {
     if (loss != nullptr) put({{"loss", each}}, found.task);

@@ -1,6 +1,7 @@
 // Models from elsewhere: folders of Hugging Face, programs of torch.export, and TorchScript.
 #include <c10/util/StringUtil.h>
 #include <torch/types.h>
+#include <vernier/data/data_source.h>
 #include <vernier/data/numpy.h>
 #include <vernier/error.h>
 
@@ -93,7 +94,7 @@ Findings look_at_program(const std::string& model, const std::vector<std::string
   Findings found;
   std::vector<std::string> inputs;
   std::string target = given.target;
-  bool is_folder = false;
+  bool is_folder = false, is_whole = true;
   found.samples = 1000;
   for (const auto& each : data) {
     is_folder |= fs::is_directory(each);
@@ -111,7 +112,10 @@ Findings look_at_program(const std::string& model, const std::vector<std::string
     }
     if (!columns.empty()) inputs.push_back(each + ":" + c10::Join(",", columns));
     for (const auto& word : words) inputs.push_back(each + ":" + word);
-    if (records->find(name) != nullptr) target = each + ":" + name;
+    if (const auto* field = records->find(name); field != nullptr) {
+      target = each + ":" + name;
+      is_whole = field->has_words() || field->values.equal(field->values.round());
+    }
     if (!records->has_header) found.task.emplace_back("header", "false");
     found.samples = records->rows;
   }
@@ -131,7 +135,12 @@ Findings look_at_program(const std::string& model, const std::vector<std::string
   found.task.insert(found.task.begin(), {{"use", is_graph ? "\"graph\"" : "\"script\""}, {"model", toml_value(model)}});
   if (!inputs.empty()) found.task.emplace_back("inputs", toml_list(inputs));
   if (!target.empty()) found.task.emplace_back("target", toml_value(target));
-  found.task.emplace_back("loss", "\"cross_entropy\"");  // or another that `vernier check` accepts
+  if (const auto file = file_of(target); ending_of(file) == ".npy" || ending_of(file) == ".npz") {
+    const auto numbers = read_source(target).tensor.to(torch::kFloat64);
+    is_whole = numbers.equal(numbers.round());
+  }
+  // Whole numbers are classes, or what another loss of main.cpp takes that `vernier check` accepts.
+  found.task.emplace_back("loss", is_whole ? "\"cross_entropy\"" : "\"mse\"");
   found.lines.push_back(printable(model) + (is_graph ? ": a program of torch.export" : ": TorchScript"));
   found.lines.push_back("inputs " + some_of(inputs) + (target.empty() ? "" : "; target " + target));
   found.learning_rate = "1e-3";
