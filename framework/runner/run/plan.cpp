@@ -55,7 +55,7 @@ std::int64_t Plan::epochs_of(TrainerRun& run) {
 void Plan::count_validations(TrainerRun& run) {
   constexpr std::int64_t most = 1'000'000'000'000;  // a million a second take 12 days
   if (run.steps > most) {
-    throw Error(c10::str("[run]: ", run.steps, " steps are more than can be trained; lower `steps` or `epochs`"),
+    throw Error(c10::str("[run] has ", run.steps, " steps, more than can be trained; lower `steps` or `epochs`"),
                 Error::Kind::configuration);
   }
   auto& every = validate_every_;

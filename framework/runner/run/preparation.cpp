@@ -134,6 +134,7 @@ void warn_of_no_rate(const Wiring& wiring) {
 }
 
 void check_plugins(Roles& roles, Step& step, TrainerRun& run) {
+  roles.calls.note(nullptr);
   warn_of_no_rate(roles.wiring);
   step.plan().count_validations(run);
   for (auto* plugin : roles.wiring.plugins()) {

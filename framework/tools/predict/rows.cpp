@@ -244,6 +244,8 @@ std::vector<std::string> GivenRows::write(const Rows& rows) {
     for (const auto& text : texts) objects.push_back({{text_in(task_, "text", "text"), text}});
     return write(objects);
   }
+  const bool has_columns = use == "text" || (use == "tabular" && !text_in(task_, "data", "").ends_with(".npy"));
+  if (has_columns && !rows[0].is_object()) refuse_row(0, "must be an object with a value for each column");
   if (!rows[0].is_object()) return {array(rows, "")};
   std::vector<std::string> lists;
   for (const auto& [key, value] : rows[0].items()) {

@@ -12,7 +12,7 @@
 namespace vernier {
 
 // Returns the row of words "carat=0.3" and "colour=E"; a name that comes again begins the next row. A word that begins
-// with { or [ is JSON: a row or a list of rows. Throws Error for others.
+// with { or [ is JSON: a row, or a list of objects. Throws Error for others.
 nlohmann::ordered_json rows_of_words(const std::vector<std::string>& words);
 // Returns the rows of JSON Lines or of a JSON array; null for any other text, such as CSV.
 nlohmann::ordered_json rows_of_text(const std::string& text);

@@ -276,7 +276,8 @@ TEST_CASE("preconditions: a mistake is one line with its place and a remedy, and
       {check({"optimizer.learning_rate=inf"}), "`learning_rate` must be finite, and is inf",
        check({"optimizer.learning_rate=0.1"})},
       {check({"optimizer.weight_decay=inf"}), "`weight_decay` must be finite, and is inf"},
-      {check({"run.steps=1000000000000000000"}), "steps are more than can be trained; lower `steps` or `epochs`"},
+      {check({"run.steps=1000000000000000000"}),
+       "[run] has 1000000000000000000 steps, more than can be trained; lower `steps` or `epochs`"},
       {check({"run.epochs=1000000000000000000", "--set", "run.steps=0"}), "more than can be"},
       {check({R"(task.columns=["x", "label"])"}), "leave it out of `columns`", check({R"(task.columns=["x"])"})},
   };
