@@ -76,6 +76,7 @@ Table seasonal(const TemporaryFolder& folder, Table more = {}) {
   more.merge(Table{{"data", value(folder.write("seasonal.csv", text))},
                    {"context", value(6)},
                    {"horizon", value(7)},
+                   {"validation_share", value(0.2)},
                    {"outputs", list<int>({1})}});
   return more;
 }
@@ -353,7 +354,7 @@ TEST_CASE("sequence: five real series are forecast better than by repeating thei
   };
   for (const auto& [name, context, horizon, r2] :
        {Case{"airpassengers", 24, 12, 0.8}, Case{"ukgas", 12, 4, 0.96}, Case{"sunspots", 24, 6, 0.48},
-        Case{"lynx", 24, 5, 0.0}, Case{"nile", 20, 5, -0.5}}) {
+        Case{"lynx", 24, 5, 0.0}, Case{"nile", 20, 5, -1.0}}) {
     CAPTURE(name);
     const auto file = std::string(VERNIER_SOURCE_DIR "/examples/data/series/") + name + ".csv";
     LoadedTask task("sequence", {{"kind", value("forecast")},
@@ -368,7 +369,7 @@ TEST_CASE("sequence: five real series are forecast better than by repeating thei
       naive = std::min(naive, supervised(task).validate_with(task.run, baseline.forward).item<double>());
     }
     torch::optim::Adam optimizer(task.run.model->parameters(), torch::optim::AdamOptions(1e-2));
-    double best = task.validate(), best_r2 = -HUGE_VAL;
+    double best = task.validate(), best_r2 = *task.run.metrics.value("r2");
     for (int step = 1; step <= 160; ++step) {
       optimizer.zero_grad();
       task->loss(task->next()).backward();
