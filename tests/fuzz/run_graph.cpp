@@ -355,6 +355,7 @@ void change(json& value, const json& other) {
 }
 
 void change_node(json& nodes, const std::vector<std::string>& targets) {
+  if (!nodes.is_array() || nodes.empty()) return;
   auto& node = nodes[static_cast<std::size_t>(below(std::ssize(nodes)))];
   auto& inputs = node["inputs"];
   switch (below(6)) {
@@ -469,13 +470,18 @@ int main(int argc, char** argv) {
   std::ranges::sort(seeds, {}, &Seed::name);
   for (const auto& seed : seeds) {
     faults += in_children(seed.name, graphs / std::ssize(seeds), [&](std::int64_t place) {
-      auto program = seed.program;
-      auto& nodes = program["graph_module"]["graph"]["nodes"];
-      for (auto i = place == 0 ? 0 : 1 + below(2); i > 0; --i) {
-        by_chance(90) ? change_node(nodes, targets) : change(program["graph_module"], "x");
-      }
-      note(place, nodes.dump());
-      tried([&] { run_network(bytes_of(seed, program), program); });
+      tried([&] {
+        auto program = seed.program;
+        for (auto i = place == 0 ? 0 : 1 + below(2); i > 0; --i) {
+          if (by_chance(10)) {
+            change(program["graph_module"], "x");
+          } else {
+            change_node(program["graph_module"]["graph"]["nodes"], targets);
+          }
+        }
+        note(place, program["graph_module"]["graph"]["nodes"].dump());
+        run_network(bytes_of(seed, program), program);
+      });
     });
   }
   std::printf("%zu operators, %lld changes of the arguments of each; %zu graphs, %lld changes in all; %d faults\n",
