@@ -203,10 +203,9 @@ OutputFolder OutputFolder::open_existing(const fs::path& wanted, Checkpoint& che
     if (newest_snapshot(checkpoint, path, "").empty()) return open_new(wanted, checkpoint);
   }
   if (auto folder = try_to_lock(path)) return std::move(*folder);
-  std::string holder;
+  std::string holder = "unknown";
   std::getline(std::ifstream(path / lock_name) >> std::ws, holder);
-  if (!holder.empty()) holder = " (process " + holder + ")";
-  refuse(path.string() + " is in use by another run" + holder + "; wait for it, or stop it first");
+  refuse(path.string() + " is in use by another run (process " + holder + "); wait for it, or stop it first");
 }
 
 OutputFolder OutputFolder::open_part(const fs::path& run, std::int64_t rank) {

@@ -230,7 +230,7 @@ TEST_CASE("output: a run in work cannot be resumed, and its process is named") {
   CHECK(thrown_by([&] { resumed(wanted, wanted.string()); }) == refusal);
   fs::resize_file(wanted / ".lock", 0);
   CHECK(thrown_by([&] { resumed(wanted); }) ==
-        configuration(wanted.string() + " is in use by another run; wait for it, or stop it first"));
+        configuration(wanted.string() + " is in use by another run (process unknown); wait for it, or stop it first"));
 }
 
 TEST_CASE("output: where the file system has no locks, a run starts all the same") {
