@@ -44,7 +44,8 @@ po::variables_map parse(const Verb& verb, int argc, char** argv) {
     if (!is_here && !is_next) continue;
     const auto set = is_here ? words[i].substr(6) : words[i + 1], next = words[is_here ? i + 1 : i + 2];
     if (set.empty() || (!next.starts_with('=') && (!set.ends_with('=') || next.starts_with('-')))) continue;
-    const auto sign = next == "=" && i + 3 < words.size() ? "=" + words[is_here ? i + 2 : i + 3] : next;
+    const auto last = is_here ? i + 2 : i + 3;
+    const auto sign = next == "=" && last < words.size() ? "=" + words[last] : next;
     throw po::error("--set " + set + " " + next + ": write it without spaces, --set " + shell_quoted(set + sign));
   }
   po::variables_map given;
