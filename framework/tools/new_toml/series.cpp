@@ -67,10 +67,11 @@ std::optional<Findings> look_at_series(const Records& records, const GivenData& 
   std::vector<std::string> numbers;
   const auto words = std::ranges::count_if(records.fields, &Field::has_words);
   bool has_usual_target = false;
+  const auto is_target = [&](const Field& field) { return !given.target.empty() && field.name == given.target; };
   for (const auto& field : records.fields) {
     if (field.has_words()) {
       panel = &field;
-    } else if (is_time(field, &field == &records.fields.front(), words > 0) && field.name != given.target) {
+    } else if (is_time(field, &field == &records.fields.front(), words > 0) && !is_target(field)) {
       if (time == nullptr || field.type == Field::Type::dates) time = &field;
     } else {
       numbers.push_back(field.name);
