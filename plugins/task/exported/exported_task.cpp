@@ -10,6 +10,7 @@
 #include <vernier/data/digits.h>
 #include <vernier/data/images.h>
 #include <vernier/data/predictor.h>
+#include <vernier/data/split.h>
 #include <vernier/data/supervised_task.h>
 #include <vernier/data/transforms.h>
 #include <vernier/json_text.h>
@@ -306,7 +307,7 @@ void ExportedTask::build_data(std::uint64_t seed) {
   training_ = training, held_out_ = held_out;
   if (held_out) add_validation(held_out);
   if (has_images_ && held_out_inputs_.empty() && share_ > 0) {
-    image_labels_ = image_labels_.index_select(0, split_random(image_labels_.numel(), share_, seed).training);
+    image_labels_ = image_labels_.index_select(0, vernier::split_random(image_labels_.numel(), share_, seed).training);
   }
 }
 
