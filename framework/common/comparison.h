@@ -11,7 +11,7 @@ namespace vernier {
 
 // One run of a candidate.
 struct Trial {
-  std::int64_t seed = 0;  // or the number of the fold
+  std::int64_t seed = 0;  // the seed of the run; in a cross-validation, the number of its fold
   std::filesystem::path folder;
   std::string refusal;                           // the message of vernier, if it refused the configuration
   std::string error;                             // the message of vernier, if it failed otherwise

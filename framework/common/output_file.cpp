@@ -50,6 +50,7 @@ class Named {
 
  private:
   void add_path(std::string word) {
+    if (word.find_first_not_of("./") == std::string::npos) return;  // a separator, or the folder of all
     const char* home = std::getenv("HOME");
     if (home != nullptr && word.starts_with("~/")) word.replace(0, 1, home);
     std::error_code none;
@@ -115,7 +116,8 @@ void refuse_output(const po::variables_map& given, const std::string& output) {
   const auto refuse = [&](const std::string& why) { throw po::error(output + ": " + why); };
   std::error_code none;
   const fs::path path(output);
-  if (output.starts_with("/dev/") || fs::is_other(path, none) || fs::is_fifo(path, none)) return;
+  const bool is_stream = output.starts_with("/dev/std") || output.starts_with("/dev/fd/");  // not /dev/shm, a folder
+  if (is_stream || fs::is_other(path, none) || fs::is_fifo(path, none)) return;
   if (!path.has_filename()) refuse("is not the name of a file");
   const auto folder = path.has_parent_path() ? path.parent_path() : fs::path(".");
   if (!fs::is_directory(folder, none)) {

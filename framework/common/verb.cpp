@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <unistd.h>
+#include <vernier/error.h>
 #include <vernier/whole_file.h>
 
 #include <algorithm>
@@ -43,7 +44,9 @@ po::variables_map parse(const Verb& verb, int argc, char** argv) {
     const bool is_here = words[i].starts_with("--set="), is_next = words[i] == "--set" && i + 2 < words.size();
     if (!is_here && !is_next) continue;
     const auto set = is_here ? words[i].substr(6) : words[i + 1], next = words[is_here ? i + 1 : i + 2];
-    if (set.empty() || (!next.starts_with('=') && (!set.ends_with('=') || next.starts_with('-')))) continue;
+    if (set.empty() ||
+        (!next.starts_with('=') && (!set.ends_with('=') || next.starts_with('-') || std::filesystem::exists(next))))
+      continue;
     const auto last = is_here ? i + 2 : i + 3;
     const auto sign = next == "=" && last < words.size() ? "=" + words[last] : next;
     throw po::error("--set " + set + " " + next + ": write it without spaces, --set " + shell_quoted(set + sign));
@@ -84,6 +87,8 @@ int call_verb(const Verb& verb, int argc, char** argv) {
     return after_output(run_verb(verb, argc, argv));
   } catch (const Refused& refused) {
     std::cerr << "vernier: " << refused.what() << '\n';
+  } catch (const Error& error) {  // its words are ours, and stay
+    std::cerr << "vernier: " << error.what() << '\n';
   } catch (const std::exception& error) {
     std::cerr << "vernier: " << reworded_error(error.what()) << '\n';
   }

@@ -26,7 +26,8 @@ class EarlyStopping final : public vernier::Callback {
         patience_(options.get("patience", 10, "validations in a row without improvement, after which the run ends",
                               vernier::at_least(1))),
         min_delta_(options.get("min_delta", 0.0, "least improvement that counts", vernier::at_least(0))),
-        restores_(options.get("restore_best", true, "the run ends with the best weights")) {}
+        restores_(options.get("restore_best", true, "the run ends with the best weights")),
+        is_patience_given_(options.given("patience")) {}
 
   void attach(vernier::Bus& bus) override {
     bus.on(vernier::Event::Validated, [this](Run& run) { look(run); });
@@ -37,7 +38,9 @@ class EarlyStopping final : public vernier::Callback {
   }
   void check(const Run& run) override {
     metric_.check(run);
-    if (run.validations == 0 || run.validations > patience_ + 1) return;
+    // By the default patience, a short run just ends with its best weights.
+    const bool is_for_weights = restores_ && !is_patience_given_;
+    if (is_for_weights || run.validations == 0 || run.validations > patience_ + 1) return;
     warn("it cannot end this run early: ", run.validations,
          run.validations == 1 ? " validation is" : " validations are", " planned, and patience = ", patience_,
          " waits for ", patience_ + 1, " before the last; lower `patience` or [run] validate_every",
@@ -120,7 +123,7 @@ class EarlyStopping final : public vernier::Callback {
   JudgedMetric metric_;
   std::int64_t patience_;
   double min_delta_;
-  bool restores_;
+  bool restores_, is_patience_given_;
   const Run* run_ = nullptr;
   double best_ = 0;
   std::int64_t best_step_ = 0;                                // 0: none so far

@@ -24,7 +24,8 @@ inline std::vector<vernier::Predictor::Column> columns_of(const vernier::Targets
                              samples == 1 ? " sample" : " samples", ", and ", of_labels ? "labels" : "classes",
                              " need [samples, ", targets.count, "]"));
   }
-  const auto known = of_labels ? wide.sigmoid().reshape({samples, -1}) : wide.narrow(1, 0, targets.count).softmax(1);
+  const auto classes = targets.names.empty() ? wide.size(-1) : targets.count;  // numbers have no list of all
+  const auto known = of_labels ? wide.sigmoid().reshape({samples, -1}) : wide.narrow(1, 0, classes).softmax(1);
   const std::string name = target == "probability" ? "class_probability" : "probability";
   std::vector<vernier::Predictor::Column> columns;
   if (!of_labels) {

@@ -255,7 +255,7 @@ class LabelF1 final : public Metric {
   torch::Tensor counts_;  // [2, labels]: of each right predictions, and predictions and targets
 };
 
-// A metric of two classes for one label.
+// Computes a metric of two classes from one logit for each sample: class 0 has the logit 0.
 class OfOneLabel final : public Metric {
  public:
   explicit OfOneLabel(MetricPtr metric) : metric_(std::move(metric)) {}
@@ -419,7 +419,7 @@ Metric::~Metric() = default;
 const std::vector<MetricInfo>& metric_infos() {
   constexpr auto lower = Better::lower, higher = Better::higher;
   static const std::vector<MetricInfo> all = {
-      {"accuracy", higher, "ratio", "share of the samples whose class is right, or of the labels", 0, 1},
+      {"accuracy", higher, "ratio", "share of the samples whose class is right", 0, 1},
       {"subset_accuracy", higher, "ratio", "share of the samples whose labels are all right", 0, 1},
       {"top_k", higher, "ratio", "share of the samples whose class is among the k likeliest; top_5", 0, 1},
       {"f1", higher, "ratio", "mean of the f1 of the classes that occur, as target or prediction, or of several labels",

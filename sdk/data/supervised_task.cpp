@@ -284,16 +284,19 @@ std::vector<std::size_t> hashes_of(const Dataset& dataset) {
 
 }  // namespace
 
-// Called before training. Of samples of few kinds, such as rows of three yes and no, copies say nothing.
+// Warns before training if at least 5 samples and 1 % of a held-out set are training samples too. It does not warn if
+// fewer than 50, or 5 %, of the training samples are distinct, because copies are then expected, such as in a small
+// table, or in rows of three yes-or-no values.
 void SupervisedTask::Impl::warn_of_copies(SupervisedTask& task) const {
+  constexpr std::int64_t fewest_distinct = 50, fewest_copies = 5;
   if (held_out.empty()) return;
   const auto own = hashes_of(*training);
   const std::unordered_set<std::size_t> seen(own.begin(), own.end());
-  if (seen.size() * 20 < own.size()) return;
+  if (std::ssize(seen) < fewest_distinct || seen.size() * 20 < own.size()) return;
   for (const auto& [name, dataset] : held_out) {
     const auto others = hashes_of(*dataset);
     const auto copies = std::ranges::count_if(others, [&](auto hash) { return seen.contains(hash); });
-    if (copies == 0 || copies * 100 < std::ssize(others)) continue;
+    if (copies < fewest_copies || copies * 100 < std::ssize(others)) continue;
     task.warn(copies, " of ", others.size(), " held-out samples", name.empty() ? "" : " of " + name,
               " are training samples too, so the model has seen their targets; take the copies out of the data");
   }
@@ -494,11 +497,17 @@ void SupervisedTask::Impl::note(const Run& run) {
   accuracy_seen = run.metrics.value("accuracy");
 }
 
-// At the end of a run. The loss of its newest validation is compared with those of models that have learned nothing.
+// At the end of a run. The loss of its newest validation is compared with those of models that have learned nothing. On
+// few samples it is a matter of chance which one is better, so another model needs half the loss.
 void SupervisedTask::Impl::warn_of_better(const SupervisedTask& task) const {
+  constexpr std::int64_t few = 10;
+  if (rivals.empty() || !loss_seen) return;
+  double least = held_out.front().second->size() < few ? *loss_seen / 2 : *loss_seen;
   const Rival* best = nullptr;
   for (const auto& rival : rivals) {
-    if (loss_seen && rival.loss < (best == nullptr ? *loss_seen : best->loss)) best = &rival;
+    if (std::isnan(rival.loss) || rival.loss >= least) continue;  // the model's may be NaN, worse than all
+    best = &rival;
+    least = rival.loss;
   }
   if (best == nullptr) return;
   const bool is_right_more_often = accuracy_seen && *accuracy_seen > best->accuracy;
@@ -518,7 +527,8 @@ void SupervisedTask::Impl::add_rivals(torch::Tensor& sums, const Batch& batch) {
     try {
       const auto output = rivals[i].model.forward(batch);
       sums[place] += loss_of(output, batch).to(torch::kFloat64) * batch.samples;
-      const bool has_classes = output.dim() == 2 && wanted.dim() == 1 && !wanted.is_floating_point();
+      const bool has_classes =
+          targets.kind == Targets::Kind::classes && output.dim() == 2 && wanted.ge(0).all().item<bool>();
       sums[place + 1] += has_classes ? (output.argmax(1) == wanted).sum() : at::full({}, NAN, sums.options());
     } catch (const std::exception&) {
       sums[place].fill_(NAN);

@@ -23,7 +23,7 @@ for folder in sdk sdk/core framework framework/runner framework/tools framework/
   for room in "$folder"/*/; do
     name=$(basename "$room")
     case $name in include | shell | cmake | template*) continue ;; esac
-    find "$room" -name '*.cpp' | grep -q . && echo "$name"
+    find "$room" -name '*.cpp' -o -name '*.h' | grep -q . && echo "$name"
   done | sort >"$made/folders"
   differ rooms folders "$page: the table of $folder/ and the folders in it differ"
 done

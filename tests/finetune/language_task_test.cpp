@@ -116,8 +116,12 @@ TEST_CASE("language task: a packed row has the loss and the gradient of its text
     const auto rows = packed->next(), single = alone->next();
     CHECK(rows.samples < single.samples);
     CHECK(rows.tensors[3].max().item<std::int64_t>() > 1);
-    // Tokens are those of the texts: a text of n tokens has n - 1 inputs, and its targets are all learned here.
-    CHECK(rows.tokens == (rows.tensors[1] >= 0).sum().item<std::int64_t>());
+    // Tokens are the inputs, also those of prompts, which are not learned but for what follows their last token.
+    std::int64_t inputs = (rows.tensors[1] >= 0).sum().item<std::int64_t>();
+    for (const char* prompt : {"what is it?", "a"}) {
+      inputs += std::ssize(vernier::open_tokenizer(tokenizer)->encode(prompt)) - 1;
+    }
+    CHECK(rows.tokens == inputs);
     CHECK(single.tokens == rows.tokens);
     CHECK(rows.tokens < rows.tensors[0].numel());
     const auto loss = packed->loss(rows), other = alone->loss(single);
@@ -271,6 +275,7 @@ TEST_CASE("language task: a prompt is the question of a user where chats are lea
     CAPTURE(line);
     const Texts texts("gpt2", line + "\n" + line + "\n");
     auto task = load(texts, {{"validation", list<std::string>({texts.path()})},
+                             {"context", value(24)},
                              {"new_tokens", list<std::string>({"<|im_start|>", "<|im_end|>"})},
                              {"sample_prompts", list<std::string>({"one"})},
                              {"sample_tokens", value(2)}});

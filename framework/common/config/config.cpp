@@ -185,7 +185,7 @@ Value parse_file(const std::string& file, const std::string& from) {
   if (!std::filesystem::exists(file, none)) {
     const auto hint = missing_file_hint(file);
     const bool is_set = from.empty() && file.find('=') != std::string::npos;
-    const std::string remedy = is_set ? "; if it belongs to --set, the shell cut it: write --set 'KEY=VALUE' in quotes"
+    const std::string remedy = is_set ? "; if it is part of --set, the shell cut it: write --set 'KEY=VALUE' in quotes"
                                : from.empty() && hint.find("did you mean") == std::string::npos
                                    ? "; name the TOML file of a run"
                                    : hint;
@@ -305,7 +305,8 @@ Value parse_set(const std::string& set) {
   if (key == "include") refuse(where + ": is for files only; name the file before --set");
   refuse_length(where, set);
   Value value = parse_value(set.substr(equals + 1), where);
-  if (const auto* word = std::get_if<std::string>(&value.data); word != nullptr && set[equals + 1] == word->front()) {
+  if (const auto* word = std::get_if<std::string>(&value.data);
+      word != nullptr && !word->empty() && set[equals + 1] == word->front()) {
     if (word->starts_with('[') || word->starts_with('{')) {  // texts of TOML begin with a quote
       const auto whole = with_quotes(*word);
       refuse(where + ": " + shortened(*word) + " is not TOML; if the shell took its quotes, write --set '" + key + "=" +

@@ -11,6 +11,7 @@
 #include <set>
 #include <sstream>
 
+#include "common/own_runs.h"
 #include "core/reworded_error.h"
 #include "svg.h"
 
@@ -63,11 +64,14 @@ std::string key_of(std::size_t run) {
 }
 
 // "/this_process/seconds" of a summary, as text; "" where it has none.
-std::string value_at(const Json& summary, const char* path) {
-  const auto value = summary.is_object() ? summary.value(Json::json_pointer(path), Json()) : Json();
+std::string text_of_value(const Json& value) {
   if (value.is_null()) return "";
   if (value.is_number_float()) return text_of(value.get<double>());
   return value.is_string() ? value.get<std::string>() : json_text(value);
+}
+
+std::string value_at(const Json& summary, const char* path) {
+  return text_of_value(summary.is_object() ? summary.value(Json::json_pointer(path), Json()) : Json());
 }
 
 struct Row {
@@ -338,7 +342,7 @@ std::string base64(const std::string& bytes) {
   return text;
 }
 
-// The picture that a place of a data set names, as part of the page; "" where it names none, or a large one.
+// Returns the HTML of an image whose path `where` has in single quotes, or "" for any other file or more than 1 MiB.
 std::string picture_at(const std::string& where) {
   constexpr std::uintmax_t most = 1 << 20;
   const auto begin = where.find('\''), end = where.rfind('\'');
@@ -355,13 +359,14 @@ std::string picture_at(const std::string& where) {
   return "<img alt=\"\" height=96 src=\"data:image/" + kinds.at(kind) + ";base64," + base64(bytes) + "\">";
 }
 
-void write_worst(const Json& worst, std::ostream& out) {
+void write_worst(const Json& worst, bool is_own, std::ostream& out) {
   if (worst.empty()) return;
   out << "<div class=wide><table>\n<tr><th>worst samples</th><th>target</th><th>prediction</th><th>loss</th></tr>\n";
   for (const auto& each : worst) {
     const std::string where = each.at("where"), target = each.at("target"), predicted = each.at("predicted");
-    out << "<tr><td>" << picture_at(where) << ' ' << escaped(where) << "</td><td>" << escaped(target) << "</td><td>"
-        << escaped(predicted) << "</td><td class=number>" << value_at(each, "/loss") << "</td></tr>\n";
+    out << "<tr><td>" << (is_own ? picture_at(where) : "") << ' ' << escaped(where) << "</td><td>" << escaped(target)
+        << "</td><td>" << escaped(predicted) << "</td><td class=number>" << escaped(value_at(each, "/loss"))
+        << "</td></tr>\n";
   }
   out << "</table></div>\n";
 }
@@ -406,7 +411,7 @@ void write_evaluation(const RunFiles& run, std::ostream& out) {
         auto row = std::ranges::find(rows, name, [](const auto& cells) { return cells[0]; });
         if (row == rows.end()) row = rows.insert(rows.end(), {name});
         row->resize(rows[0].size());
-        row->back() = value_at(values, ("/" + name).c_str());
+        row->back() = text_of_value(value);
       }
     }
     write_text_table(rows, out);
@@ -414,7 +419,7 @@ void write_evaluation(const RunFiles& run, std::ostream& out) {
       const std::string name = set.at("name");
       if (!name.empty()) out << "<h3>" << escaped(name) << "</h3>\n";
       if (set.contains("classes")) write_classes(set, out);
-      write_worst(set.at("worst"), out);
+      write_worst(set.at("worst"), is_own_run(run.folder), out);  // others might name any picture of this machine
     }
   } catch (const Json::exception& error) {
     throw Refused((run.folder / "evaluation.json").string() + " is damaged (" + reworded_error(error.what()) +

@@ -2,6 +2,7 @@
 
 #include <ATen/Parallel.h>
 #include <unistd.h>
+#include <vernier/foreign_code.h>
 #include <vernier/fused_kernels.h>
 #include <vernier/hardware.h>
 #include <vernier/memory.h>
@@ -96,6 +97,8 @@ std::unique_ptr<Prepared> prepare(const po::variables_map& given, const std::fun
   auto config = merged_config(given);
   if (change) change(config);
   const auto host = make_host(given, words_of(given));
+  const bool is_of_run = words_of(given).empty();  // the configuration is that of the run that is resumed
+  const ForeignRun others(is_of_run ? foreign(given["resume"].as<std::string>()) : "");
   if (given.count("low-memory") != 0) config = with_low_memory(std::move(config), host);
   const auto resumes = [&](const Wiring& wiring, const RunOptions& options, const std::string& output) {
     if (wiring.distributed->rank() > 0) {  // rank 0 speaks for all

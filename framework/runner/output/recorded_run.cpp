@@ -72,7 +72,7 @@ OutputFolder open_run(Prepared& prepared, const std::string& from, bool allow_in
       is_first(prepared) ? prepared.wiring->distributed->gather(opened)[0] : folder.path().parent_path().string();
   if (prepared.resumes && from.empty()) resume(prepared, from, allow_inexact);
   run.output = opened;
-  if (!prepared.resumes) note_own_run(folder.path());
+  if (is_first(prepared) && !fs::exists(opened + "/config.toml")) note_own_run(folder.path());  // it is new
   if (!is_first(prepared)) return folder;
   prepared.status = status_file(opened + "/status.json", prepared.trainer.roles(), prepared.logs_steps);
   HostApi::attach(prepared.wiring->bus, *prepared.status, /*monitor=*/true);

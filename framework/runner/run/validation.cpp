@@ -8,6 +8,7 @@
 #include <cmath>
 
 #include "base/asked_weights.h"
+#include "base/evaluation_mode.h"
 #include "core/step_results.h"
 #include "files/json.h"
 #include "files/weights.h"
@@ -92,16 +93,7 @@ void Validation::note_outcome(const Run& run) {
 }
 
 torch::Tensor Validation::evaluate(TrainerRun& run, const std::function<torch::Tensor()>& body) {
-  // Modules that a task keeps in evaluation mode (frozen ones) stay so; parents come first in the list.
-  std::vector<std::pair<std::shared_ptr<torch::nn::Module>, bool>> modes;
-  for (auto& module : run.model->modules()) modes.emplace_back(module, module->is_training());
-  const auto restore = c10::make_scope_exit([&] {
-    for (auto& [module, training] : modes) module->train(training);
-  });
-  RandomState random;
-  random.take(run.device);
-  const auto random_back = c10::make_scope_exit([&] { random.restore(run.device); });
-  run.model->eval();
+  const EvaluationMode mode(*run.model, run.device);
   averages_.clear();
   std::optional<AskedWeights> left_out;
   if (leaves_averages_out_) left_out.emplace();
@@ -115,9 +107,11 @@ torch::Tensor Validation::evaluate(TrainerRun& run, const std::function<torch::T
 
 Validation::Average Validation::average(TrainerRun& run) {
   AskedWeights asked;
-  averages_.clear();
+  const EvaluationMode mode(*run.model, run.device);
+  auto before = std::exchange(averages_, {});
+  const auto restore = c10::make_scope_exit([&] { averages_ = std::move(before); });
   asked_ = {};
-  in_plugins(run, [] { return torch::Tensor(); });
+  in_plugins(run, [&] { return torch::zeros({}, run.device); });
   const auto is_own = [](const auto& weight, const auto& parameter) {
     return weight.const_data_ptr() == parameter.model.const_data_ptr();
   };

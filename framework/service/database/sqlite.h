@@ -63,7 +63,7 @@ class Statement {
     ::sqlite3_bind_null(statement_, ++bound_);
     return *this;
   }
-  // Returns true if there is a row.
+  // Runs the statement to its next row. Returns false if there are no more rows.
   bool step() {
     const int result = ::sqlite3_step(statement_);
     if (result != SQLITE_ROW && result != SQLITE_DONE) throw DatabaseError(database_);

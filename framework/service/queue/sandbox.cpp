@@ -6,6 +6,7 @@
 #include <linux/landlock.h>
 #include <linux/openat2.h>
 #include <linux/seccomp.h>
+#include <netinet/in.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -86,6 +87,7 @@ struct Condition {
 // A job may listen at a TCP port, and nothing else: it connects to nobody. A limit is that of the process itself.
 constexpr Condition conditions[] = {{SYS_socket, 0, ~unsigned{AF_INET | AF_INET6}, 0},  // 0 and 8 have no streams
                                     {SYS_socket, 1, 0xf, SOCK_STREAM},
+                                    {SYS_socket, 2, ~unsigned{IPPROTO_TCP}, 0},
                                     {SYS_sendto, 3, MSG_FASTOPEN, 0},
                                     {SYS_sendmsg, 2, MSG_FASTOPEN, 0},
                                     {SYS_sendmmsg, 3, MSG_FASTOPEN, 0},

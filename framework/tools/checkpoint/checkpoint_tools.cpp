@@ -300,7 +300,11 @@ int export_weights(const Words& words, const po::variables_map& given, const Hos
   auto weights = stored.model.tensors;
   if (which == "average") {
     auto model = model_of_run(path, std::move(stored));
-    if (model.average.empty()) refuse(path + ": an evaluation of this run has no average of the weights, but its own");
+    if (model.average.empty()) {
+      refuse(path +
+             ": an evaluation of this run has no average of the weights; a run with [[callback]] use = \"ema\" or "
+             "\"swa\", or with [optimizer] use = \"asgd\", keeps one once it has begun");
+    }
     weights = std::move(model.tensors);
   }
   if (dtype) weights = cast_weights(path, weights, *dtype);

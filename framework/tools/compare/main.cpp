@@ -144,7 +144,8 @@ void refuse_folder_of_another(const Plan& plan) {
   if (!is_comparison(plan.folder)) {
     Words names = {"compare.json", "compare.csv", "compare.html"};
     for (const auto& candidate : plan.candidates) {
-      if (!fs::exists(plan.folder / candidate.name / "candidate.toml")) names.push_back(candidate.name);
+      const auto folder = plan.folder / candidate.name;
+      if (!fs::exists(folder / "candidate.toml") && !fs::exists(folder / "seed-1")) names.push_back(candidate.name);
     }
     for (const auto& name : names) {
       if (!fs::exists(plan.folder / name)) continue;
@@ -384,12 +385,12 @@ int train_and_compare(const po::variables_map& given) {
   const auto plan = read_plan(given);
   lock(plan.folder);
   refuse_folder_of_another(plan);
+  Children children(program_beside_this());
+  check_configurations(plan, children);
   if (plan.candidates.size() == 1 && !plan.is_quiet) {
     std::cerr << "vernier: there is one candidate, and nothing to compare it with; name a second file, or add --sweep "
                  "KEY=VALUE,VALUE\n";
   }
-  Children children(program_beside_this());
-  check_configurations(plan, children);
   const auto rows = train_rounds(plan, children);
   auto comparison = comparison_of(rows, plan.folder, plan.tolerance, plan.has_folds ? plan.seeds : 0);
   const bool as_json = given.count("json") != 0;

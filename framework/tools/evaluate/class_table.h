@@ -37,14 +37,15 @@ class ClassTable {
   std::vector<torch::Tensor> chances_, targets_;  // on the CPU: float32 [samples, classes], int64 [samples]
 };
 
-// The same of labels, of which a sample may have several.
+// Precision, recall, f1 and auc of each label, for samples that may have several labels.
 class LabelTable {
  public:
   explicit LabelTable(std::int64_t labels) : labels_(labels) {}
-  // Adds a batch of logits and targets from 0 to 1, [samples] or [samples, labels, …]; NaN is left out.
+  // Adds a batch of logits and targets, [samples] or [samples, labels, …]. Targets are 0 to 1; NaN is not counted.
   void update(const torch::Tensor& output, const torch::Tensor& target);
   bool empty() const { return outputs_.empty(); }
-  // Precision, recall, f1 and auc of each label, and how many of its targets are 1, with a line on what has no auc.
+  // Returns a table of precision, recall, f1, auc and the number of positive targets of each label. A line below it
+  // names the labels that have no auc.
   std::string text(const std::vector<std::string>& names) const;
 
  private:

@@ -132,6 +132,8 @@ int evaluate(const boost::program_options::variables_map& given) {
   auto* task = dynamic_cast<SupervisedTask*>(prepared->wiring->task.get());
   const auto baselines = task != nullptr ? baselines_of(task->learned().part("targets")) : std::vector<Baseline>();
   const auto targets = task != nullptr ? task->targets() : Targets();
+  auto names = targets.names;
+  if (targets.kind == Targets::Kind::labels && names.size() == 1) names.insert(names.begin(), "not " + names[0]);
   std::map<std::string, Findings> found;  // by the name of the validation set
   const auto watch = [&](const SupervisedTask::Seen& seen) {
     auto& findings = found.try_emplace(seen.set, targets.count, most).first->second;
@@ -162,9 +164,9 @@ int evaluate(const boost::program_options::variables_map& given) {
   print_metrics(columns);
   OrderedJson sets = OrderedJson::array();
   for (const auto& [set, findings] : found) {
-    OrderedJson json = {{"name", set}, {"worst", findings.worst.json(targets.names)}};
-    if (!findings.classes.empty()) json.update(findings.classes.json(targets.names));
-    if (const auto table = findings.text(targets.names); !table.empty()) {
+    OrderedJson json = {{"name", set}, {"worst", findings.worst.json(names)}};
+    if (!findings.classes.empty()) json.update(findings.classes.json(names));
+    if (const auto table = findings.text(names); !table.empty()) {
       std::cout << '\n' << (set.empty() ? "" : printable(set) + '\n') << table;
     }
     if (!json["worst"].empty()) std::cout << '\n' << indented(worst_text(json["worst"]));

@@ -35,7 +35,7 @@ void WorstSamples::update(const SupervisedTask::Seen& seen) {
   if (most_ == 0 || output.dim() < 1 || output.size(0) != samples || !target.defined()) return;
   for (std::int64_t i = 0; i < samples; ++i) {
     const auto own = loss(output.narrow(0, i, 1), batch.narrow(i, 1)).item<double>();
-    const double judged = std::isnan(own) ? HUGE_VAL : own;  // no number is worse than all
+    const double judged = std::isnan(own) ? HUGE_VAL : own;  // a loss of NaN counts as the worst
     if (samples_.size() == most_ && !(judged > samples_.back().loss)) continue;
     const auto after = std::ranges::upper_bound(samples_, judged, std::ranges::greater(), &Sample::loss);
     samples_.insert(after, {judged, dataset.where(batch.indices[static_cast<std::size_t>(i)]),

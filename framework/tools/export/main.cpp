@@ -243,7 +243,9 @@ void write_as(const std::string& format, const std::string& part, Prepared& prep
 int export_run(const boost::program_options::variables_map& given) {
   const std::string example = "vernier export runs/NAME --format torchscript --output model.pt";
   const auto call = run_of(given, example);
-  const auto output = needed(given, "output", example), format = needed(given, "format", example);
+  const auto format = needed(given, "format", example);
+  auto output = needed(given, "output", example);
+  while (output.size() > 1 && output.ends_with('/')) output.pop_back();  // shells end the name of a folder so
   check_format(format);
   const auto type = gguf_type(format, given);
   refuse_output(given, output);

@@ -36,8 +36,15 @@ bool TextStream::add(TokenId token) {
   std::string_view whole = shown_;
   std::size_t replaced = 0;
   for (; whole.ends_with(unknown); whole.remove_suffix(3)) ++replaced;
+  // A part of a character behind whole ones of single bytes makes each of these bytes U+FFFD again.
+  if (const auto lost = settled_.size() - std::min(settled_.size(), whole.size());
+      lost < replaced && std::string_view(settled_).starts_with(whole)) {
+    replaced -= lost;
+    whole = settled_;
+  }
   const auto characters = characters_in(whole);
   begins_.push_back({whole.size(), characters, replaced, false});
+  settled_ = std::string(whole);
   const bool is_wanted = add_all({{token}});
   begins_.back().goes_on = replaced > 0 && characters_in(shown_) <= characters + replaced;
   return is_wanted;

@@ -43,6 +43,7 @@ class TextStream {
   };
   std::vector<Begin> begins_;
   std::string before_, text_, shown_;  // shown_: the text with stop words, and U+FFFD for what is not UTF-8
+  std::string settled_;                // the whole characters of shown_ before the newest token
   std::size_t printed_ = 0;
   std::int64_t count_ = 0;
 };

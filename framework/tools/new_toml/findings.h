@@ -41,14 +41,14 @@ Findings look_at(const std::vector<std::string>& paths, const GivenData& given);
 Findings look_at_table(const std::string& path, const GivenData& given);
 Findings look_at_images(const std::string& path);
 
-// Returns true for a folder with config.json, a .pt2 file and a .pt file.
+// Returns true for a .pt2 file, a .pt file, or a folder with a config.json.
 bool is_model(const std::string& path);
 // Findings of a model and the data that it learns from.
 Findings look_at_model(const std::string& model, const std::vector<std::string>& data, const GivenData& given);
 
-// Findings of a file that a language model learns byte by byte, or of a folder of such files.
+// Returns the findings for a file, or a folder of files, that a byte-level language model trains on.
 Findings look_at_bytes(const std::string& path);
-// The number of files of a folder that are texts by their names, at any depth.
+// Counts the files below a folder that have the ending of a text file, at any depth.
 std::int64_t texts_in(const std::string& folder);
 
 // Findings of arrays: a series, or sequences and their targets. Returns nothing for a table.

@@ -94,7 +94,7 @@ void put(const Keys& keys, Keys& task) {
   }
 }
 
-// The model that --set task.folder names, as if it stood beside the data.
+// Takes the folder of a model from --set task.folder, as if it had been named beside the data.
 void take_folder(GivenData& given, Keys& keys, std::vector<std::string>& paths) {
   const auto folder = given.task.extract("folder");
   if (folder.empty() || !std::holds_alternative<std::string>(folder.mapped().data)) return;
@@ -102,7 +102,7 @@ void take_folder(GivenData& given, Keys& keys, std::vector<std::string>& paths) 
   std::erase_if(keys, [](const auto& each) { return each.first == "folder"; });
 }
 
-// Calls `vernier check` on a file. Its error has the name that the file will have.
+// Runs `vernier check` on the text of a TOML file. The error message names the file that will be written.
 Ended check(const std::string& text, const std::string& output) {
   const ScratchFolder folder;
   const auto path = (fs::path(folder.path()) / fs::path(output).filename()).string();
@@ -114,8 +114,8 @@ Ended check(const std::string& text, const std::string& output) {
   return ended;
 }
 
-// The text of a run that `vernier check` accepts, and adds what the task says of its data to the findings. A network of
-// one's own takes the first loss that fits its outputs and targets.
+// Returns the text of a run that `vernier check` accepts. Adds what the task prints about its data to the findings. A
+// network of one's own takes the first loss that fits its outputs and targets.
 std::string checked_file(Findings& found, const GivenData& given, const std::string& output) {
   const auto* loss = given.task.contains("loss") ? nullptr : found.option("loss");
   std::vector<std::string> losses = {""};

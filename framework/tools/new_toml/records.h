@@ -16,8 +16,10 @@ struct Field {
   enum class Type { numbers, words, dates, others };
   std::string name;
   Type type = Type::numbers;
-  torch::Tensor values = {};  // float64 [rows] of numbers and of days, int64 codes of words; NaN and "" are gaps
-  std::vector<std::string> words = {};  // the different ones
+  // Numbers and dates, as days since 1970, are float64 [rows]. Words are int64 codes, as indices of `words`. A missing
+  // number is NaN in JSON Lines and 0 in CSV.
+  torch::Tensor values = {};
+  std::vector<std::string> words = {};  // each different word once
   bool has_gaps = false;
 
   bool has_words() const { return type == Type::words; }

@@ -19,7 +19,9 @@ std::string run_file(const Findings& found) {
     const auto comment = std::ranges::find(found.comments, key, &std::pair<std::string, std::string>::first);
     text += (comment == found.comments.end() ? "" : "  # " + comment->second) + "\n";
   }
-  if (found.option("batch_size") == nullptr) text += "batch_size = " + std::to_string(batch) + "\n";
+  // A task warns of a batch that is more than all samples if the file sets it, and not of its own default.
+  const bool is_small = found.batch == 0 && found.samples * 3 / 4 < batch;
+  if (found.option("batch_size") == nullptr && !is_small) text += "batch_size = " + std::to_string(batch) + "\n";
   text += std::string("\n[optimizer]\nuse = \"adamw\"\nlearning_rate = ") + found.learning_rate + "\n\n";
   text +=
       "[[callback]]\nuse = \"schedule\"        # cosine decay of the learning rate\n\n"

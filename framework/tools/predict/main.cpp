@@ -115,7 +115,7 @@ void serve(const Model& model, const Table& config, const boost::program_options
     auto answers = nlohmann::ordered_json::array();
     about(rows, [&] {
       model.predict(rows.write(instances), [&](const auto& columns, std::int64_t samples) {
-        if (!is_wanted()) throw Error("a client went away before its answer was there");
+        if (!is_wanted()) throw Error("the client disconnected before its answer was ready");
         for (auto& row : rows_of(columns, samples)) answers.push_back(std::move(row));
       });
     });
@@ -174,9 +174,9 @@ int predict(const boost::program_options::variables_map& given) {
   const auto write = [&](const std::string& path, const std::string& name) {
     const auto predictions = write_predictions(path, name);
     evaluate([&] {
-      samples =
-          model.predict(inputs, [&](const auto& columns, std::int64_t count) { predictions->add(columns, count); });
+      model.predict(inputs, [&](const auto& columns, std::int64_t count) { predictions->add(columns, count); });
     });
+    samples = predictions->rows();
     predictions->finish();
   };
   if (output == "-") {

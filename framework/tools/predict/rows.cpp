@@ -184,7 +184,8 @@ Rows rows_of_text(const std::string& text) {
 
 std::vector<std::string> plain_form(const Table& config) {
   std::vector<std::string> sets;
-  for (const auto& [key, value] : std::initializer_list<std::pair<const char*, const char*>>{{"separator", "\",\""},
+  for (const auto& [key, value] : std::initializer_list<std::pair<const char*, const char*>>{{"header", "true"},
+                                                                                             {"separator", "\",\""},
                                                                                              {"decimal", "\".\""},
                                                                                              {"thousands", "\"\""},
                                                                                              {"encoding", "\"utf-8\""},
@@ -213,14 +214,19 @@ std::string GivenRows::file(const std::string& name, const std::string& bytes) c
   return path;
 }
 
-std::vector<std::string> GivenRows::write(const std::string& text) {
+void GivenRows::forget() {
   first_lines_.clear();
+  for (const auto& each : fs::directory_iterator(scratch_.path())) fs::remove_all(each);
+}
+
+std::vector<std::string> GivenRows::write(const std::string& text) {
+  forget();
   const auto* ending = text.starts_with("\x93NUMPY") ? ".npy" : text.starts_with("PK\x03\x04") ? ".npz" : ".csv";
   return {file(std::string("rows") + ending, text)};
 }
 
 std::vector<std::string> GivenRows::write(const Rows& rows) {
-  first_lines_.clear();
+  forget();
   if (rows.empty()) refuse("there is no row");
   if (rows.size() > most_rows) refuse("at most " + std::to_string(most_rows) + " rows are taken at once");
   const auto is_like = [](const Rows& a, const Rows& b) {

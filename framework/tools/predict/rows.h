@@ -41,6 +41,8 @@ class GivenRows {
 
   Table task_;
   std::string name_;
+  void forget();  // the rows before
+
   ScratchFolder scratch_;
   std::vector<std::size_t> first_lines_;  // the lines where the rows of a CSV file begin
 };

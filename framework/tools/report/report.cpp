@@ -1,4 +1,5 @@
 // `vernier report`: one page of HTML about one or more runs, which needs no network.
+#include <fstream>
 #include <iostream>
 
 #include "browser.h"
@@ -25,12 +26,19 @@ bool write(const std::string& path, const std::string& text) {
   return true;
 }
 
+// Returns true for the default page of an earlier call, which the next one replaces.
+bool is_old_page(const boost::program_options::variable_value& output) {
+  std::ifstream file(output.as<std::string>());
+  std::string line;
+  return output.defaulted() && std::getline(file, line) && line == "<!doctype html>";
+}
+
 int report(const boost::program_options::variables_map& given) {
   const auto words = vernier::words_of(given);
   if (words.empty()) throw vernier::Refused("name one run or more, as in `vernier report runs/a runs/b`");
   const bool has_page = given.count("png") == 0 || !given["output"].defaulted();
   for (const char* option : {"output", "png"}) {
-    if (given.count(option) != 0 && (has_page || option != std::string("output"))) {
+    if (given.count(option) != 0 && !is_old_page(given[option]) && (has_page || option != std::string("output"))) {
       vernier::refuse_output(given, given[option].as<std::string>());
     }
   }

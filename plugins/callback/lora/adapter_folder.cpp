@@ -80,6 +80,11 @@ void refuse_unknown(const std::string& path, const Json& config) {
   }
 }
 
+// One of both names may have a longer beginning, such as "transformer.wte" in a file and "wte" in the model.
+bool is_layer(const std::string& own, const std::string& in_file) {
+  return own == in_file || in_file.ends_with("." + own) || own.ends_with("." + in_file);
+}
+
 template <class T>
 T value_of(const std::string& path, const Json& config, const char* key, bool (Json::*is_right)() const) {
   const auto found = config.find(key);
@@ -119,10 +124,8 @@ void AdapterFolder::refuse(const std::string& reason) const {
 }
 
 const std::string& AdapterFolder::own_name(const std::vector<std::string>& layers, const std::string& name) const {
-  const auto is_it = [&](const std::string& own) {
-    return own == name || name.ends_with("." + own) || own.ends_with("." + name);
-  };
   const auto exact = std::ranges::find(layers, name);
+  const auto is_it = [&](const std::string& own) { return is_layer(own, name); };
   const auto found = exact != layers.end() ? exact : std::ranges::find_if(layers, is_it);
   if (found == layers.end()) refuse("it adapts the layer '" + name + "', which the model does not have");
   return *found;
@@ -131,7 +134,7 @@ const std::string& AdapterFolder::own_name(const std::vector<std::string>& layer
 void AdapterFolder::find_layers(const std::vector<std::string>& layers) {
   const auto is_there = [&](const std::string& name) {
     const auto layer = name.substr(0, name.rfind('.'));
-    return std::ranges::any_of(layers, [&](const auto& own) { return own == layer || own.ends_with("." + layer); });
+    return std::ranges::any_of(layers, [&](const auto& own) { return is_layer(own, layer); });
   };
   const auto is_tied = [&](const auto& entry) {  // such as the head that is the embedding in this model
     const auto& [name, tensor] = entry;

@@ -5,10 +5,10 @@
 // Metrics are the numbers of docs/reference/metrics.md, parameters the options of the run. One store may have many
 // runs, so that MLflow compares them. A resumed run goes on in the same run of the store, without the values after its
 // checkpoint; its start, name and tags stay. A run or an experiment that is deleted in MLflow is refused, as MLflow
-// does. In names, signs that MLflow does not accept become "_". If the disk is full, or MLflow has locked the database,
-// values wait in memory. The tables are those of MLflow 2.0 (schema.inc, of alembic 97727af70f4d): a later MLflow adds
-// its own when it opens the file. Source: mlflow/store/db_migrations and mlflow/store/tracking/sqlalchemy_store.py,
-// MLflow 3.17.
+// does. In names, characters other than letters, digits, "_", "-" and "." become "_". If the disk is full, or MLflow
+// has locked the database, values wait in memory. The tables are those of MLflow 2.0 (schema.inc, of alembic
+// 97727af70f4d): a later MLflow adds its own when it opens the file. Source: mlflow/store/db_migrations and
+// mlflow/store/tracking/sqlalchemy_store.py, MLflow 3.17.
 #include <sqlite3.h>
 #include <vernier/sdk.h>
 
@@ -78,6 +78,7 @@ class Store final : public vernier::RecordSink {
     try {
       if (result != SQLITE_OK) throw DatabaseError(opened);
       ::sqlite3_busy_timeout(opened, 5000);
+      execute(opened, "PRAGMA cache_size = -100");  // KiB: a longer run does not need more
       transaction(opened, [&] {
         make_tables();
         if (id_.empty() || !goes_on(run.step)) begin(experiment, run, new_id);
@@ -101,7 +102,7 @@ class Store final : public vernier::RecordSink {
     }
   }
 
-  // After a failure it is tried again once a second.
+  // Writes the waiting values. After a failure it tries again at most once a second.
   void flush() override {
     const auto now = std::chrono::steady_clock::now();
     if (waiting_.empty() || (is_failing_ && now < next_try_)) return;

@@ -315,7 +315,7 @@ DatasetPtr ExportedTask::read(const std::vector<std::string>& inputs, const std:
   if (has_images_) {
     const auto folder = vernier::image_folder(inputs[0], {.classes = classes_.words});
     classes_ = {std::ssize(folder.classes), folder.classes};
-    if (!image_labels_.defined()) image_labels_ = folder.labels;  // the data to train on are read first
+    if (!image_labels_.defined()) image_labels_ = folder.labels;  // before training, the training data are read first
     return pixels(folder.dataset, size_);
   }
   const bool is_first = forms_.empty();

@@ -67,7 +67,8 @@ Tensor lengths_of(const at::IValue& lengths) {
   return at::tensor(lengths.toIntVector(), at::kLong);
 }
 
-// The kernels read as many targets as the lengths say, and a probability for each.
+// Checks the lengths, targets and blank, because the kernels read as many targets as the lengths say, and one
+// probability for each.
 void ctc_loss(const Call& call) {
   const auto& log_probs = call["log_probs"].toTensor();
   const auto& targets = call["targets"].toTensor();
@@ -114,7 +115,7 @@ void weight_norm(const Call& call) {
           "needs a gain for each slice of its weight");
 }
 
-// The backward pass of LibTorch reads anywhere for NaN.
+// The backward pass of LibTorch reads outside its memory if a number is NaN.
 void finite_grid(const Call& call) {
   require(at::all(call["grid"].toTensor().isfinite()).item<bool>(), "needs a grid of finite numbers");
 }

@@ -11,15 +11,15 @@
 
 namespace graph {
 
-// A call of an operator that is about to be made.
+// An operator call, seen before the operator runs.
 struct Call {
   const c10::FunctionSchema& schema;
   torch::jit::Stack& arguments;
-  // The argument of a name, which the schema has.
+  // Returns the argument of that name. The schema must have it.
   c10::IValue& operator[](const char* name) const;
 };
 
-// The work beside a call.
+// The work around a call: a check before it, and zeros in new memory after it.
 struct Rule {
   void (*check)(const Call& call) = nullptr;  // throws Error where LibTorch would trust wrong arguments
   bool is_filled = false;                     // the result is fresh memory, which becomes 0

@@ -174,7 +174,10 @@ class Reader {
   void read_call(Node& node, const std::string& target, const Names& names, const json& from) {
     node.op = operator_of(target);
     const auto* rule = node.op ? rule_of(target) : nullptr;
-    if (rule == nullptr) return void((node.op ? unlisted_ : unknown_).insert(target));
+    if (rule == nullptr) {  // the refusal names all of these operators
+      (node.op ? unlisted_ : unknown_).insert(target);
+      return node.op.reset();
+    }
     node.rule = *rule;
     has_writes_ = has_writes_ || node.op->schema().is_mutable();
     std::map<std::string, const json*> given;

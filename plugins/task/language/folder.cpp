@@ -42,8 +42,10 @@ std::vector<std::string> weight_files(const std::string& folder) {
   if (fs::exists(whole, none)) return {whole};
   if (!fs::exists(index, none)) {
     vernier::refuse(folder + ": has neither model.safetensors nor model.safetensors.index.json. " +
-                    (has_pickled_weights(folder) ? "It has pytorch_model.bin: save it with safetensors in Python"
-                                                 : "Set weights = \"random\" to begin with random weights"));
+                    (has_pickled_weights(folder)
+                         ? "It has pytorch_model.bin: save it with safetensors in Python"
+                         : "Download one of them. Set weights = \"random\" to begin task/gpt or task/llama "
+                           "with random weights"));
   }
   const auto json = read_json(index, largest_index);
   const auto map = json.is_object() ? json.find("weight_map") : json.end();

@@ -44,7 +44,7 @@ class SequenceNetwork : public torch::nn::Module {
 
  private:
   torch::Tensor forecast(const torch::Tensor& window);
-  torch::Tensor outputs_of(const torch::Tensor& unit);  // unit: normalized inputs
+  torch::Tensor outputs_of(const torch::Tensor& unit);  // the outputs before they are scaled; unit: normalized inputs
   Plan plan_;
   Recomputed recomputed_;
   torch::Tensor input_mean_, input_std_, output_mean_, output_std_, weight_, bias_;

@@ -26,6 +26,7 @@ std::string near_name(const fs::path& folder, const std::string& wanted) {
        !none && entry != end && names.size() < most; entry.increment(none)) {
     names.push_back(entry->path().filename().string());
   }
+  std::erase(names, wanted);  // it is there, as a link to what is not
   std::ranges::sort(names);
   for (const auto& name : names) {
     if (lower(name) == lower(wanted)) return name;
@@ -33,7 +34,18 @@ std::string near_name(const fs::path& folder, const std::string& wanted) {
   for (const auto& name : names) {
     if (lower(fs::path(name).stem().string()) == lower(wanted)) return name;
   }
-  return nearest(wanted, names);
+  // The ending that two names share says nothing of how near they are.
+  const auto ending = fs::path(wanted).extension();
+  std::vector<std::string> stems, others;
+  for (const auto& name : names) {
+    if (fs::path(name).extension() == ending) {
+      stems.push_back(fs::path(name).stem().string());
+    } else {
+      others.push_back(name);
+    }
+  }
+  const auto stem = nearest(fs::path(wanted).stem().string(), stems);
+  return stem.empty() ? nearest(wanted, others) : stem + ending.string();
 }
 
 // Returns the path with the first part that is not there put right, or "".
@@ -71,6 +83,10 @@ std::string missing_file_hint(const std::string& path) {
     if (!fs::exists(here, none)) here = near_path(fs::path(here).filename());
     return here.empty() ? "; that is a path of Windows: copy the file here, and write / in place of \\"
                         : "; that is a path of Windows; did you mean '" + here + "'?";
+  }
+  std::error_code none;
+  if (const auto target = fs::read_symlink(path, none); !target.empty() && !fs::exists(path, none)) {
+    return "; it is a link to '" + target.string() + "', which is not there";
   }
   const auto near = near_path(path);
   return near.empty() ? "; paths are relative to the working folder" : "; did you mean '" + near + "'?";

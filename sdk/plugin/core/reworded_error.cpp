@@ -28,8 +28,8 @@ constexpr Phrase phrases[] = {
     {R"((?:std::)?bad[_ ](?:array_new_length|alloc|allocation))", "there is no memory left"},
     {R"([^]*(?:max_size\(\)|_M_default_append|_M_fill_insert|_M_create|_M_realloc_insert)[^]*)",
      "a size is larger than any memory"},
-    {R"(sto[a-z]+|bad lexical cast[^]*)", "a text is not a number, or is too large"},
-    // The C++ library and Boost, about code that uses them wrongly.
+    {R"(sto(?:i|u?ll?|f|l?d)|bad lexical cast[^]*)", "a text is not a number, or is too large"},
+    // Errors of the C++ library and Boost that come from wrong use by the code.
     {R"([^]*(?:vector::reserve|basic_string::(?:append|assign|insert|replace|reserve|resize|_M_replace[a-z_]*)))",
      "a size is larger than any memory"},
     {R"([a-z_]+::[A-Za-z_]+: __n \(which is (\d+)\) >= [^(]+(?:\(\) )?\(which is (\d+)\))",

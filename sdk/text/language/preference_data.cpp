@@ -49,7 +49,7 @@ class PreferenceDataset final : public Dataset {
   }
 
  private:
-  // Returns the number of inputs.
+  // Copies the tokens of a text into `inputs` and `targets`. Returns the number of inputs.
   std::int64_t fill(const TokenizedText& text, torch::Tensor inputs, torch::Tensor targets) const {
     auto *input = inputs.mutable_data_ptr<std::int64_t>(), *target = targets.mutable_data_ptr<std::int64_t>();
     const auto count = std::min(length_, std::ssize(text.ids) - 1);

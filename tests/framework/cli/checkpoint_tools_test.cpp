@@ -8,6 +8,8 @@
 
 #include <fstream>
 #include <iostream>
+#include <map>
+#include <nlohmann/json.hpp>
 #include <sstream>
 
 #include "program.h"
@@ -59,14 +61,14 @@ struct FakeRun {
   std::string at(std::int64_t step) const { return (checkpoints() / vernier::checkpoint_name(step)).string(); }
   std::string path() const { return folder.path().string(); }
 
-  void save(std::int64_t step, const Tensors& model, const Tensors& state = {},
-            const std::vector<std::string>& callbacks = {}) const {
+  void save(std::int64_t step, const Tensors& model, const Tensors& state = {}, const std::string& record = "") const {
     vernier::CheckpointManifest about;
     about.step = step;
     about.run = "test";
     about.plugins = {{"task/mlp", "1.0.0"}, {"optimizer/adamw", "1.2.0"}};
-    for (const auto& id : callbacks) about.plugins.push_back({id, "1.0.0"});
-    vernier::write_checkpoint(at(step), about, model, state);
+    vernier::State all{state};
+    if (!record.empty()) all.put("trainer/model", record);
+    vernier::write_checkpoint(at(step), about, model, all.tensors);
   }
   void flip_a_byte(std::int64_t step, const std::string& file) const {
     std::fstream bytes(at(step) + "/" + file, std::ios::in | std::ios::out | std::ios::binary);
@@ -78,6 +80,11 @@ struct FakeRun {
 
   TemporaryFolder folder;
 };
+
+// The record of a run whose evaluation has the average of a plugin: entries of the state by the names of weights.
+std::string record_of(const std::string& plugin, const std::map<std::string, std::string>& entries) {
+  return nlohmann::json{{"average", plugin}, {"weights", entries}}.dump();
+}
 
 Tensors weights() {
   return {{"layer.weight", torch::arange(6, torch::kFloat32).reshape({2, 3})}, {"layer.bias", torch::zeros({2})}};
@@ -213,10 +220,10 @@ TEST_CASE("checkpoint export: masters where there are, another dtype, one file")
   CHECK(call({"export", run.at(1), run.folder / "half.safetensors", "--dtype=float16"}).status == 0);
   CHECK(refusal({"export", run.at(1), run.folder / "average.safetensors", "--weights=average"}) ==
         configuration(run.at(1) +
-                      ": has no average of the weights; a run with [[callback]] use = \"ema\" or \"swa\", or "
-                      "with [optimizer] use = \"asgd\", keeps one once it has begun"));
+                      ": an evaluation of this run has no average of the weights; a run with [[callback]] use = "
+                      "\"ema\" or \"swa\", or with [optimizer] use = \"asgd\", keeps one once it has begun"));
   run.save(2, {{"w", low}, {"seen", torch::ones({1}, torch::kInt64)}}, {{"plugin/callback/swa/average/w", 4 * master}},
-           {"callback/swa"});
+           record_of("callback/swa", {{"w", "plugin/callback/swa/average/w"}}));
   CHECK(call({"export", run.at(2), run.folder / "swa.safetensors", "--weights=average"}).status == 0);
   check_equal(vernier::load_safetensors(run.folder / "swa.safetensors"),
               {{"w", 4 * master}, {"seen", torch::ones({1}, torch::kInt64)}});
@@ -225,7 +232,7 @@ TEST_CASE("checkpoint export: masters where there are, another dtype, one file")
             {"plugin/callback/ema/updates", torch::scalar_tensor(3, torch::kInt64)},
             {"plugin/callback/ema/average/w", 2 * master},
             {"plugin/callback/ema#2/average/w", 3 * master}},
-           {"callback/ema", "callback/ema#2"});
+           record_of("callback/ema", {{"w", "plugin/callback/ema/average/w"}}));
   CHECK(call({"export", run.at(3), run.folder / "average.safetensors", "--weights=average"}).status == 0);
   check_equal(vernier::load_safetensors(run.folder / "average.safetensors"),
               {{"w", 2 * master}, {"seen", torch::ones({1}, torch::kInt64)}});
@@ -241,34 +248,27 @@ TEST_CASE("checkpoint export: masters where there are, another dtype, one file")
 TEST_CASE("checkpoint: the exported average is the one that an evaluation has, under all names of a tied weight") {
   const auto trained = torch::ones({2, 2}), other = torch::full({2, 2}, 5.0);
   const Tensors model = {{"embedding", trained}, {"head", trained}, {"own", other}};
-  const auto average_of = [&](const std::string& plugin, double value) {
-    return std::pair<std::string, torch::Tensor>("plugin/" + plugin, torch::full({2, 2}, value));
-  };
-  const Tensors both = {average_of("callback/ema/average/embedding", 2),
-                        average_of("callback/swa/average/embedding", 3)};
   const struct {
-    Tensors state;
-    std::vector<std::string> callbacks;
+    const char *plugin, *entry;
     double average;
-  } cases[] = {
-      {both, {"callback/ema", "callback/swa"}, 2},
-      {both, {"callback/swa", "callback/ema"}, 3},
-      {{average_of("optimizer/asgd/embedding/ax", 4)}, {"callback/clip_norm"}, 4},
-      {{average_of("optimizer/asgd/embedding/ax", 4), *both.begin()}, {"callback/ema"}, 2},
-      {{average_of("callback/early_stopping/averages/callback/swa/average/embedding", 9),
-        average_of("optimizer/asgd/embedding/ax", 4)},
-       {"callback/early_stopping"},
-       4},
-  };
-  for (const auto& [state, callbacks, average] : cases) {
+  } cases[] = {{"callback/ema", "plugin/callback/ema/average/embedding", 2},
+               {"callback/swa", "plugin/callback/swa/average/embedding", 3},
+               {"optimizer/asgd", "plugin/optimizer/asgd/embedding/ax", 4}};
+  Tensors state;
+  for (const auto& each : cases) state[each.entry] = torch::full({2, 2}, each.average);
+  for (const auto& [plugin, entry, average] : cases) {
     CAPTURE(average);
     const FakeRun run;
-    run.save(1, model, state, callbacks);
+    run.save(1, model, state, record_of(plugin, {{"embedding", entry}, {"head", entry}}));
     REQUIRE(call({"export", run.at(1), run.folder / "average.safetensors", "--weights=average"}).status == 0);
     const auto expected = torch::full({2, 2}, average);
     check_equal(vernier::load_safetensors(run.folder / "average.safetensors"),
                 {{"embedding", expected}, {"head", expected}, {"own", other}});
   }
+  const FakeRun run;
+  run.save(1, model, state, R"({"average": "callback/own"})");
+  CHECK(says(refusal({"export", run.at(1), run.folder / "average.safetensors", "--weights=average"}).text,
+             "callback/own keeps the average of the weights in a form of its own; write the model of this run first"));
 }
 
 TEST_CASE("checkpoint: bad calls end in one line that says what to do") {

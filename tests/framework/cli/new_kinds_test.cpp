@@ -1,11 +1,13 @@
 // `vernier new toml` of each kind of data: the task, what is said of it, and a run that trains.
 #include <doctest/doctest.h>
 #include <torch/script.h>
+#include <vernier/safetensors.h>
 
 #include <cmath>
 #include <functional>
 #include <numbers>
 #include <regex>
+#include <sstream>
 
 #include "picture_folder.h"
 #include "run_folder.h"
@@ -75,6 +77,32 @@ void write_model(const TemporaryFolder& folder, const std::string& type) {
     "n_layer": 1, "n_head": 2, "n_positions": 64})"
                                                    : R"({"model_type": "llama", "vocab_size": 600, "hidden_size": 8,
     "intermediate_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "max_position_embeddings": 64})");
+}
+
+// Weights for the model of type llama.
+void write_weights(const TemporaryFolder& folder) {
+  vernier::Tensors weights = {{"model.embed_tokens.weight", torch::ones({600, 8})},
+                              {"lm_head.weight", torch::ones({600, 8})},
+                              {"model.norm.weight", torch::ones({8})}};
+  const std::string layer = "model.layers.0.";
+  for (const char* name : {"input_layernorm", "post_attention_layernorm"}) {
+    weights[layer + name + ".weight"] = torch::ones({8});
+  }
+  for (const char* name : {"self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn.o_proj",
+                           "mlp.gate_proj", "mlp.up_proj", "mlp.down_proj"}) {
+    weights[layer + name + ".weight"] = torch::eye(8);
+  }
+  vernier::save_safetensors(folder / "model/model.safetensors", weights);
+}
+
+// The warnings of a run, without the honest one that so few steps have taught the model nothing.
+std::string warnings_in(const std::string& text) {
+  std::istringstream all(text);
+  std::string others;
+  for (std::string line; std::getline(all, line);) {
+    if (!says(line, "the model is worse than no model")) others += line + '\n';
+  }
+  return others;
 }
 
 struct Kind {
@@ -176,7 +204,11 @@ const std::vector<Kind> kinds = {
      "24 lines of pairs of answers",
      "use = \"llama\"\n(.|\n)*objective = \"dpo\"\n",
      true},
-    {with_model("llama", "docs.csv", lines("doc,label\n", "\"@\",^", 40)),
+    {[](const TemporaryFolder& f) {
+       write_model(f, "llama");
+       write_weights(f);
+       f.write("docs.csv", lines("doc,label\n", "\"@\",^", 40));
+     },
      {"docs.csv", "--set", "task.folder=model", "--set", "task.length=48"},
      "task/text: classification",
      "use = \"text\"\n(.|\n)*folder = \"model\"\n"},
@@ -255,7 +287,7 @@ TEST_CASE("new toml of each kind of data writes a run that check accepts and tha
     CHECK_MESSAGE(std::regex_search(text, std::regex(each.toml)), text);
     if (!each.trains) continue;
     CHECK(place.call({"train", name, "--set", "run.epochs=1", "--set", "run.validate_every=0", "--quiet"}) == 0);
-    CHECK(place.err == "");
+    CHECK(warnings_in(place.err) == "");
   }
 }
 

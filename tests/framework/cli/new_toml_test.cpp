@@ -270,8 +270,9 @@ const std::vector<Case> refusals = {
     {file("a.csv", "file,label,extra\n1.png,a,1\n2.png,b,2\n"), {"a.csv"}, "has names of images in column 'file'", ""},
     {file("a.csv", commas()),
      {"a.csv"},
-     "set decimal = \",\", or for words types = {x = \"category\"}; here keys are given by --set, as in --set "
-     "'task.decimal=\",\"'",
+     "set decimal = \",\"; or for words set types = {x = \"category\", y = \"category\"}; here keys are given by "
+     "--set, "
+     "as in --set 'task.decimal=\",\"'",
      ""},
     {file("a.csv", flowers()), {"a.csv", "--set", "run.steps=3"}, "here it is for options of the task", ""},
     {file("a.csv", flowers()), {"a.csv", "--set", "task.decimal=;"}, "`decimal`", ""},

@@ -49,8 +49,9 @@ TEST_CASE("quickstart: a mode says itself what it needs, and each call that it p
     const int status = run.call({"quickstart", "run.toml", "--mode", mode, "--output", output});
     CHECK_MESSAGE(status == 0, run.err);
     for (const auto& text : texts) CHECK_MESSAGE(says(run.out + run.err, text), text);
-    CHECK(std::filesystem::exists(run.at(output + "/report.html")));
+    CHECK(std::filesystem::remove(run.at(output + "/report.html")));  // a report keeps a page that is there
     CHECK_MESSAGE(type_again(run) == 0, read_text(run.at("again.log")));
+    CHECK(std::filesystem::exists(run.at(output + "/report.html")));
   }
 }
 

@@ -204,7 +204,9 @@ TEST_CASE("schema: every configuration of the project is valid") {
   for (const char* root : {"configs", "examples", "plugins", "tests"}) {
     for (const auto& entry :
          std::filesystem::recursive_directory_iterator(std::filesystem::path(VERNIER_SOURCE_DIR) / root)) {
-      if (entry.path().extension() == ".toml") files.push_back(entry.path().string());
+      const bool is_part =
+          entry.path().string().find("/tests/plugins/task/rows/") != std::string::npos;  // its test adds the rest
+      if (entry.path().extension() == ".toml" && !is_part) files.push_back(entry.path().string());
     }
   }
   REQUIRE(files.size() > 30);

@@ -88,7 +88,7 @@ TEST_CASE("tokenize: files of text become tokens, whatever their length and the 
     CAPTURE(style);
     for (const std::string threads : {"1", "3"}) {
       const auto [status, out, err] = tokenize({"a.txt", "empty.txt", "b.txt", "--tokenizer", oracles + style,
-                                                "--output", "tokens.bin", "--threads", threads},
+                                                "--output", "tokens.bin", "--force", "--threads", threads},
                                                folder);
       REQUIRE_MESSAGE(status == 0, err);
       const auto note = read_text(folder / "tokens.bin.json");
@@ -109,7 +109,7 @@ TEST_CASE("tokenize: each line of JSON Lines is a text") {
   folder.write(
       "a.jsonl",
       "\xEF\xBB\xBF{\"text\": \"one\\u00e9\", \"body\": \"x\"}\n\n{\"text\": \"two <s> three\", \"body\": \"y z\"}");
-  const Words rest = {"--tokenizer", oracles + "llama2", "--output", "tokens.bin"};
+  const Words rest = {"--tokenizer", oracles + "llama2", "--output", "tokens.bin", "--force"};
   const auto with = [&](Words words) {
     words.insert(words.begin(), "a.jsonl");
     words.insert(words.end(), rest.begin(), rest.end());

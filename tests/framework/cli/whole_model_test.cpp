@@ -291,7 +291,7 @@ TEST_CASE("columns are found by name, and other words, orders and numbers of inp
   run.folder.write("turned.csv", "c,a\nbee,1\nant,2\n");
   run.folder.write("mars.csv", "c,a\nmars,1\n");
   const auto predict = [&](std::vector<std::string> inputs) {
-    std::vector<std::string> words = {"predict", "out", "--output", "p.csv"};
+    std::vector<std::string> words = {"predict", "out", "--output", "p.csv", "--force"};
     for (auto& input : inputs) words.insert(words.end(), {"--input", input});
     return run.call(words);
   };

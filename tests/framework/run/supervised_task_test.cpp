@@ -294,15 +294,16 @@ TEST_CASE("facts of the author and of the base are kept apart, whenever build() 
 
 namespace {
 
-// Its outputs are those of a model that is very sure and knows nothing; the baseline is one of two classes.
+// If it is worse, it is very sure of class 0 and learns nothing; the baseline is one of two classes.
 class Sure final : public Own {
  public:
   Sure(Options options, bool is_worse) : Own(std::move(options)), is_worse_(is_worse) {}
   void build(Run& run) override {
     Own::build(run);
     const auto model = make_model();
-    set_model(model.ptr(), [model = model.ptr(), factor = is_worse_ ? -100 : 1](const Batch& batch) {
-      return model->forward(batch.tensors[0]) * factor;
+    set_model(model.ptr(), [model = model.ptr(), is_worse = is_worse_](const Batch& batch) {
+      const auto output = model->forward(batch.tensors[0]);
+      return is_worse ? output * 0 + torch::tensor({100.0F, -100.0F}) : output;
     });
     learn_targets(vernier::target_facts(is_worse_ ? torch::tensor({0, 1, 1}) : torch::tensor({0, 0}),
                                         {vernier::Targets::Kind::classes, 2}));

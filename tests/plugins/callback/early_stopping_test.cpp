@@ -173,6 +173,8 @@ const Judge judges[] = {
     {stopping, "patience = 3", 1, "it cannot end this run early: 1 validation is planned, and patience = 3"},
     {stopping, "patience = 3", 4, "lower `patience` or [run] validate_every; the best weights return at the end"},
     {stopping, "patience = 3", 5, ""},
+    {stopping, "", 4, ""},
+    {stopping, "restore_best = false", 4, "it cannot end this run early: 4 validations are planned, and patience = 10"},
     {stopping, "metric = 'accuracy'", 20, ""},
     {stopping, "metric = 'accuracy'\nmode = 'max'", 20, ""},
     {stopping, "metric = 'accuracy'\nmode = 'min'", 20, "`mode` is \"min\", and higher values of \"accuracy\""},

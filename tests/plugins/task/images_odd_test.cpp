@@ -154,7 +154,7 @@ std::vector<Case> cases_of_names() {
          plain(f);
          std::filesystem::create_symlink("gone.png", f / "d/ant/9.png");
        },
-       "'/d/ant/9.png' cannot be read: No such file or directory"},
+       "'/d/ant/9.png' cannot be read: No such file or directory; it is a link to 'gone.png', which is not there"},
   };
 }
 

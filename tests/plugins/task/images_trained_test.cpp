@@ -134,7 +134,10 @@ TEST_CASE("images: a last batch of one image is refused where batch normalizatio
                    {"validation_share", value(0.0)},
                    {"batch_size", value(5)}};
     for (auto& [key, entry] : more) table[key] = entry;
-    return refusal([&] { const LoadedTask task("images", table); });
+    return refusal([&] {
+      const LoadedTask task("images", table);
+      task->check(task.run);
+    });
   };
   CHECK(contains(said({}), "the last batch of an epoch has one sample, of 16 in batches of 5"));
   CHECK(said({{"drop_last", value(true)}}) == "");

@@ -168,7 +168,9 @@ TEST_CASE("tabular makes classes of labels with gaps, and keeps their numbers") 
   const TemporaryFolder folder;
   const auto x = folder.write("x.npy", npy<float>("<f4", "(4, 1)", {1, 2, 3, 4}));
   const auto y = folder.write("y.npy", npy<std::int64_t>("<i8", "(4,)", {90000, 100, 200, 100}));
-  const LoadedTask task("tabular", {{"data", value(x)}, {"targets", value(y)}, {"validation_share", value(0)}});
+  const LoadedTask task(
+      "tabular",
+      {{"data", value(x)}, {"targets", value(y)}, {"kind", value("classification")}, {"validation_share", value(0)}});
   CHECK(task->next().tensors[1].max().item<int>() == 2);
   auto& supervised = dynamic_cast<vernier::SupervisedTask&>(*task.task);
   CHECK(predictor(supervised).predict(supervised.example(1)).at(0).labels ==
@@ -179,7 +181,8 @@ TEST_CASE("tabular takes unsigned labels of NumPy") {
   const TemporaryFolder folder;
   const auto x = folder.write("x.npy", npy<float>("<f4", "(4, 1)", {1, 2, 3, 4}));
   const auto y = folder.write("y.npy", npy<std::uint16_t>("<u2", "(4,)", {0, 2, 1, 0}));
-  const Table table = {{"data", value(x)}, {"targets", value(y)}, {"validation_share", value(0)}};
+  const Table table = {
+      {"data", value(x)}, {"targets", value(y)}, {"kind", value("classification")}, {"validation_share", value(0)}};
   const LoadedTask task("tabular", table);
   const auto batch = task->next();
   CHECK((batch.tensors[1].scalar_type() == torch::kInt64));

@@ -167,9 +167,10 @@ TEST_CASE("tables are read as their form says") {
   };
   CHECK(read_dashes("previous").equal(torch::tensor({{2.0F, 1.0F}, {2.0F, 1.0F}, {2.0F, 3.0F}}, torch::kFloat64)));
   CHECK(read_dashes("zero").equal(torch::tensor({{0.0F, 1.0F}, {2.0F, 0.0F}, {0.0F, 3.0F}}, torch::kFloat64)));
-  CHECK(
-      says(thrown_by([&] { read_dashes("refuse"); }).text,
-           "a.csv' line 2, column 'a' is '-', which stands for no value; remove the line, or set missing = \"zero\""));
+  CHECK(says(
+      thrown_by([&] { read_dashes("refuse"); }).text,
+      "a.csv' has 2 columns that are not clear: line 2, column 'a' is '-', which stands for no value; line 3, column "
+      "'b' is 'NA', which stands for no value; remove the lines, or set missing = \"zero\""));
   CHECK(read(plain, {{"header", {false, ""}}, {"missing", {std::string("previous"), ""}}})
             .equal(torch::tensor({{1.0F, 2.0F}, {1.0F, 4.0F}}, torch::kFloat64)));
   const auto none = folder.write("c.csv", "a,b\n1,\n2,\n");

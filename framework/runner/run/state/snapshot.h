@@ -26,9 +26,9 @@ void restore_snapshot(State snapshot, TrainerRun& run, const std::vector<Plugin*
                       const std::string& configuration = "", bool allow_inexact = false);
 // The same, for callers that have already logged the differences.
 void restore_snapshot_quietly(State snapshot, TrainerRun& run, const std::vector<Plugin*>& plugins);
-// Only what makes the model of the run: the weights, and what precision and callbacks remember, and an optimizer that
-// has an average of the weights; and run.step. For a run that is used and not trained: its data may be others. Refuses
-// another model.
+// Loads the model of a run alone: the weights, and the states of precision, callbacks and an optimizer that keeps an
+// average of the weights. Also sets run.step and run.updates. For a run that is used but not trained, since its data may
+// differ. Refuses a snapshot of another model.
 void restore_weights(State snapshot, TrainerRun& run, const std::vector<Plugin*>& plugins);
 // The differences that make resuming inexact: "threads was 1 and is 2; …"; "" if there are none.
 std::string inexact_by(const State& snapshot, const Run& run, const std::vector<Plugin*>& plugins,

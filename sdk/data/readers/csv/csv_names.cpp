@@ -53,7 +53,7 @@ bool says_order(const std::string& word) {
 
 CsvName meaning_of(const std::string& column) {
   if (column.empty() || column.starts_with("Unnamed:") || column.starts_with("...")) return CsvName::none;
-  if (column == "X" || column.starts_with("X.")) return CsvName::number;  // R reads a column without a name so
+  if (column == "X" || column.starts_with("X.")) return CsvName::number;  // R calls a column without a name X
   const auto words = words_of_name(column);
   if (words.empty()) return CsvName::other;
   if (says_id(words.front()) || says_id(words.back())) return CsvName::row;

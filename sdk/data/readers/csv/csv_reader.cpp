@@ -113,8 +113,9 @@ void CsvReader::require_value(const Destination& to, std::string_view text, std:
   const std::string role = to.is_target  ? ", and it is the target"
                            : to.is_group ? ", and it is the group of the split"
                                          : "";
-  std::string remedy = "remove the line";
-  if (!text.empty() && to.codes != nullptr) {
+  std::string remedy = "remove the line", fill;
+  const bool is_word = !text.empty() && to.codes != nullptr;
+  if (is_word) {
     remedy = "if it is a word, set " + remedies_.missing_words({}, std::string(text)) + ", or else remove the line";
   }
   const auto& advice = options_.fill_remedy;
@@ -122,11 +123,14 @@ void CsvReader::require_value(const Destination& to, std::string_view text, std:
     remedy += ", or set missing = \"drop\"";
   } else if (!to.is_target && !to.is_group && !advice.empty()) {
     const auto place = advice.find("{}");
+    if (!is_word) fill = advice;
     remedy += ", or " + advice.substr(0, place);
     if (place != std::string::npos) remedy += shortened(to.column->name) + advice.substr(place + 2);
   }
-  throw Unclear(line, to.column->name,
-                (text.empty() ? "has no value" : "is '" + word + "', which stands for no value") + role, remedy);
+  Unclear odd(line, to.column->name,
+              (text.empty() ? "has no value" : "is '" + word + "', which stands for no value") + role, remedy);
+  odd.fill = fill;
+  throw odd;
 }
 
 void CsvReader::note_rounded(const Destination& to, std::string_view text, std::size_t place, std::int64_t line,

@@ -195,10 +195,21 @@ Unclear Remedies::of_text(std::int64_t line, const std::string& column, std::str
 std::string Remedies::of_all(const std::vector<Unclear>& columns) const {
   std::set<std::string> keys, cells;
   std::string own, all, text;  // types, of the columns that need one, and of all
+  std::string fill, names;     // the advice for columns without a value, and what they are called
+  std::size_t without = 0;
   const auto add = [](std::string& list, const char* between, const std::string& more) {
     list += (list.empty() ? "" : between) + more;
   };
   for (const auto& each : columns) {
+    if (each.fill.empty()) continue;
+    ++without;
+    fill = each.fill;
+    add(names, "\", \"", shortened(each.column));
+  }
+  if (const auto place = fill.find("{}"); place != std::string::npos) fill.replace(place, 2, names);
+  if (without > 0) text = std::string("remove the line") + (without > 1 ? "s" : "") + ", or " + fill;
+  for (const auto& each : columns) {
+    if (!each.fill.empty()) continue;
     if (each.type.empty() && text.find(each.remedy) == std::string::npos) add(text, "; or ", each.remedy);
     if (each.type.empty()) continue;
     if (!each.key.empty()) keys.insert(each.key);

@@ -51,6 +51,7 @@ struct Unclear : std::exception {
   std::string remedy;               // if no other column is unclear
   std::string key = {}, type = {};  // a key of the task, and a type in `types`, that also help
   std::string cell = {};            // a word among numbers, which may stand for no value
+  std::string fill = {};            // CsvOptions::fill_remedy, if it helps and no other key does
 };
 
 // The ends of messages: what helps, as keys of a task in TOML.
