@@ -2,7 +2,6 @@
 
 #include <fcntl.h>
 #include <unistd.h>
-#include <vernier/error.h>
 #include <vernier/whole_file.h>
 
 #include <algorithm>
@@ -10,6 +9,7 @@
 #include <csignal>
 #include <cstdio>
 #include <cstring>
+#include <filesystem>
 #include <iostream>
 
 #include "base/process_end.h"
@@ -87,8 +87,6 @@ int call_verb(const Verb& verb, int argc, char** argv) {
     return after_output(run_verb(verb, argc, argv));
   } catch (const Refused& refused) {
     std::cerr << "vernier: " << refused.what() << '\n';
-  } catch (const Error& error) {  // its words are ours, and stay
-    std::cerr << "vernier: " << error.what() << '\n';
   } catch (const std::exception& error) {
     std::cerr << "vernier: " << reworded_error(error.what()) << '\n';
   }
