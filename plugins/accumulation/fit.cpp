@@ -174,10 +174,7 @@ class FitAccumulation final : public vernier::Accumulation {
 
   // With the optimizer's memory in place. A whole step of it is needed to know that the size stands still.
   void settle(vernier::Run& run) {
-    // More than any batch has is a round number: free memory is not the same twice.
-    constexpr std::int64_t many = 1 << 20;
-    auto fits = fitting(run, room(run));
-    if (fits > many) fits -= fits % many;
+    const auto fits = fitting(run, room(run));
     is_settled_ = std::exchange(has_trained_with_optimizer_, true) && std::abs(fits - wanted_) <= wanted_ / 50;
     if (size_ == wanted_) size_ = fits;  // else a micro-batch found no memory, and what is thought to fit has to wait
     wanted_ = is_settled_ ? std::min(fits, wanted_) : fits;
@@ -210,11 +207,12 @@ class FitAccumulation final : public vernier::Accumulation {
     return last->second + std::llround(share * static_cast<double>(next->second - last->second));
   }
 
-  // The most samples that fit into so many bytes, at least 1: what is too much even so, fails.
+  // The most samples that fit into so many bytes, at least 1: what is too much even so, fails. More than a million is
+  // that: free memory is not the same twice.
   std::int64_t fitting(vernier::Run& run, std::int64_t room) const {
     constexpr std::int64_t beside = 16 << 10;  // bytes that a step allocates beside its micro-batches
     const auto free = static_cast<std::int64_t>(static_cast<double>(room) * (1 - margin_)) - beside;
-    std::int64_t fits = 1, fails = std::int64_t{1} << 30;
+    std::int64_t fits = 1, fails = std::int64_t{1} << 20;
     while (fails - fits > 1) {
       const auto middle = (fits + fails) / 2;
       (bytes_of(middle) <= free ? fits : fails) = middle;

@@ -185,10 +185,11 @@ Value parse_file(const std::string& file, const std::string& from) {
   if (!std::filesystem::exists(file, none)) {
     const auto hint = missing_file_hint(file);
     const bool is_set = from.empty() && file.find('=') != std::string::npos;
+    const bool is_near = hint.find("did you mean") != std::string::npos;
     const std::string remedy = is_set ? "; if it is part of --set, the shell cut it: write --set 'KEY=VALUE' in quotes"
-                               : from.empty() && hint.find("did you mean") == std::string::npos
-                                   ? "; name the TOML file of a run"
-                                   : hint;
+                               : is_near      ? hint
+                               : from.empty() ? "; name the TOML file of a run"
+                                              : "";
     refuse(place + ": there is no such file" + remedy);
   }
   if (std::filesystem::is_directory(file, none)) {

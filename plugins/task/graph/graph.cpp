@@ -19,7 +19,7 @@
 // missing_words = ["NA", "N/A", "NaN", "nan", "NULL", "null", "#N/A", "n/a", "NaT", "?"]
 // skip_lines = 0        of CSV files, as of task/tabular; missing: "refuse", "zero" or "previous"
 // batch_size = 32
-// order = "shuffled", drop_last = false, workers = 1, prefetch = 2  see vernier/data/supervised_task.h
+// order = "shuffled", drop_last = false, workers = 1, prefetch = 2, fold = ""  see vernier/data/supervised_task.h
 // recompute = "none"    nothing else is possible here
 //
 // Whole numbers become int64 where forward() fails for their own dtype, as in torch.nn.Embedding. Checkpoints have the

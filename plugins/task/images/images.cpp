@@ -22,7 +22,7 @@
 // stem = "auto"         of a ResNet: "7x7" with pooling, as for ImageNet, or "3x3"; auto: 3x3 below 64 pixels
 // class_weights = "none"  of the loss; "balanced": a class counts the more, the fewer images it has; their mean is 1
 // batch_size = 64
-// order = "shuffled", drop_last = false, workers = 1, prefetch = 2, recompute = "none"  see
+// order = "shuffled", drop_last = false, workers = 1, prefetch = 2, fold = "", recompute = "none"  see
 // vernier/data/supervised_task.h;
 //                       recompute computes each convolution or block again in backward
 // max_bytes = 4000000000  the most bytes of an IDX file, unpacked; a file with more is refused before it is read

@@ -35,7 +35,7 @@
 // beta = 0.1            of these: how much the model is held to the one that training began with
 // label_smoothing = 0.0 the share of the loss that goes to all tokens alike; of dpo, of pairs that are taken for the
 //                       wrong way round
-// order = "shuffled", drop_last = false, workers = 1, prefetch = 2, recompute = "none"  see
+// order = "shuffled", drop_last = false, workers = 1, prefetch = 2, fold = "", recompute = "none"  see
 // vernier/data/supervised_task.h
 //
 // Sources: Touvron et al. 2023, arXiv:2307.09288; for names and defaults of all families the configuration and modeling

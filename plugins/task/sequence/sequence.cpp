@@ -24,7 +24,7 @@
 // missing_words = ["NA", "N/A", "NaN", "nan", "NULL", "null", "#N/A", "n/a", "NaT", "?"]
 // skip_lines = 0        of CSV files, as of task/tabular; missing: "refuse", "zero" or "previous"
 // batch_size = 32
-// order = "shuffled", drop_last = false, workers = 1, prefetch = 2, recompute = "none"  see
+// order = "shuffled", drop_last = false, workers = 1, prefetch = 2, fold = "", recompute = "none"  see
 // vernier/data/supervised_task.h
 //
 // Inputs, and targets that are numbers, are normalized with mean and deviation of the training part. These are buffers

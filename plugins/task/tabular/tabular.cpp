@@ -29,7 +29,7 @@
 // balanced = false      classification: draw all classes equally often
 // class_weights = "none"  classification: or "balanced": in the loss all classes weigh the same in sum
 // metrics = []          names; []: accuracy and f1, and auc for two classes; or mae, rmse and r2
-// batch_size = 32, order = "shuffled", drop_last = false, workers = 1, prefetch = 2, recompute = "none"
+// batch_size = 32, order = "shuffled", drop_last = false, workers = 1, prefetch = 2, fold = "", recompute = "none"
 //                       see docs/guides/data.md; recompute computes each layer again in backward
 //
 // All that is learned of data is learned of the training rows: words of categories, fill values, and mean and

@@ -22,7 +22,7 @@
 // types = {}, missing = "refuse", separator = "", decimal = ".", thousands = "", encoding = "utf-8", header = true,
 // missing_words = ["NA", "N/A", "NaN", "nan", "NULL", "null", "#N/A", "n/a", "NaT", "?"]
 // skip_lines = 0        of CSV files, as of task/tabular; missing: "refuse" or "drop", whose rows are not used
-// batch_size = 32, order = "shuffled", drop_last = false, workers = 1, prefetch = 2, recompute = "none"
+// batch_size = 32, order = "shuffled", drop_last = false, workers = 1, prefetch = 2, fold = "", recompute = "none"
 //                       see docs/guides/data.md; recompute computes each block again in backward
 //
 // The encoder reads a token for the beginning of a text and those of the tokenizer, and the mean of its outputs over

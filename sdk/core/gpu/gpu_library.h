@@ -8,8 +8,8 @@
 
 #include <string>
 
-#include "library.h"
 #include "gpu_choice.h"
+#include "library.h"
 
 namespace vernier {
 

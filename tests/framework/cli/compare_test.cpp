@@ -461,7 +461,9 @@ TEST_CASE("compare: a program gets what the verb prints") {
   CHECK_FALSE(ours.of("slow").speedup());
   CHECK_FALSE(ours.of("refused").memory_savings());
   const auto& difference = ours.of("fast").against_baseline.at("loss");
-  CHECK(difference.verdict == verb["candidates"][1]["against_baseline"]["loss"]["verdict"]);
+  // Among four candidates a claim needs more than between two (Bonferroni).
+  CHECK(verb["candidates"][1]["against_baseline"]["loss"]["verdict"] == "lower");
+  CHECK(difference.verdict == "no difference shown");
   CHECK(difference.value.median == verb["candidates"][1]["against_baseline"]["loss"]["median"]);
   CHECK(ours.of("slow").against_baseline.empty());
   CHECK(ours.of("refused").state == "refused");

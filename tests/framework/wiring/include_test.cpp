@@ -101,7 +101,7 @@ TEST_CASE("include: values keep the places of their own files") {
 TEST_CASE("include: what cannot be included is refused in one line with its place") {
   const std::string wrong = "`include` must be a file or a list of files, as include = [\"base.toml\"]";
   const std::vector<std::pair<Texts, std::string>> cases = {
-      {{{"run.toml", "\ninclude = ['none.toml']\n"}}, "run.toml:2: include: none.toml: there is no such file; did you mean 'run.toml'?"},
+      {{{"run.toml", "\ninclude = ['none.toml']\n"}}, "run.toml:2: include: none.toml: there is no such file"},
       {{{"run.toml", "include = ['a',\n 'none.toml']\n"}, {"a", ""}},
        "run.toml:2: include: none.toml: there is no such file"},
       {{{"run.toml", "include = 'more'\n"}, {"more/x", ""}}, "run.toml:1: include: more: is a folder, not a TOML file"},

@@ -14,9 +14,9 @@
 #include <sstream>
 
 #include "core/process_state.h"
-#include "gpu/gpu_choice.h"
 #include "files/json.h"
 #include "files/safetensors_file.h"
+#include "gpu/gpu_choice.h"
 #include "wiring/host.h"
 
 namespace vernier {

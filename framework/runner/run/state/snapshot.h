@@ -27,8 +27,8 @@ void restore_snapshot(State snapshot, TrainerRun& run, const std::vector<Plugin*
 // The same, for callers that have already logged the differences.
 void restore_snapshot_quietly(State snapshot, TrainerRun& run, const std::vector<Plugin*>& plugins);
 // Loads the model of a run alone: the weights, and the states of precision, callbacks and an optimizer that keeps an
-// average of the weights. Also sets run.step and run.updates. For a run that is used but not trained, since its data may
-// differ. Refuses a snapshot of another model.
+// average of the weights. Also sets run.step and run.updates. For a run that is used but not trained, since its data
+// may differ. Refuses a snapshot of another model.
 void restore_weights(State snapshot, TrainerRun& run, const std::vector<Plugin*>& plugins);
 // The differences that make resuming inexact: "threads was 1 and is 2; …"; "" if there are none.
 std::string inexact_by(const State& snapshot, const Run& run, const std::vector<Plugin*>& plugins,

@@ -31,9 +31,9 @@ VERNIER_API State forecast_facts(const torch::Tensor& series, const std::vector<
 // steps, features]. A season of 1 repeats the last value.
 VERNIER_API torch::Tensor season_before(const torch::Tensor& seen, std::int64_t horizon, std::int64_t season);
 
-// "most frequent class"; "shares of the labels"; "mean" and "median"; "any order" of ranks; or "last value" and "24 steps
-// before", of inputs [samples, steps, features]; none where the facts are empty. Outputs of classes are logarithms of
-// their shares.
+// "most frequent class"; "shares of the labels"; "mean" and "median"; "any order" of ranks; or "last value" and "24
+// steps before", of inputs [samples, steps, features]; none where the facts are empty. Outputs of classes are
+// logarithms of their shares.
 VERNIER_API std::vector<Baseline> baselines_of(const State& facts);
 
 }  // namespace vernier
