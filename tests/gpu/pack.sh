@@ -10,7 +10,7 @@ rm -rf "$out"
 mkdir -p "$out"
 cmake --install "$build" --prefix "$out/vernier" --strip >"$out/install.log" || { tail "$out/install.log"; exit 1; }
 rm -r "$out/install.log" "$out/vernier/include" "$out/vernier/lib/cmake" "$out/vernier/share"
-for verb in audit data digits formats jobs new new-toml quickstart serve tokenize watch; do  # nobody calls them there
+for verb in audit data digits evaluate export formats generate jobs new new-toml predict quickstart schema serve tokenize watch; do  # nobody calls them there
   rm -f "$out/vernier/bin/vernier-$verb"
 done
 cp "$build/test_sdk_apart" "$out/vernier/bin"

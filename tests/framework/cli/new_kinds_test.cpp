@@ -214,15 +214,15 @@ const std::vector<Kind> kinds = {
      "use = \"text\"\n(.|\n)*folder = \"model\"\n"},
     {[](const TemporaryFolder& f) {
        fs::copy_file(VERNIER_SOURCE_DIR "/tests/plugins/task/graphs/mlp.pt2", f.path() / "mlp.pt2");
-       f.write("x.csv", lines("a,b,c,d,e,f,label\n", "$,1,$,2,$,3,^", 60));
+       f.write("x.csv", lines("a,b,c,d,label\n", "$,1,$,2,^", 60));
      },
      {"mlp.pt2", "x.csv"},
-     "a program of torch.export\ninputs x.csv:a,b,c,d,e,f; target x.csv:label\ntask/graph: 2 classes",
+     "a program of torch.export\ninputs x.csv:a,b,c,d; target x.csv:label\ntask/graph: 2 classes",
      "use = \"graph\"\n"},
     {[](const TemporaryFolder& f) {
        torch::jit::Module script("Sum");
-       script.register_parameter("w", torch::ones({2, 2}), false);
-       script.define("def forward(self, x):\n  return x.float().matmul(self.w)");
+       script.register_parameter("w", torch::ones({2, 2}).set_requires_grad(true), false);
+       script.define("def forward(self, x):\n  return x.float().matmul(self.w)\n");
        script.save((f.path() / "sum.pt").string());
        f.write("x.csv", lines("a,b,label\n", "$,#,^", 60));
      },
