@@ -14,6 +14,7 @@ class FixedAccumulation final : public vernier::Accumulation {
                                       "instead of micro_batches: the most samples of one; 0: micro_batches decides",
                                       vernier::at_least(0))),
         weight_(options) {
+    remember("largest_batch", largest_);
     options.saves_memory("use", "fit",
                          "micro-batches as large as fit, measured in the first step; layers that look across samples "
                          "see a micro-batch");
@@ -33,12 +34,6 @@ class FixedAccumulation final : public vernier::Accumulation {
                                                  : evenly(batch, std::min(micro_batches_, batch.samples)));
   }
 
-  vernier::State save() const override {
-    vernier::State state;
-    state.put("largest_batch", largest_);
-    return state;
-  }
-  void load(const vernier::State& state) override { largest_ = state.integer("largest_batch"); }
   std::string memory_remedy() const override { return fit_finds_the_size; }
 
  private:

@@ -102,12 +102,6 @@ class Gathering : public vernier::Accumulation {
     return weight_.weighed(at_most(batch, micro_batch_size_ > 0 ? micro_batch_size_ : batch_));
   }
 
-  vernier::State save() const override {
-    vernier::State state;
-    state.put("batch", batch_);
-    return state;
-  }
-  void load(const vernier::State& state) override { batch_ = state.integer("batch"); }
   std::string memory_remedy() const override { return fit_finds_the_size; }
 
  protected:
@@ -115,7 +109,9 @@ class Gathering : public vernier::Accumulation {
       : micro_batch_size_(options.get("micro_batch_size", 0,
                                       "the most samples of a micro-batch; 0: the task's batch_size",
                                       vernier::at_least(0))),
-        weight_(options) {}
+        weight_(options) {
+    remember("batch", batch_);
+  }
 
   // Samples of an update, a multiple of the batch's.
   virtual std::int64_t update(std::int64_t step, std::int64_t epoch) const = 0;

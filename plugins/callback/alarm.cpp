@@ -20,6 +20,7 @@ class Alarm final : public vernier::Callback {
  public:
   explicit Alarm(vernier::Options& options)
       : line_(options), from_(options.get("from", 1, "the first step that is looked at", vernier::at_least(1))) {
+    remember("is_crossed", is_crossed_);
     if (options.given("from") && !line_.is_given()) options.refuse("metric", "is needed: what to look at");
   }
 
@@ -37,13 +38,6 @@ class Alarm final : public vernier::Callback {
     if (run.steps > 0 && from_ > run.steps)
       warn("it never looks: from = ", from_, ", and the run has ", run.steps, " steps");
   }
-
-  vernier::State save() const override {
-    vernier::State state;
-    state.put("is_crossed", static_cast<std::int64_t>(is_crossed_));
-    return state;
-  }
-  void load(const vernier::State& state) override { is_crossed_ = state.integer("is_crossed") != 0; }
 
  private:
   void look(Run& run) {

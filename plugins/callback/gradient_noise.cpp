@@ -17,7 +17,9 @@ class GradientNoise final : public vernier::Callback {
  public:
   explicit GradientNoise(vernier::Options& options)
       : eta_(options.get("eta", 0.01, "variance of the noise in the first update", vernier::above(0))),
-        gamma_(options.get("gamma", 0.55, "how fast the variance decays; 0: not at all", vernier::at_least(0))) {}
+        gamma_(options.get("gamma", 0.55, "how fast the variance decays; 0: not at all", vernier::at_least(0))) {
+    remember("generator", generator_);
+  }
 
   std::vector<vernier::MetricInfo> metrics() const override {
     return {{.name = "gradient_noise", .meaning = "standard deviation of the noise in the gradients"}};
@@ -30,13 +32,6 @@ class GradientNoise final : public vernier::Callback {
     generator_ = at::globalContext().defaultGenerator(run.device).clone();
     generator_.set_current_seed(run.seed);
   }
-
-  vernier::State save() const override {
-    vernier::State state;
-    state.put("generator", generator_.get_state());
-    return state;
-  }
-  void load(const vernier::State& state) override { generator_.set_state(state.tensor("generator")); }
 
  private:
   void add_noise(Run& run) {

@@ -21,6 +21,7 @@ class Switch final : public vernier::Callback {
       : at_step_(options.get("at_step", 0, "switches after so many steps; 0: not by the step", vernier::at_least(0))),
         line_(options),
         to_(options.require<vernier::Table>("to", "by role the table of its plugin from then on")) {
+    remember("has_switched", has_switched_);
     if (options.given("to") && !line_.is_given() && at_step_ == 0) {
       options.refuse("at_step", "or `metric` must say when to switch");
     }
@@ -42,13 +43,6 @@ class Switch final : public vernier::Callback {
       warn("it never acts: at_step = ", at_step_, ", and the run has ", run.steps, " steps");
     }
   }
-
-  vernier::State save() const override {
-    vernier::State state;
-    state.put("has_switched", static_cast<std::int64_t>(has_switched_));
-    return state;
-  }
-  void load(const vernier::State& state) override { has_switched_ = state.integer("has_switched") != 0; }
 
  private:
   void look(vernier::Run& run) {

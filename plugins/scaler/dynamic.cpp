@@ -70,6 +70,8 @@ vernier::LossScaleOptions read_law(vernier::Options& options) {
 class DynamicScaler final : public vernier::Scaler {
  public:
   explicit DynamicScaler(vernier::Options& options) : law_(read_law(options)), watch_(options) {
+    remember("", scale_);
+    remember("", watch_);
     if (watch_.bound.most() == 0 || law_.hysteresis <= watch_.bound.most()) return;
     options.refuse("overflows_in_a_row", c10::str("is ", watch_.bound.most(), ", and hysteresis = ", law_.hysteresis,
                                                   ": the run would end before the scale is lowered"));
@@ -90,16 +92,6 @@ class DynamicScaler final : public vernier::Scaler {
   }
   void update(vernier::Run& run) override { scale_->update(run.found_inf); }
   Current current() const override { return {scale_->tensor(), scale_->growth_tracker()}; }
-
-  vernier::State save() const override {
-    auto state = scale_->state_dict();
-    watch_.save(state);
-    return state;
-  }
-  void load(const vernier::State& state) override {
-    scale_->load_state_dict(state);
-    watch_.load(state);
-  }
 
  private:
   vernier::LossScaleOptions law_;

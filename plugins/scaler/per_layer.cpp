@@ -215,7 +215,7 @@ class PerLayerScaler final : public vernier::Scaler {
     auto state = scale_->state_dict();
     state.put("factors", scaled_.factors);
     state.put("good", good_);
-    watch_.save(state);
+    state.put("", watch_);
     return state;
   }
   void load(const vernier::State& state) override {

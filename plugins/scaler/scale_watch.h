@@ -51,9 +51,11 @@ class OverflowBound {
                                        " updates in a row overflowed (overflows_in_a_row); ", remedy));
   }
 
-  void save(vernier::State& state) const {
+  vernier::State save() const {
+    vernier::State state;
     state.put("overflows_in_a_row", in_a_row_);
     state.put("overflows_seen", seen_);
+    return state;
   }
   // A row that has ended a run starts again from 0, since the user may have removed its cause.
   void load(const vernier::State& state) {
@@ -126,10 +128,11 @@ class ScaleWatch {
   }
 
   // The scale of the last report is saved, because on a GPU a change may be reported a hundred steps late.
-  void save(vernier::State& state) const {
+  vernier::State save() const {
+    auto state = bound.save();
     state.put("reported", reported_);
     state.put("start", start_);
-    bound.save(state);
+    return state;
   }
   void load(const vernier::State& state) {
     start_ = state.real("start");

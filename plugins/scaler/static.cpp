@@ -11,7 +11,9 @@ class StaticScaler final : public vernier::Scaler {
  public:
   explicit StaticScaler(vernier::Options& options)
       : value_(options.get("scale", 65536.0, "what the loss is multiplied by", vernier::between(0x1p-126, 0x1p127))),
-        watch_(options) {}
+        watch_(options) {
+    remember("", watch_);
+  }
 
   std::vector<vernier::MetricInfo> metrics() const override { return ScaleWatch::metrics(); }
   void attach(vernier::Bus& bus) override {
@@ -27,12 +29,6 @@ class StaticScaler final : public vernier::Scaler {
     vernier::unscale(run, scale_);
   }
   Current current() const override { return {.scale = scale_, .growth_tracker = {}}; }
-  vernier::State save() const override {
-    vernier::State state;
-    watch_.save(state);
-    return state;
-  }
-  void load(const vernier::State& state) override { watch_.load(state); }
 
  private:
   double value_;

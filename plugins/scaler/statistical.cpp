@@ -98,7 +98,7 @@ class StatisticalScaler final : public vernier::Scaler {
     vernier::State state;
     state.put("scale", scale_.to(torch::kDouble));  // float64, which state.real() reads; the host does not wait
     for (const auto& [name, value] : memory()) state.put(name, *value);
-    watch_.save(state);
+    state.put("", watch_);
     return state;
   }
   void load(const vernier::State& state) override {

@@ -118,6 +118,7 @@ class Mlp final : public vernier::Task, public vernier::Exportable, public verni
                              between(0, 0.99))),
         normalises_(options.get("batch_norm", false, "batch normalisation after each hidden layer")),
         keep_(vernier::read_recompute(options)) {
+    remember("", sampler_);
     const double share = options.get("validation", 0.1, "share of the points held out; 0: none", between(0, 0.9));
     held_out_ = static_cast<std::int64_t>(std::ceil(static_cast<double>(samples_) * share));
     if (training() < batch_size_) {
@@ -174,9 +175,6 @@ class Mlp final : public vernier::Task, public vernier::Exportable, public verni
   vernier::ExportedModel exported_model() override {
     return vernier::exported_model(*network_, {torch::zeros({2, inputs_})}, std::make_index_sequence<1>());
   }
-
-  vernier::State save() const override { return sampler_->state_dict(); }
-  void load(const vernier::State& state) override { sampler_->load_state_dict(state); }
 
  private:
   std::int64_t training() const { return samples_ - held_out_; }

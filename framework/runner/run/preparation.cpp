@@ -153,7 +153,7 @@ void prepare_plugins(Roles& roles, Step& step, const Saving& saving, TrainerRun&
     roles.calls.note(plugin);
     const PluginCall call(plugin->id(), "in prepare");
     try {
-      plugin->prepare(run);
+      HostApi::prepare(*plugin, run);
     } catch (...) {
       rethrow_without_memory(plugin, roles);
     }

@@ -146,7 +146,7 @@ void take_over(Wiring& wiring, TrainerRun& run, const Takeover& takeover) {
       put_back(run, wiring.built);
     }
     const PluginCall call(takeover.next->id(), "as it took over");
-    takeover.next->prepare(run);
+    HostApi::prepare(*takeover.next, run);
     if (takeover.role == Precision::role) run.emulated = wiring.precision->emulated();
     HostApi::declare(run.metric_infos, takeover.next->metrics(), takeover.next->id());
     takeover.next->check(run);

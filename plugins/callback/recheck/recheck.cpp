@@ -66,7 +66,10 @@ class Recheck final : public vernier::Callback {
   explicit Recheck(vernier::Options& options)
       : every_(options.get("every", 500, "steps between checked steps", vernier::at_least(1))),
         on_fault_(options.choose("on_fault", "report", {"report", "repeat", "stop"},
-                                 "what is done about a step whose bits differ")) {}
+                                 "what is done about a step whose bits differ")) {
+    remember("is_calibrated", is_calibrated_);
+    remember("is_given_up", is_given_up_);
+  }
 
   vernier::Contradiction contradicts(const vernier::Plugin& other, const vernier::Bus& bus) const override {
     const auto role = other.id().substr(0, other.id().find('/'));
@@ -100,17 +103,6 @@ class Recheck final : public vernier::Callback {
   void prepare(Run& run) override {
     run.control->want_rerun(*this);
     bits_.prepare(run);
-  }
-
-  vernier::State save() const override {
-    vernier::State state;
-    state.put("is_calibrated", static_cast<std::int64_t>(is_calibrated_));
-    state.put("is_given_up", static_cast<std::int64_t>(is_given_up_));
-    return state;
-  }
-  void load(const vernier::State& state) override {
-    is_calibrated_ = state.integer("is_calibrated") != 0;
-    is_given_up_ = state.integer("is_given_up") != 0;
   }
 
  private:

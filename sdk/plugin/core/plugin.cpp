@@ -38,10 +38,17 @@ Contradiction Plugin::contradicts(const Plugin&, const Bus&) const {
 }
 void Plugin::prepare(Run&) {}
 void Plugin::check(const Run&) {}
-State Plugin::save() const {
-  return {};
+void Plugin::remember(std::function<void(State&)> put, std::function<void(const State&)> get) {
+  memory_.push_back({std::move(put), std::move(get)});
 }
-void Plugin::load(const State&) {}
+State Plugin::save() const {
+  State state;
+  for (const auto& member : memory_) member.put(state);
+  return state;
+}
+void Plugin::load(const State& state) {
+  for (const auto& member : memory_) member.get(state);
+}
 torch::Tensor Plugin::evaluate(Run&, const std::function<torch::Tensor()>& body) {
   return body();
 }

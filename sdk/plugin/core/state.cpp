@@ -6,6 +6,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <new>
+#include <utility>
 
 namespace vernier {
 
@@ -37,8 +38,13 @@ torch::Tensor kept_as(const State& state, const std::string& name, torch::Scalar
 
 }  // namespace
 
+// An undefined tensor is saved as an empty list of bools, so that a missing entry is always a mistake.
 void State::put(const std::string& name, torch::Tensor value) {
-  tensors[name] = std::move(value);
+  tensors[name] = value.defined() ? std::move(value) : torch::empty({0}, torch::kBool);
+}
+
+void State::put(const std::string& name, const at::Generator& value) {
+  tensors[name] = value.get_state();
 }
 
 void State::put(const std::string& name, std::int64_t value) {
@@ -56,7 +62,7 @@ void State::put(const std::string& name, const std::string& value) {
 }
 
 void State::put(const std::string& prefix, const State& part) {
-  for (const auto& [name, tensor] : part.tensors) tensors[prefix + "/" + name] = tensor;
+  for (const auto& [name, tensor] : part.tensors) put(prefix.empty() ? name : prefix + "/" + name, tensor);
 }
 
 torch::Tensor State::tensor(const std::string& name) const {
@@ -78,6 +84,32 @@ double State::real(const std::string& name) const {
 std::string State::text(const std::string& name) const {
   const auto bytes = kept_as(*this, name, torch::kUInt8, 1);
   return {reinterpret_cast<const char*>(bytes.const_data_ptr<std::uint8_t>()), static_cast<std::size_t>(bytes.numel())};
+}
+
+void State::get(const std::string& name, torch::Tensor& member, torch::Device device) const {
+  const auto saved = tensor(name);
+  const bool is_undefined = saved.scalar_type() == torch::kBool && saved.dim() == 1 && saved.numel() == 0;
+  if (is_undefined) {
+    member.reset();
+  } else if (member.defined()) {
+    member = saved.to(member.device(), member.scalar_type(), /*non_blocking=*/false, /*copy=*/true);
+  } else {
+    member = saved.to(device, saved.scalar_type(), /*non_blocking=*/false, /*copy=*/true);
+  }
+}
+
+void State::get(const std::string& name, at::Generator& member, torch::Device) const {
+  member.set_state(tensor(name).to(torch::kCPU));
+}
+
+void State::get(const std::string& prefix, Tensors& member, torch::Device device) const {
+  const auto before = std::exchange(member, {});
+  const auto saved = part(prefix);
+  for (const auto& [name, ignored] : saved.tensors) {
+    const auto held = before.find(name);
+    auto& own = member[name] = held == before.end() ? torch::Tensor() : held->second;
+    saved.get(name, own, device);
+  }
 }
 
 State State::part(const std::string& prefix) const {

@@ -60,6 +60,11 @@ struct VERNIER_API HostApi {
   static void set_id(Plugin& plugin, std::string id) { plugin.id_ = std::move(id); }
   static void set_version(Plugin& plugin, std::string version) { plugin.version_ = std::move(version); }
 
+  static void prepare(Plugin& plugin, Run& run) {
+    plugin.device_ = run.device;
+    plugin.prepare(run);
+  }
+
   // Lets the plugin listen. A monitor is called after all others and can be detached.
   static void attach(Bus& bus, Plugin& plugin, bool monitor);
   // Between two events: `next` listens in the place of a role's plugin, which is not called again.

@@ -14,6 +14,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace vernier {
@@ -49,7 +50,7 @@ class VERNIER_API Plugin {
   virtual State save() const;
   // Restores what save() returned. Called after prepare() if the run is resumed, and when a step is undone or rerun.
   // Tensors may be on the CPU, whatever device save() had them on. Copy them, because the caller may go on using them.
-  // Throw Error if an entry is missing or does not fit. The default ignores the entries.
+  // Throw Error if an entry is missing or does not fit. The defaults of both keep what remember() names.
   virtual void load(const State& state);
   // Called around each evaluation of the model: validations, `vernier evaluate`, `export`, `generate`, `predict`. The
   // model is in evaluation mode, without gradients. body evaluates and returns the loss, which may be undefined. Put
@@ -71,6 +72,26 @@ class VERNIER_API Plugin {
   const std::string& version() const { return version_; }  // from VERNIER_PLUGIN; set by the host
 
  protected:
+  // Called in the constructor: names a member on which the next steps depend. The default save() and load() keep it
+  // under this name, and override neither. Numbers, bools and texts are exact. Tensors return to the dtype and device
+  // that the member has after prepare(), or else to the run's device; an undefined one returns undefined. A map of
+  // tensors has its keys below "name/". So has a part with save() and load(), or with state_dict() and
+  // load_state_dict(); the name "" puts its entries beside the others. A part may be an optional or a pointer that
+  // prepare() fills. An entry that is missing throws Error with its name.
+  template <class Member>
+  void remember(const std::string& name, Member& member) {
+    const auto held = [&member]() -> auto& {
+      if constexpr (requires { *member; }) {
+        return *member;
+      } else {
+        return member;
+      }
+    };
+    remember([name, held](State& state) { state.put(name, std::as_const(held())); },
+             [this, name, held](const State& state) { state.get(name, held(), device_); });
+  }
+  // The same for anything else: put adds entries to what is saved, get reads them.
+  void remember(std::function<void(State&)> put, std::function<void(const State&)> get);
   void set_id(std::string id) { id_ = std::move(id); }  // names an object that a program makes itself
   template <class... Parts>
   void info(const Parts&... parts) const {
@@ -83,6 +104,13 @@ class VERNIER_API Plugin {
 
  private:
   friend struct HostApi;
+  struct Memory {
+    std::function<void(State&)> put;
+    std::function<void(const State&)> get;
+  };
+
+  std::vector<Memory> memory_;
+  torch::Device device_{torch::kCPU};  // device of the run, from prepare() on
   std::string id_, version_;
 };
 

@@ -12,9 +12,11 @@
 //   scaler.load_state_dict(saved.state.part("scaler"));
 #pragma once
 
+#include <ATen/core/Generator.h>
 #include <vernier/abi.h>
 #include <vernier/tensor.h>
 
+#include <concepts>
 #include <cstdint>
 #include <initializer_list>
 #include <map>
@@ -44,7 +46,20 @@ class VERNIER_API State {
   void put(const std::string& name, std::int64_t value);
   void put(const std::string& name, double value);
   void put(const std::string& name, const std::string& value);
-  void put(const std::string& prefix, const State& part);  // puts each entry of part as "prefix/entry"
+  void put(const std::string& name, const at::Generator& value);
+  void put(const std::string& name, std::same_as<bool> auto value) { put(name, std::int64_t{value}); }
+  void put(const std::string& prefix, const State& part);  // each entry of part as "prefix/entry", or "entry" below ""
+  template <class Part>
+  requires requires(const Part& part) { part.save(); } || requires(const Part& part) {
+    part.state_dict();
+  }
+  void put(const std::string& prefix, const Part& part) {
+    if constexpr (requires { part.save(); }) {
+      put(prefix, State(part.save()));
+    } else {
+      put(prefix, State(part.state_dict()));
+    }
+  }
 
   bool has(const std::string& name) const { return tensors.count(name) != 0; }
   torch::Tensor tensor(const std::string& name) const;
@@ -52,6 +67,28 @@ class VERNIER_API State {
   double real(const std::string& name) const;
   std::string text(const std::string& name) const;
   State part(const std::string& prefix) const;  // the entries below "prefix/", without this prefix
+
+  // Read what put() has saved into a member, which gets a copy. Tensors go to the dtype and device of the one that the
+  // member holds, or else to `device`.
+  void get(const std::string& name, torch::Tensor& member, torch::Device device) const;
+  void get(const std::string& name, std::int64_t& member, torch::Device) const { member = integer(name); }
+  void get(const std::string& name, double& member, torch::Device) const { member = real(name); }
+  void get(const std::string& name, bool& member, torch::Device) const { member = integer(name) != 0; }
+  void get(const std::string& name, std::string& member, torch::Device) const { member = text(name); }
+  void get(const std::string& name, at::Generator& member, torch::Device) const;
+  void get(const std::string& prefix, Tensors& member, torch::Device device) const;
+  template <class Part>
+  requires requires(Part& part, const State& own) { part.load(own); } || requires(Part& part, const State& own) {
+    part.load_state_dict(own);
+  }
+  void get(const std::string& prefix, Part& member, torch::Device) const {
+    const auto own = prefix.empty() ? *this : part(prefix);
+    if constexpr (requires { member.load(own); }) {
+      member.load(own);
+    } else {
+      member.load_state_dict(own);
+    }
+  }
 
   Tensors tensors;
 };

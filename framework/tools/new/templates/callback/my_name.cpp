@@ -10,7 +10,10 @@ class MyName final : public vernier::Callback {
  public:
   // Reads the options and does nothing else. `vernier plugins callback/my_name` prints what is read here.
   explicit MyName(vernier::Options& options)
-      : decay_(options.get("decay", 0.98, "share of the average that is kept in each step", vernier::between(0, 1))) {}
+      : decay_(options.get("decay", 0.98, "share of the average that is kept in each step", vernier::between(0, 1))) {
+    // The memory on which the next steps depend. With it a resumed run equals one that was never stopped, bit for bit.
+    remember("average", average_);
+  }
 
   // Chooses the events that call this plugin. The comment over vernier::Event lists them all.
   void attach(vernier::Bus& bus) override {
@@ -21,22 +24,8 @@ class MyName final : public vernier::Callback {
     });
   }
 
-  // Called once, when model and device are known. Throw vernier::Error here if something cannot work.
-  void prepare(vernier::Run& run) override { device_ = run.device; }
-
-  // The memory on which the next steps depend. With it a resumed run equals one that was never stopped, bit for bit.
-  vernier::State save() const override {
-    vernier::State state;
-    if (average_.defined()) state.put("average", average_);
-    return state;
-  }
-  void load(const vernier::State& state) override {
-    average_ = state.has("average") ? state.tensor("average").to(device_) : torch::Tensor();
-  }
-
  private:
   double decay_;
-  torch::Device device_ = torch::kCPU;
   torch::Tensor average_;
 };
 

@@ -11,7 +11,10 @@ class MyName final : public vernier::Scaler {
  public:
   // Reads the options and does nothing else. `vernier plugins scaler/my_name` prints what is read here.
   explicit MyName(vernier::Options& options)
-      : first_(options.get("scale", 1024.0, "the first scale", vernier::between(1, 0x1p127))) {}
+      : first_(options.get("scale", 1024.0, "the first scale", vernier::between(1, 0x1p127))) {
+    // The memory on which the next steps depend. With it a resumed run equals one that was never stopped, bit for bit.
+    remember("scale", scale_);
+  }
 
   // Called once, when model and device are known. Throw vernier::Error here if something cannot work.
   void prepare(vernier::Run& run) override {
@@ -29,10 +32,6 @@ class MyName final : public vernier::Scaler {
 
   // The scale of the next loss, for the statistics: [AMP Stats], summary.json.
   Current current() const override { return {.scale = scale_, .growth_tracker = {}}; }
-
-  // The memory on which the next steps depend. With it a resumed run equals one that was never stopped, bit for bit.
-  vernier::State save() const override { return {{"scale", scale_}}; }
-  void load(const vernier::State& state) override { scale_ = state.tensor("scale").to(scale_.device()); }
 
  private:
   double first_;
