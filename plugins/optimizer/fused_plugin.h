@@ -4,6 +4,7 @@
 // docs/guides/optimizers.md says what that costs.
 #pragma once
 
+#include <vernier/layer_decay.h>
 #include <vernier/optim.h>
 #include <vernier/parameter_groups.h>
 #include <vernier/sdk.h>
@@ -11,8 +12,6 @@
 #include <algorithm>
 #include <memory>
 #include <set>
-
-#include "layer_decay.h"
 
 // Settings: vernier::AdamWOptions and so on.
 template <class Settings>
@@ -49,7 +48,7 @@ class FusedPlugin : public vernier::Optimizer {
   void prepare(vernier::Run& run) override {
     if (in_backward_) refuse_masters(run);
     const auto numbers = groups_.assign(run, id());
-    const auto rates = layer_rates(run, layer_decay_, id());
+    const auto rates = vernier::layer_rates(run, layer_decay_, id());
     std::vector<vernier::ParameterGroup<Settings>> groups;
     kinds_.clear();
     for (std::size_t i = 0; i < settings_.size(); ++i) kinds_.push_back({i, 1});

@@ -4,6 +4,7 @@
 #include <vernier/error.h>
 #include <vernier/run.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <map>
@@ -11,11 +12,13 @@
 #include <string>
 #include <vector>
 
+namespace vernier {
+
 // The list of layers of a model: the numbers in names such as "model.layers.3.mlp.up_proj.weight", after the text that
 // has the most of them, "model.layers.".
 class LayerList {
  public:
-  explicit LayerList(const vernier::Run& run) {
+  explicit LayerList(const Run& run) {
     std::map<std::string, std::set<std::int64_t>> lists;
     for (const auto& parameter : run.parameters) {
       for (const auto& [begin, number] : numbers_in(parameter.name)) lists[begin].insert(number);
@@ -54,13 +57,13 @@ class LayerList {
 
 // Returns decay ^ (layers above it, and itself) for each of run.parameters. What is registered before the layers, such
 // as embeddings, is below all of them; what comes behind them has 1. As in BEiT (Bao et al. 2022).
-inline std::vector<double> layer_rates(const vernier::Run& run, double decay, const std::string& optimizer) {
+inline std::vector<double> layer_rates(const Run& run, double decay, const std::string& optimizer) {
   std::vector<double> rates(run.parameters.size(), 1.0);
   if (decay == 1) return rates;
   const LayerList layers(run);
   if (layers.size() < 2) {
-    vernier::refuse(optimizer +
-                    ": layer_decay needs a model with a list of layers, such as layers.0 and layers.1; leave it out");
+    refuse(optimizer +
+           ": layer_decay needs a model with a list of layers, such as layers.0 and layers.1; leave it out");
   }
   bool is_before = true;
   for (std::size_t i = 0; i < rates.size(); ++i) {
@@ -71,3 +74,5 @@ inline std::vector<double> layer_rates(const vernier::Run& run, double decay, co
   }
   return rates;
 }
+
+}  // namespace vernier
