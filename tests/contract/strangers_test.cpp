@@ -21,10 +21,21 @@ struct Stranger {
   const char *role, *name;
 };
 
-constexpr Stranger strangers[] = {
-    {"accumulation", "noise_grow"}, {"callback", "agc"},           {"callback", "grokfast"}, {"callback", "lookahead"},
-    {"callback", "rewind_rise"},    {"checkpoint", "archive"},     {"monitor", "tcp"},       {"optimizer", "ademamix"},
-    {"optimizer", "schedule_free"}, {"precision", "settled_fp16"}, {"scaler", "als"},        {"task", "ragged"}};
+constexpr Stranger strangers[] = {{"accumulation", "noise_grow"},
+                                  {"callback", "agc"},
+                                  {"callback", "grokfast"},
+                                  {"callback", "lookahead"},
+                                  {"callback", "rewind_rise"},
+                                  {"checkpoint", "archive"},
+                                  {"monitor", "tcp"},
+                                  {"optimizer", "ademamix"},
+                                  {"optimizer", "lookahead_of"},
+                                  {"optimizer", "sophia_h"},
+                                  {"optimizer", "schedule_free"},
+                                  {"precision", "settled_fp16"},
+                                  {"scaler", "als"},
+                                  {"task", "gan"},
+                                  {"task", "ragged"}};
 
 // A sanitizer has a malloc of its own, which the law of growth cannot read; a machine may have no GPU; and an optimizer
 // need not update each parameter alone.
@@ -58,7 +69,7 @@ Subject subject_of(const Stranger& stranger) {
 }  // namespace
 
 // All laws of a plugin take ten seconds.
-TEST_CASE("strangers: twelve plugins of at most 60 lines each keep the laws") {
+TEST_CASE("strangers: fifteen plugins of at most 60 lines each keep the laws") {
   for (const auto& stranger : strangers) {
     CAPTURE(std::string(stranger.name));
     if (is_long()) CHECK(broken_laws(subject_of(stranger)) == "");
@@ -82,6 +93,18 @@ TEST_CASE("strangers: all of them in one run resume, alone and on two ranks" * d
                         }).wait();
     CHECK_MESSAGE(result.text == "resumed", result.text);
   }
+}
+
+TEST_CASE("strangers: two optimizers by TOML alone train a GAN and resume, bit for bit") {
+  auto subject = subject_of({"task", "gan"});
+  subject.base = from_toml({vernier::to_toml(subject.base),
+                            "[optimizer]\nuse = 'adamw'\n[[optimizer.group]]\nmatch = 'discriminator.*'\nuse = "
+                            "'lookahead_of'\ninner = {use = 'sgd', learning_rate = 0.1, momentum = 0.5}\n"});
+  const auto result = vernier::ForkedCall([&] {
+                        vernier::check_resumes(subject);
+                        return std::string("resumed");
+                      }).wait();
+  CHECK_MESSAGE(result.text == "resumed", result.text);
 }
 
 }  // namespace strangers_test

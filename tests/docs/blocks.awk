@@ -9,7 +9,7 @@ function flush_block(  wraps) {
   } else if (block ~ /^explicit |override \{/) {
     begin = "class Mine final : public vernier::Callback {\n public:\n"
     end = " private:\n  double factor_ = 2, limit_ = 3;\n  std::string kind_;\n  std::vector<std::string> paths_;\n" \
-          "  std::int64_t seen_ = 0;\n};\n"
+          "  std::int64_t seen_ = 0;\n  vernier::Tensors slow_;\n  std::optional<vernier::LossScale> inner_;\n};\n"
   } else {
     begin = "void body(Known& known) {\n" \
             "  auto& [model, smoothed, optimizer, x, target, loss, blocks, images, training] = known;\n{\n"
@@ -22,7 +22,7 @@ BEGIN {
   print "#include <torch/nn.h>\n#include <vernier/compare.h>\n#include <vernier/data/csv.h>\n#include <vernier/data/images.h>\n#include <vernier/text/language_data.h>"
   print "#include <vernier/mixed_precision.h>\n#include <vernier/data/numpy.h>\n#include <vernier/data/readers.h>\n#include <vernier/data/transforms.h>"
   print "#include <vernier/lab/emulated_matmul.h>\n#include <vernier/lab/random_rounding.h>\n#include <vernier/text/token_data.h>"
-  print "#include <vernier/sdk.h>\n#include <vernier/data/supervised_task.h>\n#include <vernier/toolkit.h>\n#include <vernier/unscale.h>\n"
+  print "#include <vernier/rule_optimizer.h>\n#include <vernier/sdk.h>\n#include <vernier/data/supervised_task.h>\n#include <vernier/toolkit.h>\n#include <vernier/unscale.h>\n"
   print "struct Known {\n  torch::nn::Sequential model, smoothed;\n  vernier::AdamW optimizer;"
   print "  torch::Tensor x, target, loss;\n  std::vector<torch::nn::Sequential> blocks;"
   print "  vernier::ImageFolder images;\n  vernier::DatasetPtr training;\n};"

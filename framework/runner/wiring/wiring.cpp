@@ -1,5 +1,7 @@
 #include "wiring.h"
 
+#include <vernier/inner_plugin.h>
+
 #include <algorithm>
 #include <sstream>
 
@@ -9,6 +11,7 @@
 #include "core/process_state.h"
 #include "core/synonyms.h"
 #include "files/json.h"
+#include "optimizer_groups.h"
 
 namespace vernier {
 
@@ -241,8 +244,10 @@ Options described_run(const std::string& default_name) {
   return options;
 }
 
+namespace {
+
 // `use` names the plugin, `sha256` may pin its file, the rest are its options.
-Made make(const Host& host, const std::string& role, const Value& value) {
+Made make_single(const Host& host, const std::string& role, const Value& value) {
   const auto* table = std::get_if<Table>(&value.data);
   const std::string brackets = role == Callback::role || role == Monitor::role ? "[[" + role + "]]" : "[" + role + "]";
   if (table == nullptr) refuse(value.where + ": write " + brackets + " and below it use = \"…\"");
@@ -255,6 +260,7 @@ Made make(const Host& host, const std::string& role, const Value& value) {
   rest.erase("use");
   const auto pin = taken_pin(rest);
   Made made{nullptr, Options(role + "/" + *name, std::move(rest), value.where), value};
+  set_plugin_maker([host](const std::string& of, const Value& inner) { return make(host, of, inner).plugin; });
   try {
     made.plugin = host.make(role, *name, made.options, pin);
   } catch (const Error& error) {
@@ -262,6 +268,13 @@ Made make(const Host& host, const std::string& role, const Value& value) {
     std::throw_with_nested(Error(use->second.where + ": " + error.what(), error.kind()));
   }
   return made;
+}
+
+}  // namespace
+
+Made make(const Host& host, const std::string& role, const Value& value) {
+  if (role != Optimizer::role) return make_single(host, role, value);
+  return make_optimizer(value, [&](const Value& one) { return make_single(host, role, one); });
 }
 
 Given given(const std::string& role, std::unique_ptr<Plugin> plugin, const Options& options) {
