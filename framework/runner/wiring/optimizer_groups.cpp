@@ -93,7 +93,13 @@ class OptimizerGroups final : public Optimizer {
     for (auto& part : parts_) {
       show(part, run);
       const PluginCall call(part.made.plugin->id(), "in step");
+      const auto others = gradients_of_others(part);
       part.optimizer().step(*part.run);
+      if (gradients_of_others(part) != others) {
+        refuse(part.made.plugin->id() + ": computes gradients anew in its step, which changes those of the other " +
+                   "optimizers; give it all parameters, without `use` in the groups",
+               part.made.plugin->id());
+      }
       for (const auto* metric : part.run->metrics.set_now()) {
         const auto name = shown(part) + metric->name;
         if (const auto* number = std::get_if<double>(&metric->number)) run.metrics.set(name.c_str(), *number);
@@ -141,6 +147,19 @@ class OptimizerGroups final : public Optimizer {
     return &part == &parts_.front() ? "" : id.substr(id.find('/') + 1) + "/";
   }
 
+  // The gradients of the parts other than this one, to see whether they change.
+  std::vector<std::pair<const void*, std::uint32_t>> gradients_of_others(const Part& part) const {
+    std::vector<std::pair<const void*, std::uint32_t>> all;
+    for (const auto& other : parts_) {
+      if (&other == &part) continue;
+      for (const auto& parameter : other.run->parameters) {
+        const auto& gradient = parameter.master.grad();
+        all.emplace_back(gradient.unsafeGetTensorImpl(), gradient.defined() ? gradient._version() : 0);
+      }
+    }
+    return all;
+  }
+
   // Copies into the part's run the fields that an optimizer may read.
   static void show(Part& part, const Run& run) {
     auto& own = *part.run;
@@ -167,7 +186,7 @@ class OptimizerGroups final : public Optimizer {
 std::vector<std::string> taken_match(Table& table, const std::string& place) {
   Table match;
   if (auto entry = table.extract("match"); !entry.empty()) match.insert(std::move(entry));
-  return Options(place, std::move(match), place)
+  return Options("[[optimizer.group]]", std::move(match), place)
       .require<std::vector<std::string>>("match", "names of parameters, * for any text");
 }
 
@@ -191,8 +210,8 @@ Made make_optimizer(const Value& value, const std::function<Made(const Value&)>&
     const auto* read = std::get_if<Table>(&group.data);
     if (read == nullptr) return make_one(value);  // it refuses the group
     auto own = *read;
-    const auto place = group.where + ": [[optimizer.group]]";
-    matches.push_back({taken_match(own, place), has_use(group) ? others.size() + 1 : 0, place});
+    matches.push_back(
+        {taken_match(own, group.where), has_use(group) ? others.size() + 1 : 0, group.where + ": [[optimizer.group]]"});
     if (has_use(group)) {
       others.push_back({std::move(own), group.where});
     } else {

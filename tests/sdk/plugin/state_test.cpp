@@ -1,8 +1,11 @@
+#include <ATen/Context.h>
 #include <doctest/doctest.h>
+#include <vernier/plugin.h>
 #include <vernier/state.h>
 
 #include <cmath>
 #include <limits>
+#include <optional>
 
 #include "thrown.h"
 
@@ -71,6 +74,80 @@ TEST_CASE("state: what is not there, or of another kind, is named") {
   CHECK(thrown_by([&] { state.integer("text"); }).text.find("'text'") != std::string::npos);
   CHECK(thrown_by([&] { state.integer("list"); }).text.find("'list'") != std::string::npos);
   CHECK(thrown_by([&] { state.text("integer"); }).text.find("'integer'") != std::string::npos);
+}
+
+namespace {
+
+struct Part {
+  State save() const { return {{"x", torch::full({}, x)}}; }
+  void load(const State& state) { x = state.tensor("x").item<double>(); }
+  double x = 1;
+};
+
+// A plugin with a member of each kind that remember() takes.
+class Remembering final : public vernier::Plugin {
+ public:
+  Remembering() {
+    remember("count", count);
+    remember("rate", rate);
+    remember("done", done);
+    remember("word", word);
+    remember("half", half);
+    remember("none", none);
+    remember("slow", slow);
+    remember("random", random);
+    remember("part", part);
+    remember("late", late);
+    remember("", beside);
+  }
+  std::int64_t count = 3;
+  double rate = 0.1;
+  bool done = true;
+  std::string word = "w";
+  torch::Tensor half = torch::full({2}, 0.5, torch::kHalf), none;
+  vernier::Tensors slow = {{"a.weight", torch::ones({3})}};
+  at::Generator random = at::globalContext().defaultGenerator(torch::kCPU).clone();
+  Part part, beside;
+  std::optional<Part> late = Part();
+};
+
+}  // namespace
+
+TEST_CASE("state: what a plugin remembers returns, in its own dtype, and a missing entry is named") {
+  Remembering before;
+  before.count = -7, before.rate = 1e-300, before.done = false, before.word = "other";
+  before.half.fill_(0.25), before.slow["b.weight"] = torch::zeros({1}, torch::kDouble);
+  before.part.x = 2, before.beside.x = 3, before.late->x = 4;
+  before.random.set_current_seed(11);
+  auto saved = before.save();
+  saved.tensors["half"] = saved.tensors["half"].to(torch::kFloat);  // as another precision saves it
+
+  Remembering after;
+  after.none = torch::ones({1});
+  after.slow["c.weight"] = torch::ones({1});
+  after.load(saved);
+  CHECK(after.count == -7);
+  CHECK(after.rate == 1e-300);
+  CHECK_FALSE(after.done);
+  CHECK(after.word == "other");
+  CHECK(after.half.scalar_type() == torch::kHalf);
+  CHECK(torch::equal(after.half, before.half));
+  CHECK_FALSE(after.none.defined());
+  CHECK(after.slow.size() == 2);
+  CHECK(after.slow.at("b.weight").scalar_type() == torch::kDouble);
+  CHECK(after.random.current_seed() == 11);
+  CHECK(after.part.x == 2);
+  CHECK(after.beside.x == 3);
+  CHECK(after.late->x == 4);
+  before.half.fill_(9);
+  CHECK(after.half[0].item<double>() == 0.25);  // a copy
+
+  for (const char* name : {"count", "rate", "done", "word", "half", "none", "random", "part/x", "late/x", "x"}) {
+    auto without = before.save();
+    without.tensors.erase(name);
+    const auto name_of_entry = std::string(name).substr(std::string(name).rfind('/') + 1);
+    CHECK(says(thrown_by([&] { Remembering().load(without); }).text, "'" + name_of_entry + "'"));
+  }
 }
 
 }  // namespace state_test
