@@ -35,7 +35,19 @@ class FitAccumulation final : public vernier::Accumulation {
         try_after_(options.get("try_larger_after", 100,
                                "steps until a larger micro-batch is tried again, where one found no memory",
                                vernier::at_least(1))),
-        weight_(options) {}
+        weight_(options) {
+    remember("size", size_);
+    remember("next", next_);
+    remember("chosen", chosen_);
+    remember("wanted", wanted_);
+    remember("waits", waits_);
+    remember("changed_at", changed_at_);
+    remember("largest_batch", largest_batch_);
+    remember("is_settled", is_settled_);
+    remember("has_trained_with_optimizer", has_trained_with_optimizer_);
+    remember([this](vernier::State& state) { put_points(state); },
+             [this](const vernier::State& state) { get_points(state); });
+  }
 
   void attach(vernier::Bus& bus) override {
     using vernier::Event;
@@ -109,34 +121,26 @@ class FitAccumulation final : public vernier::Accumulation {
     return true;
   }
 
-  vernier::State save() const override {
-    vernier::State state;
-    for (const auto& [name, number] : saved_numbers) state.put(name, this->*number);
-    state.put("is_settled", std::int64_t{is_settled_});
-    state.put("has_trained_with_optimizer", std::int64_t{has_trained_with_optimizer_});
+ private:
+  struct MicroBatch {
+    std::int64_t samples = 0, before = 0;  // bytes that stood there before it
+  };
+
+  void put_points(vernier::State& state) const {
     auto points = torch::empty({static_cast<std::int64_t>(points_.size()), 2}, torch::kLong);
     for (std::int64_t i = 0; const auto& [samples, bytes] : points_) {
       points[i][0] = samples;
       points[i++][1] = bytes;
     }
     state.put("measured", points);
-    return state;
   }
-  void load(const vernier::State& state) override {
-    for (const auto& [name, number] : saved_numbers) this->*number = state.integer(name);
-    is_settled_ = state.integer("is_settled") != 0;
-    has_trained_with_optimizer_ = state.integer("has_trained_with_optimizer") != 0;
+  void get_points(const vernier::State& state) {
     points_.clear();
     const auto points = state.tensor("measured").to(torch::kCPU);
     for (std::int64_t i = 0; i < points.size(0); ++i) {
       points_[points[i][0].item<std::int64_t>()] = points[i][1].item<std::int64_t>();
     }
   }
-
- private:
-  struct MicroBatch {
-    std::int64_t samples = 0, before = 0;  // bytes that stood there before it
-  };
 
   // Times as large as what was measured: a prediction reaches no further.
   std::int64_t reach() const { return 8 * points_.rbegin()->first; }
@@ -260,15 +264,6 @@ class FitAccumulation final : public vernier::Accumulation {
   std::int64_t refused_after_ = 0;        // the largest micro-batch that was measured when one was not tried last
   std::int64_t room_ = 0;                 // the result of the last room()
   std::int64_t largest_batch_ = 0;        // bytes
-
-  static constexpr std::pair<const char*, std::int64_t FitAccumulation::*> saved_numbers[] = {
-      {"size", &FitAccumulation::size_},
-      {"next", &FitAccumulation::next_},
-      {"chosen", &FitAccumulation::chosen_},
-      {"wanted", &FitAccumulation::wanted_},
-      {"waits", &FitAccumulation::waits_},
-      {"changed_at", &FitAccumulation::changed_at_},
-      {"largest_batch", &FitAccumulation::largest_batch_}};
 };
 
 VERNIER_PLUGIN(FitAccumulation, "fit", "1.0.0")

@@ -120,7 +120,7 @@ TEST_CASE("state: what a plugin remembers returns, in its own dtype, and a missi
   before.part.x = 2, before.beside.x = 3, before.late->x = 4;
   before.random.set_current_seed(11);
   auto saved = before.save();
-  saved.tensors["half"] = saved.tensors["half"].to(torch::kFloat);  // as another precision saves it
+  saved.tensors["half"] = saved.tensors["half"].to(torch::kFloat);
 
   Remembering after;
   after.none = torch::ones({1});
@@ -140,7 +140,7 @@ TEST_CASE("state: what a plugin remembers returns, in its own dtype, and a missi
   CHECK(after.beside.x == 3);
   CHECK(after.late->x == 4);
   before.half.fill_(9);
-  CHECK(after.half[0].item<double>() == 0.25);  // a copy
+  CHECK(after.half[0].item<double>() == 0.25);
 
   for (const char* name : {"count", "rate", "done", "word", "half", "none", "random", "part/x", "late/x", "x"}) {
     auto without = before.save();
