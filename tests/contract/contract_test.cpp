@@ -7,6 +7,7 @@
 
 #include <array>
 #include <cstdio>
+#include <cstdlib>
 #include <map>
 #include <random>
 #include <regex>
@@ -239,12 +240,31 @@ void check_going_on(const Table& config, bool is_repeatable = true) {
   CHECK(train_after_failure(config, event, [step](const vernier::Run& run) { return run.step >= step; }) == whole);
 }
 
+// Returns the component of sdk/components.tsv to which a plugin, as "task/mlp", belongs.
+std::string component_of(const std::string& id) {
+  std::ifstream rows(fs::path(VERNIER_SOURCE_DIR) / "sdk" / "components.tsv");
+  for (std::string row; std::getline(rows, row);) {
+    std::istringstream folders(row.substr(row.rfind('\t') + 1));
+    for (std::string folder; folders >> folder;) {
+      if (("plugins/" + id + "/").starts_with(folder + "/") || "plugins/" + id + ".cpp" == folder) {
+        return row.substr(0, row.find('\t'));
+      }
+    }
+  }
+  FAIL(id, " belongs to no component");
+  return "";
+}
+
+// Calls body for the plugins of the component that the environment names, or for all. So the plugins of a pack are
+// tried by a test with the pack's label.
 template <class Body>
 void for_each_plugin(const Body& body) {
   const auto all = built_plugins().list();
   REQUIRE(all.size() >= 18);
+  const char* component = std::getenv("VERNIER_TESTED_COMPONENT");
   for (const auto& plugin : all) {
     const std::string id = id_of(plugin);
+    if (component != nullptr && component_of(id) != component) continue;
     CAPTURE(id);
     body(plugin);
   }
@@ -450,7 +470,7 @@ TEST_CASE("every plugin keeps the laws of its role") {
 }
 
 // A thousand steps take a second each time, with tasks several. A sanitizer's malloc cannot be read.
-TEST_CASE("with every callback, monitor, scaler and checkpoint a run does not grow") {
+TEST_CASE("with every plugin that is a callback, monitor, scaler or checkpoint a run does not grow") {
   if (!std::string(VERNIER_SANITIZER).empty()) return;
   check_laws({"does not grow"}, {"callback/early_stopping"},
              {"task", "precision", "optimizer", "accumulation", "distributed"});
