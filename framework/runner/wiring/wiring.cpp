@@ -11,7 +11,6 @@
 #include "core/process_state.h"
 #include "core/synonyms.h"
 #include "files/json.h"
-#include "optimizer_groups.h"
 
 namespace vernier {
 
@@ -169,6 +168,30 @@ std::string taken_pin(Table& table) {
   return pin;
 }
 
+// `use` names the plugin, `sha256` may pin its file, the rest are its options.
+Made make_single(const Host& host, const std::string& role, const Value& value) {
+  const auto* table = std::get_if<Table>(&value.data);
+  const std::string brackets = role == Callback::role || role == Monitor::role ? "[[" + role + "]]" : "[" + role + "]";
+  if (table == nullptr) refuse(value.where + ": write " + brackets + " and below it use = \"…\"");
+  const auto use = table->find("use");
+  if (use == table->end())
+    refuse(value.where + ": " + brackets + " needs use = \"…\"; `vernier plugins` lists what there is");
+  const auto* name = std::get_if<std::string>(&use->second.data);
+  if (name == nullptr) refuse(use->second.where + ": `use` must be a string, the name of a " + role);
+  Table rest = *table;
+  rest.erase("use");
+  const auto pin = taken_pin(rest);
+  Made made{{nullptr, Options(role + "/" + *name, std::move(rest), value.where)}, value};
+  set_plugin_maker([host](const std::string& of, const Value& inner) { return make(host, of, inner).plugin; });
+  try {
+    made.plugin = host.make(role, *name, made.options, pin);
+  } catch (const Error& error) {
+    if (error.kind() != Error::Kind::plugin || use->second.where.empty()) throw;
+    std::throw_with_nested(Error(use->second.where + ": " + error.what(), error.kind()));
+  }
+  return made;
+}
+
 }  // namespace
 
 Value table_of(const Table& config, const std::string& role) {
@@ -244,37 +267,9 @@ Options described_run(const std::string& default_name) {
   return options;
 }
 
-namespace {
-
-// `use` names the plugin, `sha256` may pin its file, the rest are its options.
-Made make_single(const Host& host, const std::string& role, const Value& value) {
-  const auto* table = std::get_if<Table>(&value.data);
-  const std::string brackets = role == Callback::role || role == Monitor::role ? "[[" + role + "]]" : "[" + role + "]";
-  if (table == nullptr) refuse(value.where + ": write " + brackets + " and below it use = \"…\"");
-  const auto use = table->find("use");
-  if (use == table->end())
-    refuse(value.where + ": " + brackets + " needs use = \"…\"; `vernier plugins` lists what there is");
-  const auto* name = std::get_if<std::string>(&use->second.data);
-  if (name == nullptr) refuse(use->second.where + ": `use` must be a string, the name of a " + role);
-  Table rest = *table;
-  rest.erase("use");
-  const auto pin = taken_pin(rest);
-  Made made{nullptr, Options(role + "/" + *name, std::move(rest), value.where), value};
-  set_plugin_maker([host](const std::string& of, const Value& inner) { return make(host, of, inner).plugin; });
-  try {
-    made.plugin = host.make(role, *name, made.options, pin);
-  } catch (const Error& error) {
-    if (error.kind() != Error::Kind::plugin || use->second.where.empty()) throw;
-    std::throw_with_nested(Error(use->second.where + ": " + error.what(), error.kind()));
-  }
-  return made;
-}
-
-}  // namespace
-
 Made make(const Host& host, const std::string& role, const Value& value) {
   if (role != Optimizer::role) return make_single(host, role, value);
-  return make_optimizer(value, [&](const Value& one) { return make_single(host, role, one); });
+  return {make_optimizer(value, [&](const Value& one) { return MadePlugin(make_single(host, role, one)); }), value};
 }
 
 Given given(const std::string& role, std::unique_ptr<Plugin> plugin, const Options& options) {
@@ -288,7 +283,7 @@ Given given(const std::string& role, std::unique_ptr<Plugin> plugin, const Optio
   }
   HostApi::refuse_unread(options);
   HostApi::set_id(*plugin, id);
-  return {role, {std::move(plugin), options.owner().empty() ? Options(id, {}, "") : options, Value{Table{}, ""}}};
+  return {role, {{std::move(plugin), options.owner().empty() ? Options(id, {}, "") : options}, Value{Table{}, ""}}};
 }
 
 std::unique_ptr<Wiring> wire(const Table& config, const Host& host, std::vector<Given> given) {

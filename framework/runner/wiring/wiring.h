@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "host.h"
+#include "optim/optimizer_groups.h"
 
 namespace vernier {
 
@@ -39,10 +40,8 @@ struct Origin {
   Value table;  // its TOML table, with `use`; its place is "run.toml:12", or "" if there is none
 };
 
-// A plugin with the options and the table that it was made from.
-struct Made {
-  std::unique_ptr<Plugin> plugin;
-  Options options;
+// With the table that the plugin was made from.
+struct Made : MadePlugin {
   Value table;
 };
 

@@ -3,7 +3,7 @@
 namespace vernier {
 
 namespace {
-PluginMaker maker;
+thread_local PluginMaker maker;  // two programs may make their plugins on two threads
 }
 
 void set_plugin_maker(PluginMaker next) {

@@ -1,5 +1,6 @@
 #include "optimizer_groups.h"
 
+#include <vernier/host.h>
 #include <vernier/name_pattern.h>
 
 #include <algorithm>
@@ -19,7 +20,7 @@ struct Match {
 
 // One of the optimizers, and the run as it sees it: with its own parameters alone.
 struct Part {
-  Made made;
+  MadePlugin made;
   std::unique_ptr<TrainerRun> run = {};
   std::vector<std::size_t> places = {};  // indices of its parameters in the run
 
@@ -192,7 +193,7 @@ std::vector<std::string> taken_match(Table& table, const std::string& place) {
 
 }  // namespace
 
-Made make_optimizer(const Value& value, const std::function<Made(const Value&)>& make_one) {
+MadePlugin make_optimizer(const Value& value, const std::function<MadePlugin(const Value&)>& make_one) {
   const auto* table = std::get_if<Table>(&value.data);
   const auto found = table != nullptr ? table->find("group") : Table::const_iterator();
   const auto* groups = table != nullptr && found != table->end() ? std::get_if<Array>(&found->second.data) : nullptr;
@@ -235,7 +236,7 @@ Made make_optimizer(const Value& value, const std::function<Made(const Value&)>&
     read_by_groups[std::to_string(i)] = {std::move(own), ""};
   }
   options.get("group.use", read_by_groups, "the optimizers of groups, with their options");
-  Made whole{std::make_unique<OptimizerGroups>(std::move(parts), std::move(matches)), std::move(options), value};
+  MadePlugin whole{std::make_unique<OptimizerGroups>(std::move(parts), std::move(matches)), std::move(options)};
   HostApi::set_id(*whole.plugin, id);
   HostApi::set_version(*whole.plugin, version);
   return whole;
