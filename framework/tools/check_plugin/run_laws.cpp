@@ -210,7 +210,9 @@ bool prints(const std::function<void()>& body) {
 }  // namespace
 
 void check_leaves_the_process(const Subject& subject) {
-  train(subject.host, subject.config_without());  // after this, the trainer has set its variables
+  auto without = subject.config_without();
+  if (subject.role == Scaler::role) without.erase(Precision::role);  // float16 needs a scaler
+  train(subject.host, without);                                      // after this, the trainer has set its variables
   auto before = Belongings::now();
   train(subject.host, subject.config());  // opens what stays: folders of plugins, LibTorch's threads
   before.threads = Belongings::now().threads;

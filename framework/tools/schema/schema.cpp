@@ -158,6 +158,13 @@ OrderedJson schema_of_role(const std::string& role, const std::vector<Described>
   for (auto plugin = plugins.rbegin(); plugin != plugins.rend(); ++plugin) {
     auto with_own = own;
     with_own.update(plugin->properties);
+    // A group with `use` has the options of another optimizer.
+    if (role == Optimizer::role && with_own.contains("group")) {
+      auto& items = with_own["group"]["items"];
+      const OrderedJson other = {
+          {"type", "object"}, {"required", {"use", "match"}}, {"properties", {{"use", own["use"]}}}};
+      items = {{"anyOf", OrderedJson::array({items, other})}};
+    }
     rest = {{"if", {{"properties", {{"use", {{"const", plugin->name}}}}}, {"required", OrderedJson::array({"use"})}}},
             {"then", closed_object(std::move(with_own))},
             {"else", std::move(rest)}};

@@ -54,7 +54,7 @@ const std::vector<Written> kinds = {
     {{"plugin", "optimizer", "grad_watch"},
      plugin_files,
      "grad_watch.cpp",
-     "GradWatch final : public vernier::Optimizer"},
+     "GradWatch final : public vernier::RuleOptimizer"},
     {{"plugin", "precision", "grad_watch"},
      plugin_files,
      "grad_watch.cpp",

@@ -130,11 +130,11 @@ TEST_CASE("state: what a plugin remembers returns, in its own dtype, and a missi
   CHECK(after.rate == 1e-300);
   CHECK_FALSE(after.done);
   CHECK(after.word == "other");
-  CHECK(after.half.scalar_type() == torch::kHalf);
+  CHECK((after.half.scalar_type() == torch::kHalf));
   CHECK(torch::equal(after.half, before.half));
   CHECK_FALSE(after.none.defined());
   CHECK(after.slow.size() == 2);
-  CHECK(after.slow.at("b.weight").scalar_type() == torch::kDouble);
+  CHECK((after.slow.at("b.weight").scalar_type() == torch::kDouble));
   CHECK(after.random.current_seed() == 11);
   CHECK(after.part.x == 2);
   CHECK(after.beside.x == 3);
