@@ -272,11 +272,21 @@ void for_each_plugin(const Body& body) {
 
 const fs::path configs = fs::path(VERNIER_SOURCE_DIR) / "configs";
 
+// Returns whether this build has the plugins that a configuration names.
+bool is_built(const fs::path& path) {
+  const auto text = read_text(path);
+  const std::regex table(R"re(\[+(\w+)\]+\nuse = "(\w+)")re");
+  const auto all = built_plugins().list();
+  return std::all_of(std::sregex_iterator(text.begin(), text.end(), table), {}, [&](const std::smatch& found) {
+    return std::ranges::any_of(all, [&](const auto& each) { return each.role == found[1] && each.name == found[2]; });
+  });
+}
+
 // The strategies', and those that show a strategy's options.
 template <class Function>
 void for_each_overlay(const Function& function) {
   for (const auto& entry : fs::recursive_directory_iterator(configs)) {
-    if (!entry.is_regular_file() || entry.path().parent_path() == configs) continue;
+    if (!entry.is_regular_file() || entry.path().parent_path() == configs || !is_built(entry.path())) continue;
     CAPTURE(entry.path().string());
     function(entry.path());
   }
@@ -575,7 +585,7 @@ using Choices = std::vector<std::pair<std::string, std::string>>;  // name, tabl
 Choices overlays_of(const std::string& role) {
   Choices overlays;
   for (const auto& entry : fs::directory_iterator(configs / role)) {
-    if (!entry.is_regular_file()) continue;
+    if (!entry.is_regular_file() || !is_built(entry.path())) continue;
     auto text = read_text(entry.path());
     text.erase(0, text.find('[' + role));
     REQUIRE(!text.empty());
@@ -740,7 +750,7 @@ TEST_CASE("every base run in configs is ready to train") {
   const TemporaryFolder folder;
   write_table(folder);
   for (const auto& entry : fs::directory_iterator(configs)) {
-    if (entry.path().extension() != ".toml") continue;
+    if (entry.path().extension() != ".toml" || !is_built(entry.path())) continue;
     CHECK(read_text(entry.path()).starts_with("# "));
     std::string sets;
     std::istringstream lines(entry.path().stem() == "images" ? write_images(folder) : "");

@@ -386,7 +386,7 @@ TEST_CASE("cli: NO_COLOR switches colours off, unless it is empty" * needs_termi
   ::unsetenv("NO_COLOR");
 }
 
-TEST_CASE("cli: check trains nothing and writes nothing") {
+TEST_CASE("cli: check trains nothing and writes nothing" * doctest::test_suite("text")) {
   Place place;
   CHECK(place.call({"check", "run.toml"}) == 0);
   CHECK(says(place.out, "ready: nothing was trained or written\n"));

@@ -140,7 +140,8 @@ TEST_CASE("config: a run keeps the expanded values, and resumes without the envi
   CHECK(place.summary("runs/$${odd-1")["digest"] != digest);
 }
 
-TEST_CASE("what plugins print is not in what other programs read, whenever they print it") {
+TEST_CASE("what plugins print is not in what other programs read, whenever they print it" *
+          doctest::test_suite("lab")) {
   RunFolder place(base_run(3) + "learning_rate = 0.1\n[[callback]]\nuse = \"chatty\"\n");
   const std::string fixtures = VERNIER_BINARY_DIR "/fixtures/plugins";
   const std::vector<Arguments> calls = {{"config", "--schema", "--plugin-path", fixtures},

@@ -72,7 +72,7 @@ TEST_CASE("set: the same mistake is refused in the same words by every verb") {
     CHECK_MESSAGE(says(place.err, wrong.says), place.err);
   };
   for (const auto& each : calls) {
-    if (!vernier::left_out(each.words[0]).empty()) continue;
+    if (!vernier::left_out(each.words[0] == "new" ? "new-toml" : each.words[0]).empty()) continue;
     for (const auto& wrong : wrong_everywhere) refuses(each, wrong);
     if (!each.makes_plugins) continue;
     for (const auto& wrong : wrong_for_plugins) refuses(each, wrong);

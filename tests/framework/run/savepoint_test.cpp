@@ -443,7 +443,8 @@ Saved saved_by(const vernier::Table& config, std::optional<Event> event) {
 
 }  // namespace
 
-TEST_CASE("savepoint: a step that fails is undone whole with the plugins of the product, in every precision") {
+TEST_CASE("savepoint: a step that fails is undone whole with the plugins of the product, in every precision" *
+          doctest::test_suite("text")) {
   const TemporaryFolder folder;
   std::string text;
   for (int i = 0; i < 400; ++i) text += "line " + std::to_string(i * i) + '\n';

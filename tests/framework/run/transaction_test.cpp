@@ -111,7 +111,8 @@ int check_rerun(const vernier::Table& config, const std::set<std::int64_t>& step
 
 }  // namespace
 
-TEST_CASE("transaction: with every optimizer, precision and scaler a run goes on as if nothing had been run again") {
+TEST_CASE("transaction: with every optimizer, precision and scaler a run goes on as if nothing had been run again" *
+          doctest::test_suite("text")) {
   const TemporaryFolder folder;
   const auto task = gpt(folder);
   std::mt19937 random(5);

@@ -8,6 +8,7 @@
 #include <regex>
 #include <set>
 
+#include "built.h"
 #include "small_run.h"
 
 namespace documents_test {
@@ -119,6 +120,7 @@ bool is_part(const std::string& text) {
 }  // namespace
 
 TEST_CASE("documents: plugins and options of every block of TOML are those that there are") {
+  if (!is_all_built()) return;
   const auto host = built_plugins();
   int tables = 0, wired = 0;
   for (const auto& page : pages()) {

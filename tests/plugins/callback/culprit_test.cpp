@@ -247,7 +247,7 @@ TEST_CASE("culprit: samples that are bad only together, and a batch that is bad 
   }
 }
 
-TEST_CASE("culprit: 100 poisoned batches, by task, precision, micro-batches and kind") {
+TEST_CASE("culprit: 100 poisoned batches, by task, precision, micro-batches and kind" * doctest::test_suite("text")) {
   const TemporaryFolder folder;
   std::mt19937 random(1);
   const auto draw = [&](std::size_t below) { return std::uniform_int_distribution<std::size_t>(0, below - 1)(random); };
@@ -377,7 +377,7 @@ TEST_CASE("culprit: the flight recorder writes the samples into notice and capsu
   CHECK(capsule.batch.indices == indices);
 }
 
-TEST_CASE("culprit: statistics of a batch and random numbers are caveats") {
+TEST_CASE("culprit: statistics of a batch and random numbers are caveats" * doctest::test_suite("text")) {
   const TemporaryFolder folder;
   const auto gpt = flight::gpt(folder, 3, "dropout = 0.1\n");
   const auto indices = batch_of({gpt}, 2);

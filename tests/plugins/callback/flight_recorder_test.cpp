@@ -92,7 +92,8 @@ bool check_named(const std::string& config, const std::string& precision, int mi
 
 }  // namespace
 
-TEST_CASE("flight_recorder: what and where faults at random are, in all precisions and several micro-batches") {
+TEST_CASE("flight_recorder: what and where faults at random are, in all precisions and several micro-batches" *
+          doctest::test_suite("text")) {
   const TemporaryFolder folder;
   const std::vector<std::string> configs = {gpt(folder, 3), images(folder, 3), mlp(3)};
   std::vector<std::vector<std::string>> layers, parameters;
@@ -124,7 +125,8 @@ TEST_CASE("flight_recorder: what and where faults at random are, in all precisio
   CHECK(harmful >= trials * 3 / 4);
 }
 
-TEST_CASE("flight_recorder: what callback/inject puts in at random is named where inject says it is") {
+TEST_CASE("flight_recorder: what callback/inject puts in at random is named where inject says it is" *
+          doctest::test_suite("text")) {
   const TemporaryFolder folder;
   const std::vector<std::string> configs = {gpt(folder, 3), images(folder, 3), mlp(3)};
   std::mt19937 random(19);
@@ -210,7 +212,7 @@ TEST_CASE("flight_recorder: the ring's numbers are those of the tensors") {
   CHECK(compared == 2 * static_cast<int>(flight.run.run.parameters.size()));
 }
 
-TEST_CASE("flight_recorder: layers of blocks that are computed again in backward") {
+TEST_CASE("flight_recorder: layers of blocks that are computed again in backward" * doctest::test_suite("text")) {
   const TemporaryFolder folder;
   const std::vector<std::string> configs = {gpt(folder, 3, "recompute = 'full'\n"),
                                             gpt(folder, 3, "recompute = 'selective'\n"),
@@ -240,7 +242,8 @@ TEST_CASE("flight_recorder: layers of blocks that are computed again in backward
   CHECK(harmful >= trials * 3 / 4);
 }
 
-TEST_CASE("flight_recorder: the ring has each layer of a block once that is computed again") {
+TEST_CASE("flight_recorder: the ring has each layer of a block once that is computed again" *
+          doctest::test_suite("text")) {
   const TemporaryFolder folder;
   const auto ring_of = [&folder](const std::string& more) {
     Flight flight({gpt(folder, 3, more), recorder + std::string("every = 1\n")}, Fault{"loss", "", std::nan(""), 3});
@@ -312,7 +315,8 @@ TEST_CASE("flight_recorder: where the step cannot be run again, it is skipped an
   CHECK_FALSE(fs::exists(flight.output.path() / "capsules"));
 }
 
-TEST_CASE("flight_recorder: a run of which every step is run twice is, bit for bit, the run of one") {
+TEST_CASE("flight_recorder: a run of which every step is run twice is, bit for bit, the run of one" *
+          doctest::test_suite("text")) {
   const TemporaryFolder folder;
   const std::string fp16 = "[precision]\nuse = 'fp16'\n[scaler]\n";
   const std::string around = "[optimizer]\nuse = 'adamw'\n[accumulation]\nuse = 'fixed'\nmicro_batches = 2\n";
@@ -337,7 +341,8 @@ TEST_CASE("flight_recorder: a run of which every step is run twice is, bit for b
   }
 }
 
-TEST_CASE("flight_recorder: a run with a fault that is skipped is, bit for bit, the same without it") {
+TEST_CASE("flight_recorder: a run with a fault that is skipped is, bit for bit, the same without it" *
+          doctest::test_suite("text")) {
   const TemporaryFolder folder;
   auto all = precisions;
   all.push_back("[precision]\nuse = 'bf16'\nlevel = 'O2'\n");

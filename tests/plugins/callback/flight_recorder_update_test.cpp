@@ -235,7 +235,8 @@ bool check_update(const std::string& config, const BadUpdate& fault) {
 
 }  // namespace
 
-TEST_CASE("flight_recorder: updates that make bad values of finite gradients, at random") {
+TEST_CASE("flight_recorder: updates that make bad values of finite gradients, at random" *
+          doctest::test_suite("text")) {
   const TemporaryFolder folder;
   const std::vector<std::string> configs = {gpt(folder, 5), images(folder, 5)};
   const std::vector<std::vector<std::string>> parameters = {names_of_parameters(configs[0]),

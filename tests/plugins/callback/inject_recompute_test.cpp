@@ -96,7 +96,8 @@ std::pair<torch::Tensor, torch::Tensor> of_four_calls(const std::string& where, 
 
 }  // namespace
 
-TEST_CASE("inject: losses, gradients and weights have the same bits whatever is computed again") {
+TEST_CASE("inject: losses, gradients and weights have the same bits whatever is computed again" *
+          doctest::test_suite("text")) {
   const TemporaryFolder folder;
   const std::vector<std::pair<std::string, std::string>> places{
       {"activation", "h.1.mlp.c_fc"},      {"activation", "h.0.attn.c_proj"},
@@ -126,7 +127,8 @@ TEST_CASE("inject: losses, gradients and weights have the same bits whatever is 
   }
 }
 
-TEST_CASE("inject: two faults in a block that is computed again, in 16 bits and with some blocks kept") {
+TEST_CASE("inject: two faults in a block that is computed again, in 16 bits and with some blocks kept" *
+          doctest::test_suite("text")) {
   const TemporaryFolder folder;
   const std::string first = "what = 'spike'\nwhere = 'activation'\nlayer = 'h.1.ln_1'\nat_step = 2\nelements = 5\n";
   const std::string second =
@@ -156,7 +158,8 @@ TEST_CASE("inject: of a layer that is used several times, the call that had the 
   }
 }
 
-TEST_CASE("inject: an activation to which no gradient comes ends the run, also where nothing is computed again") {
+TEST_CASE("inject: an activation to which no gradient comes ends the run, also where nothing is computed again" *
+          doctest::test_suite("text")) {
   const TemporaryFolder folder;
   const std::string fault = "what = 'nan'\nwhere = 'activation_gradient'\nlayer = 'h.0.ln_1'\nat_step = 2\n";
   for (const std::string recompute : {"", "recompute = 'full'\n"}) {

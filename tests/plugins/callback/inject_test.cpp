@@ -328,7 +328,7 @@ TEST_CASE("inject: an exception ends the run with the step in which it came, whi
   CHECK(run.run.step == 2);
 }
 
-TEST_CASE("inject: tokens are no numbers that could be made inf") {
+TEST_CASE("inject: tokens are no numbers that could be made inf" * doctest::test_suite("text")) {
   const TemporaryFolder folder;
   std::string text;
   for (int i = 0; i < 300; ++i) text += "line " + std::to_string(i * i) + '\n';

@@ -54,7 +54,7 @@ Seen train(const std::vector<std::string>& texts, const std::function<void(Small
 
 }  // namespace
 
-TEST_CASE("recheck: a clean run has no report and the same bits") {
+TEST_CASE("recheck: a clean run has no report and the same bits" * doctest::test_suite("text")) {
   const TemporaryFolder folder;
   for (const auto& task : {flight::mlp(30), flight::gpt(folder, 12, "dropout = 0.1\n"), flight::images(folder, 12)}) {
     for (const auto& precision : flight::precisions) {

@@ -120,7 +120,8 @@ std::string digest_of(const std::string& text, const std::function<void(SmallRun
 
 }  // namespace
 
-TEST_CASE("recovery: a real run that skips or goes back is the run by hand, bit for bit") {
+TEST_CASE("recovery: a real run that skips or goes back is the run by hand, bit for bit" *
+          doctest::test_suite("text")) {
   const TemporaryFolder folder;
   std::string lines;
   for (int i = 0; i < 300; ++i) lines += "line " + std::to_string(i * i) + '\n';
@@ -160,7 +161,8 @@ TEST_CASE("recovery: a real run that skips or goes back is the run by hand, bit 
 
 TEST_CASE(
     "recovery: a real run with a spike that is skipped, or with a lowered rate, is the run by hand in every "
-    "precision") {
+    "precision" *
+    doctest::test_suite("text")) {
   const TemporaryFolder folder;
   std::string lines;
   for (int i = 0; i < 300; ++i) lines += "line " + std::to_string(i * i) + '\n';

@@ -240,7 +240,7 @@ TEST_CASE("fp8: a classifier ends where it does in bf16, with every recipe") {
   }
 }
 
-TEST_CASE("fp8: a GPT learns as it does in bf16, with every recipe") {
+TEST_CASE("fp8: a GPT learns as it does in bf16, with every recipe" * doctest::test_suite("text")) {
   const TemporaryFolder folder;
   std::string text;
   for (int i = 0; i < 2000; ++i) text += "line " + std::to_string(i * i) + '\n';

@@ -152,7 +152,8 @@ TEST_CASE("per_layer: with any powers of two the convolutional net's gradients h
 }
 
 TEST_CASE(
-    "per_layer: with any powers of two the GPT's gradients, tied weights among them, have the bits of no scaling") {
+    "per_layer: with any powers of two the GPT's gradients, tied weights among them, have the bits of no scaling" *
+    doctest::test_suite("text")) {
   const TemporaryFolder folder;
   std::mt19937 random(2);
   for (std::uint64_t seed = 1; seed <= 5; ++seed) {
