@@ -5,14 +5,13 @@
 #include <dlfcn.h>
 #include <elf.h>
 #include <fcntl.h>
-#include <grp.h>
 #include <link.h>
 #include <openssl/evp.h>
-#include <pwd.h>
 #include <sys/stat.h>
 #include <unistd.h>
 #include <vernier/checksum.h>
 #include <vernier/error.h>
+#include <vernier/foreign_code.h>
 
 #include <algorithm>
 #include <boost/dll/shared_library.hpp>
@@ -132,32 +131,6 @@ bool is_text(const char (&text)[room]) {
   refuse_library(path.string() + ": cannot be opened: " + std::strerror(errno));
 }
 
-// Returns true if a group is the one that Debian makes for each user: it has the user's name and no other member. With
-// a umask of 002, the files of a build are writable by this group, and still by nobody else.
-bool is_own_group(gid_t id) {
-  const passwd* user = ::getpwuid(::geteuid());
-  if (user == nullptr || user->pw_gid != id) return false;
-  const std::string name = user->pw_name;
-  const struct group* found = ::getgrgid(id);
-  if (found == nullptr || name != found->gr_name) return false;
-  for (char* const* member = found->gr_mem; *member != nullptr; ++member) {
-    if (name != *member) return false;
-  }
-  return true;
-}
-
-// Refuses a path that another user may write to. Unlike refuse_a_shared_folder(), it allows the user's own group.
-void refuse_other_writers(const fs::path& path, const struct stat& status) {
-  if (status.st_uid != ::geteuid() && status.st_uid != 0) {
-    refuse_library(path.string() + ": belongs to another user (id " + std::to_string(status.st_uid) +
-                   "), who can write to it; chown it, or copy the plugin to a folder of your own");
-  }
-  const auto writers = status.st_mode & (S_IWGRP | S_IWOTH);
-  if (writers == 0 || (writers == S_IWGRP && is_own_group(status.st_gid))) return;
-  refuse_library(path.string() +
-                 ": can be written to by others; chmod go-w it, or move the plugin to a folder of your own");
-}
-
 bool is_in(const fs::path& file, const fs::path& folder) {
   return std::mismatch(folder.begin(), folder.end(), file.begin(), file.end()).first == folder.end();
 }
@@ -213,12 +186,12 @@ PluginFile::PluginFile(fs::path file, const fs::path& folder) : file_(std::move(
   struct stat status = {};
   for (auto above = real_.parent_path(); above != top; above = above.parent_path()) {
     if (::stat(above.parent_path().c_str(), &status) != 0) refuse_with_errno(above.parent_path());
-    refuse_other_writers(above.parent_path(), status);
+    refuse_other_writers(above.parent_path(), status, "plugin");
   }
   folder_ = ::open(real_.parent_path().c_str(), O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
   if (folder_ < 0 || ::fstat(folder_, &status) != 0) refuse_with_errno(real_.parent_path());
   try {
-    refuse_other_writers(real_.parent_path(), status);
+    refuse_other_writers(real_.parent_path(), status, "plugin");
     read();
   } catch (...) {
     ::close(folder_);
@@ -237,7 +210,7 @@ void PluginFile::read() {
   struct stat status = {};
   if (::fstat(file, &status) != 0) refuse_with_errno(file_);
   if (!S_ISREG(status.st_mode)) refuse_library(file_.string() + ": there is no such file");
-  refuse_other_writers(real_, status);
+  refuse_other_writers(real_, status, "plugin");
   constexpr off_t largest = 1 << 30;  // all of it is read
   if (status.st_size > largest) refuse_library(file_.string() + ": has more than 1 GiB, as no plugin has");
   bytes_.resize(static_cast<std::size_t>(status.st_size));

@@ -99,6 +99,8 @@ void check_node(const toml::node& node, const std::string& where, const std::vec
         if (!child.is_string()) throw NotAllowed(shown(place) + " must be a text");
         (key == "use" ? check_use : check_listen)(child.as_string()->get(), place);
       }
+      if (key == "operators")
+        throw NotAllowed(shown(place) + ": a job names no libraries of operators, which are code");
       check_node(child, place, data);
     }
   } else if (const auto* array = node.as_array()) {

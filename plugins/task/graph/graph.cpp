@@ -21,6 +21,8 @@
 // batch_size = 32
 // order = "shuffled", drop_last = false, workers = 1, prefetch = 2, fold = ""  see vernier/data/supervised_task.h
 // recompute = "none"    nothing else is possible here
+// operators = []        libraries of operators of your own (TORCH_LIBRARY with kernels for Autograd), which the model
+// calls
 //
 // Whole numbers become int64 where forward() fails for their own dtype, as in torch.nn.Embedding. Checkpoints have the
 // model's file in them, so that a trained one is used without it and without the data.
@@ -32,6 +34,7 @@
 #include <vernier/sdk.h>
 
 #include "graph_network.h"
+#include "operators.h"
 #include "task/exported/exported_task.h"
 
 namespace {
@@ -57,7 +60,11 @@ class GraphTask final : public exported::ExportedTask, public vernier::PythonMod
  public:
   explicit GraphTask(vernier::Options& options)
       : ExportedTask(options, "graph", "file of torch.export.save that Python wrote"),
-        output_(options.get("output", "", "name of the output that counts, where forward() returns several")) {}
+        output_(options.get("output", "", "name of the output that counts, where forward() returns several")),
+        operators_(options.get("operators", std::vector<std::string>{},
+                               "libraries of operators of your own (TORCH_LIBRARY), which the model calls")) {
+    options.resumable("operators");  // the path may change
+  }
 
   void check(const vernier::Run& run) override {
     ExportedTask::check(run);
@@ -96,6 +103,7 @@ class GraphTask final : public exported::ExportedTask, public vernier::PythonMod
   const graph::GraphNetwork& graph_network() const { return dynamic_cast<const graph::GraphNetwork&>(*network()); }
 
   std::shared_ptr<exported::Network> network_of(const torch::Tensor& bytes, const std::string& path) override {
+    for (const auto& library : operators_) graph::take_operators_of(library);
     auto network = std::make_shared<graph::GraphNetwork>(bytes, path, output_);
     exported::require_parameters(*network, path);
     if (!network->guessed().empty()) {
@@ -111,6 +119,7 @@ class GraphTask final : public exported::ExportedTask, public vernier::PythonMod
   }
 
   std::string output_;
+  std::vector<std::string> operators_;
 };
 
 }  // namespace

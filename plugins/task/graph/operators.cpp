@@ -7,10 +7,14 @@
 #include <ATen/ops/tensor.h>
 #include <c10/util/StringUtil.h>
 #include <vernier/error.h>
+#include <vernier/foreign_code.h>
 
 #include <algorithm>
+#include <filesystem>
 #include <sstream>
 #include <string_view>
+#include <unordered_map>
+#include <unordered_set>
 
 namespace graph {
 
@@ -184,12 +188,19 @@ const Row rows[] = {
 #include "operators.inc"
 };
 
-// "aten.add.Tensor": the name, and the overload.
-std::pair<std::string, std::string> parts_of(const std::string& target) {
-  constexpr std::size_t begin = std::string_view("aten.").size();
-  const auto last = target.rfind('.');
-  if (!target.starts_with("aten.") || last < begin) return {};
-  return {target.substr(begin, last - begin), target.substr(last + 1)};
+// The operators of libraries that users named, with their libraries, which are never closed.
+std::unordered_map<c10::OperatorName, std::string>& taken_operators() {
+  static std::unordered_map<c10::OperatorName, std::string> all;
+  return all;
+}
+
+// "aten.add.Tensor" is the overload Tensor of aten::add, and "mine.twice.default" the only one of mine::twice.
+std::optional<c10::OperatorName> name_of(const std::string& target) {
+  const auto first = target.find('.'), last = target.rfind('.');
+  if (first == std::string::npos || first == last) return std::nullopt;
+  const auto overload = target.substr(last + 1);
+  return c10::OperatorName(target.substr(0, first) + "::" + target.substr(first + 1, last - first - 1),
+                           overload == "default" ? "" : overload);
 }
 
 }  // namespace
@@ -201,21 +212,38 @@ c10::IValue& Call::operator[](const char* name) const {
 }
 
 std::optional<c10::OperatorHandle> operator_of(const std::string& target) {
-  const auto [name, overload] = parts_of(target);
-  if (name.empty()) return std::nullopt;
-  return c10::Dispatcher::singleton().findSchema({"aten::" + name, overload == "default" ? "" : overload});
+  const auto name = name_of(target);
+  return name ? c10::Dispatcher::singleton().findSchema(*name) : std::nullopt;
 }
 
 const Rule* rule_of(const std::string& target) {
-  const auto [name, overload] = parts_of(target);
+  static const Rule none;
+  const auto name = name_of(target);
+  if (!name) return nullptr;
+  if (taken_operators().contains(*name)) return &none;
+  const auto overload = target.substr(target.rfind('.') + 1);
   for (const auto& row : rows) {
-    if (row.name != name) continue;
+    if (name->name != "aten::" + std::string(row.name)) continue;
     std::istringstream words{std::string(row.overloads)};
     for (std::string word; words >> word;) {
       if (word == overload) return &row.rule;
     }
   }
   return nullptr;
+}
+
+void take_operators_of(const std::string& library) {
+  auto& taken = taken_operators();
+  auto& dispatcher = c10::Dispatcher::singleton();
+  const auto before = dispatcher.getAllOpNames();
+  const std::unordered_set<c10::OperatorName> known(before.begin(), before.end());
+  vernier::open_library(library);  // a library that is open already stays as it is
+  const auto file = std::filesystem::canonical(library).string();
+  for (const auto& name : dispatcher.getAllOpNames()) {
+    if (!known.contains(name)) taken.emplace(name, file);
+  }
+  const bool has_some = std::ranges::any_of(taken, [&](const auto& each) { return each.second == file; });
+  if (!has_some) refuse("the library '" + library + "' registers no operators; TORCH_LIBRARY does");
 }
 
 std::vector<std::string> all_targets() {

@@ -1,5 +1,5 @@
-// The operators that a graph may call. They are listed, because LibTorch has others that trust their arguments, open
-// files, or give out memory that nobody wrote.
+// The operators that a graph may call: those of libraries that the user names, and a list of LibTorch's. LibTorch has
+// others that trust their arguments, open files, or give out memory that nobody wrote.
 #pragma once
 
 #include <ATen/core/dispatch/Dispatcher.h>
@@ -29,7 +29,9 @@ struct Rule {
 std::optional<c10::OperatorHandle> operator_of(const std::string& target);
 // Returns the rule of a target, or null for one that a graph may not call.
 const Rule* rule_of(const std::string& target);
-// Returns the targets of all operators that a graph may call.
+// Opens a library of the user's, and lets graphs call the operators that it registers. Throws Error if it has none.
+void take_operators_of(const std::string& library);
+// Returns the targets of all operators of LibTorch that a graph may call.
 std::vector<std::string> all_targets();
 
 }  // namespace graph

@@ -445,8 +445,10 @@ class Reader {
   }
 
   void refuse_unknown() const {
-    std::set<std::string> missing, foreign;
-    for (const auto& name : unknown_) (name.starts_with("aten.") ? missing : foreign).insert(name);
+    std::set<std::string> missing, foreign, calls;
+    for (const auto& name : unknown_) {
+      (name.starts_with("aten.") ? missing : name.starts_with("higher_order.") ? calls : foreign).insert(name);
+    }
     std::string text;
     const auto say = [&](const std::set<std::string>& names, const char* what) {
       std::string all;
@@ -454,7 +456,8 @@ class Reader {
       if (!names.empty()) text += (text.empty() ? "" : "; ") + all + ": " + what;
     };
     say(missing, "this LibTorch has no such operators");
-    say(foreign, "operators of other libraries, or calls of graphs, which are not run here");
+    say(calls, "calls of graphs, which are not run here");
+    say(foreign, "no library has registered them; name the one that does, as in [task] operators = [\"libmine.so\"]");
     say(unlisted_,
         "LibTorch has them, but a graph is data, and they are not on the list of operators that are safe with "
         "arguments "

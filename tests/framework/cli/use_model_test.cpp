@@ -705,6 +705,79 @@ TEST_CASE("code of a run that others made is refused until it is trusted, and da
   }
 }
 
+TEST_CASE("graph: operators of a library that the user names are called, and are code in a run of others") {
+  const std::string graphs = VERNIER_SOURCE_DIR "/tests/plugins/task/graphs/";
+  const std::string library = VERNIER_BINARY_DIR "/fixtures/libown_operators.so";
+  const auto graph = [&](const char* name) {
+    return "[run]\nsteps = 8\noutput = 'out'\n[checkpoint]\nevery = 4\n[optimizer]\nuse = 'adamw'\n[task]\nuse = "
+           "'graph'\n" +
+           std::string("inputs = ['points.csv:x,w']\ntarget = 'points.csv:z'\nloss = 'mse'\nmodel = '") + graphs +
+           name + "'\n";
+  };
+  std::string rows = "x,w,z\n";
+  for (int i = 0; i < 40; ++i) rows += c10::str(0.1 + i * 0.07, ",", i % 5, ",", 0.2 + i * 0.05, "\n");
+  const TemporaryFolder state;
+  ::setenv("XDG_STATE_HOME", state.path().c_str(), 1);
+  const auto unset = c10::make_scope_exit([] { ::unsetenv("XDG_STATE_HOME"); });
+  const std::vector<std::string> take = {"--quiet", "--set", "task.operators=['" + library + "']"};
+
+  RunFolder plain(graph("plain_operators.pt2"));
+  plain.folder.write("points.csv", rows);
+  REQUIRE_MESSAGE(plain.train({"--quiet"}) == 0, plain.err);
+  RunFolder run(graph("own_operator.pt2"));
+  run.folder.write("points.csv", rows);
+  CHECK(run.train({"--quiet"}) == 2);
+  CHECK_MESSAGE(says(run.err,
+                     "mine.swish.default: no library has registered them; name the one that does, as in [task] "
+                     "operators = "),
+                run.err);
+  REQUIRE_MESSAGE(run.train(take) == 0, run.err);
+  const auto loss = run.summary("out")["validation_loss"]["final"].get<double>();
+  CHECK(loss == doctest::Approx(plain.summary("out")["validation_loss"]["final"].get<double>()).epsilon(1e-5));
+
+  // A run that was stopped and resumed has the same bits.
+  auto part = take;
+  for (const char* word : {"--set", "run.steps=4", "--set", "run.output=part"}) part.emplace_back(word);
+  REQUIRE_MESSAGE(run.train(part) == 0, run.err);
+  part = take;
+  for (const char* word : {"--set", "run.output=part", "--resume"}) part.emplace_back(word);
+  REQUIRE_MESSAGE(run.train(part) == 0, run.err);
+  CHECK(run.summary("part")["digest"] == run.summary("out")["digest"]);
+
+  // A folder that was copied is a run of others.
+  std::filesystem::copy(run.at("out"), run.at("copy"), std::filesystem::copy_options::recursive);
+  const std::vector<std::vector<std::string>> verbs = {{"evaluate", "RUN"},
+                                                       {"predict", "RUN", "--input", "points.csv"}};
+  for (const auto& verb : verbs) {
+    auto call = verb;
+    std::ranges::replace(call, "RUN", "out");
+    CHECK_MESSAGE(run.call(call) == 0, run.err);
+    call = verb;
+    std::ranges::replace(call, "RUN", "copy");
+    CHECK(run.call(call) == 2);
+    CHECK_MESSAGE(says(run.err, "the library '" + library + "' is code, which would run with all your rights"),
+                  run.err);
+  }
+  CHECK_MESSAGE(run.call({"evaluate", "copy", "--trust"}) == 0, run.err);
+
+  const std::pair<std::string, std::string> wrong[] = {
+      {"nosuch.so", "the library 'nosuch.so' cannot be opened: No such file or directory"},
+      {"points.csv", "the library 'points.csv' cannot be opened: "},
+      {VERNIER_BINARY_DIR "/libvernier_data.so", "registers no operators; TORCH_LIBRARY does"},
+  };
+  for (const auto& [file, said] : wrong) {
+    CAPTURE(file);
+    CHECK(run.train({"--quiet", "--set", "task.operators=['" + file + "']", "--set", "run.output=wrong"}) != 0);
+    CHECK_MESSAGE(says(run.err, said), run.err);
+  }
+  std::filesystem::copy_file(library, run.at("open.so"));
+  std::filesystem::permissions(run.at("open.so"), std::filesystem::perms::all);
+  CHECK(run.train({"--quiet", "--set", "task.operators=['open.so']", "--set", "run.output=wrong"}) == 3);
+  CHECK_MESSAGE(
+      says(run.err, "can be written to by others; chmod go-w it, or move the library to a folder of your own"),
+      run.err);
+}
+
 TEST_CASE("a run is known as the user's where there is no home, or none that can be written to") {
   const TemporaryFolder folder;
   std::filesystem::create_directory(folder.path() / "run");

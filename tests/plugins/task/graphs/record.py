@@ -307,6 +307,34 @@ class Modes(nn.Module):
         return self.head(self.attention(x, x, x, need_weights=False)[0].flatten(1))
 
 
+@torch.library.custom_op("mine::swish", mutates_args=())
+def swish(x: torch.Tensor, scale: float) -> torch.Tensor:
+    """An operator that LibTorch has not: tests/fixtures/own_operators.cpp has it for C++."""
+    return x * torch.sigmoid(scale * x)
+
+
+swish.register_fake(lambda x, scale: torch.empty_like(x))
+swish.register_autograd(
+    lambda ctx, gradient: (gradient * derivative(ctx.x, ctx.scale), None),
+    setup_context=lambda ctx, inputs, output: ctx.__dict__.update(x=inputs[0], scale=inputs[1]))
+
+
+def derivative(x, scale):
+    s = torch.sigmoid(scale * x)
+    return s + scale * x * s * (1 - s)
+
+
+class OwnOperator(nn.Module):
+    """A network that calls an operator of its author's, or the same of LibTorch's operators."""
+
+    def __init__(self, function):
+        super().__init__()
+        self.first, self.last, self.function = nn.Linear(2, 8), nn.Linear(8, 1), function
+
+    def forward(self, x):
+        return self.last(self.function(self.first(x), 1.5))[:, 0]
+
+
 def logits_of(model, inputs):
     output = model(*inputs)
     return output["logits"] if isinstance(output, dict) else output
@@ -351,6 +379,9 @@ def main():
     modes = Modes().train()
     modes.layers(numbers([6, 4, 5], 2))  # moves the running statistics
     export.write(modes, [numbers([4, 4, 5], 1)], folder / "modes.pt2")
+    for name, function in (("own_operator", swish), ("plain_operators", lambda x, scale: x * (scale * x).sigmoid())):
+        torch.manual_seed(1)
+        export.write(OwnOperator(function).train(), [numbers([4, 2], 1)], folder / f"{name}.pt2")
 
 
 main()
