@@ -49,8 +49,9 @@ bool are_numbers(const std::vector<std::string>& fields) {
   return !fields.empty() && std::ranges::all_of(fields, is_number);
 }
 
-// A network of this size needs so many epochs, and between so many updates.
-constexpr std::int64_t epochs = 60, fewest_updates = 2000, most_updates = 8000;
+// A network of this size needs so many epochs, and between so many updates. Batches grow with the table until the
+// updates suffice for the epochs.
+constexpr std::int64_t epochs = 60, fewest_updates = 2000, most_updates = 8000, least_batch = 32, largest_batch = 256;
 
 struct Form {
   bool has_header = true;
@@ -398,7 +399,10 @@ Findings look(const std::string& path, const GivenData& given) {
     found.task.emplace_back("missing", "\"mean\"");
     found.lines.push_back("there are missing values: a number becomes the mean of its column");
   }
-  found.updates = std::clamp<std::int64_t>(found.samples * epochs / 32, fewest_updates, most_updates);
+  auto batch = least_batch;
+  while (found.samples * epochs / batch > most_updates && batch < largest_batch) batch *= 2;
+  if (batch > least_batch) found.batch = batch;
+  found.updates = std::clamp<std::int64_t>(found.samples * epochs / batch, fewest_updates, most_updates);
   return found;
 }
 
