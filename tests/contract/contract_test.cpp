@@ -272,9 +272,14 @@ void for_each_plugin(const Body& body) {
 
 const fs::path configs = fs::path(VERNIER_SOURCE_DIR) / "configs";
 
-// Returns whether this build has the plugins that a configuration names.
+// Returns whether this build has the plugins that a configuration names, and the one that it includes.
 bool is_built(const fs::path& path) {
   const auto text = read_text(path);
+  std::smatch included;
+  if (std::regex_search(text, included, std::regex(R"re(include = \[?"([^"]+)")re")) &&
+      !is_built(path.parent_path() / included[1].str())) {
+    return false;
+  }
   const std::regex table(R"re(\[+(\w+)\]+\nuse = "(\w+)")re");
   const auto all = built_plugins().list();
   return std::all_of(std::sregex_iterator(text.begin(), text.end(), table), {}, [&](const std::smatch& found) {
