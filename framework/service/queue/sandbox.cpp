@@ -3,10 +3,13 @@
 #include <fcntl.h>
 #include <linux/audit.h>
 #include <linux/filter.h>
+#include <linux/fs.h>
+#include <linux/fsverity.h>
 #include <linux/landlock.h>
 #include <linux/openat2.h>
 #include <linux/seccomp.h>
 #include <netinet/in.h>
+#include <sys/ioctl.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -20,6 +23,7 @@
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
+#include <iterator>
 #include <set>
 #include <sstream>
 #include <stdexcept>
@@ -69,15 +73,30 @@ constexpr std::uint32_t other_abi = 0x40000000;  // x32
 // Newer than the headers of Debian 12.
 constexpr unsigned fchmodat2 = 452, setxattrat = 463, removexattrat = 466, file_setattr = 469;
 
-// Calls that reach what Landlock leaves open: the mode, owner, times and attributes of files, servers, keys, and
-// io_uring, which makes calls past this filter.
-constexpr unsigned refused_calls[] = {
-    SYS_chmod,       SYS_fchmod,         SYS_fchmodat,          fchmodat2,           SYS_chown,
-    SYS_fchown,      SYS_lchown,         SYS_fchownat,          SYS_utime,           SYS_utimes,
-    SYS_futimesat,   SYS_utimensat,      SYS_setxattr,          SYS_lsetxattr,       SYS_fsetxattr,
-    SYS_removexattr, SYS_lremovexattr,   SYS_fremovexattr,      setxattrat,          removexattrat,
-    file_setattr,    SYS_connect,        SYS_add_key,           SYS_request_key,     SYS_keyctl,
-    SYS_ptrace,      SYS_io_uring_setup, SYS_process_vm_writev, SYS_process_vm_readv};
+// Calls that reach what Landlock leaves open: the mode, owner, times and attributes of files, files by handle, mounts,
+// servers, memory, queues and descriptors of other processes, keys, the kernel's own tables, and io_uring, which makes
+// calls past this filter.
+constexpr unsigned refused_calls[] = {SYS_bpf,    SYS_keyctl, SYS_ioperm,    SYS_fsetxattr,   SYS_fremovexattr,
+                                      SYS_acct,   SYS_ptrace, SYS_connect,   removexattrat,   SYS_finit_module,
+                                      SYS_iopl,   SYS_fsopen, SYS_add_key,   SYS_open_tree,   SYS_settimeofday,
+                                      SYS_chmod,  SYS_fspick, SYS_umount2,   SYS_mq_unlink,   SYS_mount_setattr,
+                                      fchmodat2,  SYS_chroot, SYS_unshare,   SYS_move_mount,  SYS_fanotify_init,
+                                      SYS_chown,  SYS_swapon, SYS_swapoff,   SYS_pivot_root,  SYS_delete_module,
+                                      SYS_utime,  SYS_shmget, SYS_mq_open,   SYS_semtimedop,  SYS_setdomainname,
+                                      SYS_mount,  SYS_shmctl, SYS_fchmodat,  SYS_kexec_load,  SYS_clock_settime,
+                                      SYS_setns,  SYS_msgget, SYS_fchownat,  SYS_removexattr, SYS_clock_adjtime,
+                                      SYS_shmat,  SYS_msgsnd, SYS_setxattr,  SYS_request_key, SYS_io_uring_setup,
+                                      SYS_semop,  SYS_msgrcv, file_setattr,  SYS_pidfd_getfd, SYS_perf_event_open,
+                                      SYS_fchmod, SYS_msgctl, SYS_quotactl,  SYS_quotactl_fd, SYS_kexec_file_load,
+                                      SYS_fchown, SYS_semget, SYS_adjtimex,  SYS_userfaultfd, SYS_process_vm_readv,
+                                      SYS_lchown, SYS_semctl, SYS_futimesat, SYS_init_module, SYS_process_vm_writev,
+                                      SYS_utimes, SYS_reboot, SYS_utimensat, SYS_sethostname, SYS_open_by_handle_at,
+                                      setxattrat, SYS_syslog, SYS_lsetxattr, SYS_lremovexattr};
+// Requests of ioctl that change a file which is open for reading alone (flags, attributes, generation, verity), or
+// that type into a terminal.
+constexpr std::uint32_t refused_requests[] = {
+    FS_IOC_SETFLAGS,     FS_IOC32_SETFLAGS,    FS_IOC_FSSETXATTR, FS_IOC_SETVERSION,
+    FS_IOC32_SETVERSION, FS_IOC_ENABLE_VERITY, TIOCSTI,           TIOCLINUX};
 
 // A call that passes where the low half of an argument, masked, has a value.
 struct Condition {
@@ -123,6 +142,12 @@ bool refuse_calls() {
     jump(BPF_JEQ, value, 1, 0);
     refuse();
     load(number);
+  }
+  jump(BPF_JEQ, SYS_ioctl, 0, static_cast<std::uint8_t>(1 + 2 * std::size(refused_requests)));
+  load(offsetof(seccomp_data, args) + sizeof(std::uint64_t));
+  for (const auto request : refused_requests) {
+    jump(BPF_JEQ, request, 0, 1);
+    refuse();
   }
   code.push_back(BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW));
   sock_fprog program{.len = static_cast<unsigned short>(code.size()), .filter = code.data()};

@@ -1,7 +1,10 @@
 // The reach of a job: by its configuration, by links, and by the code of a model.
 #include <doctest/doctest.h>
 #include <fcntl.h>
+#include <linux/fs.h>
+#include <linux/fsverity.h>
 #include <netinet/in.h>
+#include <sys/ioctl.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -149,6 +152,20 @@ Attempts calls_of_a_job(const Place& place) {
   };
   const auto makes = [](int family, int type) { return [=] { return ::socket(family, type | SOCK_CLOEXEC, 0) >= 0; }; };
   const auto server = ::getpid();
+  // Refused for the filter's reason, which is not that of a bad argument.
+  for (const int call :
+       {SYS_open_by_handle_at, SYS_pidfd_getfd, SYS_mount, SYS_mount_setattr, SYS_fsopen, SYS_unshare, SYS_setns,
+        SYS_shmget, SYS_msgget, SYS_semget, SYS_mq_open, SYS_userfaultfd, SYS_bpf, SYS_perf_event_open, SYS_ptrace,
+        SYS_process_vm_readv, SYS_init_module, SYS_kexec_load, SYS_clock_settime}) {
+    all.push_back(
+        {"call " + std::to_string(call), [=] { return ::syscall(call, -1, 0, 0, 0, 0, 0) >= 0 || errno != EPERM; }});
+  }
+  for (const unsigned long request : {FS_IOC_SETFLAGS, FS_IOC_FSSETXATTR, FS_IOC_SETVERSION, FS_IOC_ENABLE_VERITY}) {
+    all.push_back({"ioctl " + std::to_string(request), [=] {
+                     const int file = ::open(mine.c_str(), O_RDONLY);
+                     return file < 0 || ::ioctl(file, request, nullptr) == 0 || errno != EPERM;
+                   }});
+  }
   all.insert(all.end(), {{"fchmod", opened([](int file) { return ::fchmod(file, 0644); })},
                          {"fchown", opened([](int file) { return ::fchown(file, ::getuid(), ::getgid()); })},
                          {"futimens", opened([](int file) { return ::futimens(file, nullptr); })},
