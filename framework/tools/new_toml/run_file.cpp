@@ -9,7 +9,7 @@ std::string run_file(const Findings& found) {
   const std::int64_t batch = found.batch > 0 ? found.batch : is_large ? 256 : 32;
   const auto per_epoch = std::max<std::int64_t>(1, (found.samples * 9 / 10 + batch - 1) / batch);
   constexpr std::int64_t fewest = 5, most = 300;
-  const std::int64_t validations = found.samples < 5'000 ? 40 : 12;  // a small table is soon known by heart
+  const std::int64_t validations = found.samples < 5'000 ? 40 : 12;  // a small table is overfitted within few epochs
   const auto epochs = found.epochs > 0 ? found.epochs : std::clamp(found.updates / per_epoch, fewest, most);
   const auto every = std::max<std::int64_t>(1, epochs * per_epoch / validations);
   std::string text = "[run]\nepochs = " + std::to_string(epochs) + "\n";

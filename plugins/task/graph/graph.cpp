@@ -21,8 +21,8 @@
 // batch_size = 32
 // order = "shuffled", drop_last = false, workers = 1, prefetch = 2, fold = ""  see vernier/data/supervised_task.h
 // recompute = "none"    nothing else is possible here
-// operators = []        libraries of operators of your own (TORCH_LIBRARY with kernels for Autograd), which the model
-// calls
+// operators = []        libraries with the operators of your own that the model calls: TORCH_LIBRARY, and kernels for
+//                       CPU and Autograd
 //
 // Whole numbers become int64 where forward() fails for their own dtype, as in torch.nn.Embedding. Checkpoints have the
 // model's file in them, so that a trained one is used without it and without the data.

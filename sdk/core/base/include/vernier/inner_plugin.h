@@ -27,7 +27,8 @@ VERNIER_API void set_plugin_maker(PluginMaker maker);
 VERNIER_API std::unique_ptr<Plugin> make_inner_plugin(Options& options, const std::string& role, const char* key,
                                                       const std::string& use, const char* meaning);
 
-// Call its attach, prepare and check from those of the outer plugin, and return its metrics from the outer's.
+// The outer plugin passes its calls on: its attach(), prepare() and check() call those of the inner one, and its
+// metrics() returns the inner one's too.
 template <class Role>
 class InnerPlugin {
  public:
