@@ -31,7 +31,8 @@ done | sort -u | while read -r name path; do
        esac ;;
   esac
 done
-cp "$source"/tests/gpu/run.sh "$source"/tests/gpu/run.py "$source"/tests/gpu/parts.py "$source"/tests/gpu/gpt_pytorch.py "$out"
+cp "$source"/tests/gpu/run.sh "$source"/tests/gpu/run.py "$source"/tests/gpu/parts.py "$source"/tests/gpu/gpt_pytorch.py \
+  "$source"/docs/guides/gpu.md "$out"
 git -C "$source" describe --always --dirty --tags >"$out/VERSION" 2>/dev/null || echo unknown >"$out/VERSION"
 
 size=$(du -sb "$out" | cut -f 1)

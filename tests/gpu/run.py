@@ -2,7 +2,8 @@
 
     run.py [--libtorch DIR] [--seconds N] [--again] [PART]...
 
-A second call goes on with the parts that were not reached, stopped or skipped. --again tries all of them anew, and PART only those named.
+A second call goes on with the parts that were not reached, stopped or skipped; a part that was stopped goes on with what it has not measured.
+--again tries all of them anew, and PART only those named. result.md compares with the figures of gpu.md, which were measured before.
 Exit status: 0 if no part failed, 1 if one did, 2 if the pack cannot run here.
 """
 import argparse
@@ -10,6 +11,7 @@ import importlib.util
 import json
 import os
 import pathlib
+import re
 import shutil
 import signal
 import subprocess
@@ -29,10 +31,12 @@ class Machine:
         self.root = HERE / "vernier"
         self.work = HERE / "work"
         self.log = HERE / "log"
+        self.seconds = seconds
         self.end = time.monotonic() + seconds
         self.part = ""
         self.limit = self.end
         self.libtorch = libtorch
+        self.known = {}  # the values of a part that was stopped, from which it goes on
         self.gpu = self.name_of_gpu()
         self.device = "cuda" if self.gpu else "cpu"
         for folder in (self.work, self.log):
@@ -100,11 +104,13 @@ def link(libtorch):
     place.symlink_to(libtorch)
 
 
-def try_part(machine, part):
-    """One entry of result.json."""
+def try_part(machine, part, earlier, is_named):
+    """One entry of result.json. A part that is named may take all the time, the others their share."""
     machine.part = part.name
+    machine.known = earlier.get("values", {}) if earlier.get("state") == "stopped" else {}
     start = time.monotonic()
-    machine.limit = min(start + part.limit, machine.end)
+    share = machine.seconds if is_named else machine.seconds * part.share / sum(each.share for each in parts.PARTS)
+    machine.limit = min(start + share, machine.end)
     entry = {"state": "passed", "device": machine.device, "reason": "", "values": {}}
     if part.needs_gpu and not machine.gpu:
         return dict(entry, state="skipped", reason="there is no GPU here")
@@ -120,6 +126,42 @@ def try_part(machine, part):
         entry.update(state="failed", reason=f"{type(error).__name__}: {error}")
     entry["seconds"] = round(time.monotonic() - start, 1)
     return entry
+
+
+def milliseconds(text):
+    found = re.match(r"([0-9.]+) ms", str(text))
+    return float(found.group(1)) if found else None
+
+
+def figures_of(page):
+    """The times of a step in a page's table of measured times: {"Vernier bf16": "57 ms, 7.5 GiB", ...}."""
+    figures, peers = {}, []
+    for line in page.split("### Measured times")[-1].splitlines():
+        cells = [cell.strip().replace("`", "") for cell in line.strip("|").split("|")]
+        if cells[1:3] == ["Vernier", "PyTorch eager"]:
+            peers = ["Vernier", "PyTorch eager", "PyTorch compile"]
+        elif peers and not line.startswith("|"):
+            break
+        elif peers and milliseconds(cells[1]):
+            figures.update({f"{peer} {cells[0].lower()}": figure for peer, figure in zip(peers, cells[1:]) if figure})
+    return figures
+
+
+def compared(results, figures):
+    """What has changed since the figures were measured, and how far a step is from PyTorch's in this run."""
+    measured = results["parts"].get("speed", {}).get("values", {})
+    lines = []
+    for name, now in measured.items():
+        before, own = milliseconds(figures.get(name)), milliseconds(now)
+        if own is None:
+            continue
+        peer = re.sub("^Vernier", "PyTorch compile", name)
+        rival = milliseconds(measured.get(peer)) if peer != name else None
+        lines.append(f"| {name} | {now} | {figures.get(name, '')} | {f'{own / before:.2f}' if before else ''} | "
+                     f"{f'{own / rival:.2f}' if rival else ''} |")
+    head = ["", "## A step of GPT-2 beside the figures of gpu.md", "",
+            "| | now | before | now / before | now / `torch.compile` |", "| --- | --- | --- | --- | --- |"]
+    return head + lines if lines else []
 
 
 def table(results):
@@ -139,7 +181,9 @@ def table(results):
 def write(results):
     (HERE / "result.json").write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
     head = [f"# Vernier {results['version']} on {results['gpu'] or 'a machine without a GPU'}", ""]
-    (HERE / "result.md").write_text("\n".join(head + table(results)) + "\n", encoding="utf-8")
+    page = (HERE / "gpu.md").read_text(encoding="utf-8")
+    lines = head + table(results) + compared(results, figures_of(page))
+    (HERE / "result.md").write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
 def earlier_results(again):
@@ -150,7 +194,7 @@ def earlier_results(again):
 def main():
     parser = argparse.ArgumentParser(usage=__doc__)
     parser.add_argument("--libtorch")
-    parser.add_argument("--seconds", type=float, default=480)
+    parser.add_argument("--seconds", type=float, default=420)
     parser.add_argument("--again", action="store_true")
     parser.add_argument("part", nargs="*", choices=[[], *(part.name for part in parts.PARTS)])
     given = parser.parse_args()
@@ -167,7 +211,7 @@ def main():
         if machine.end - time.monotonic() < 5:
             print("no time is left: call again, and it goes on here")
             break
-        entry = try_part(machine, part)
+        entry = try_part(machine, part, results["parts"].get(part.name, {}), bool(given.part))
         results["parts"][part.name] = entry
         write(results)
         print(f"{entry['state']:8} {part.name:12} {entry.get('seconds', 0):6} s  {entry['reason']}", flush=True)
