@@ -7,6 +7,7 @@
 #include <ATen/ops/gelu_backward.h>
 #include <ATen/ops/layer_norm.h>
 #include <ATen/ops/log_softmax.h>
+#include <ATen/ops/max_pool2d_with_indices.h>
 #include <ATen/ops/randint.h>
 #include <ATen/ops/randn.h>
 #include <ATen/ops/rms_norm.h>
@@ -94,6 +95,14 @@ void compare_activations(torch::ScalarType dtype) {
   compare_kernels("dropout" + elements, [&] { at::dropout(x, 0.1, /*train=*/true); });
 }
 
+void compare_pool(std::int64_t channels, std::int64_t side, torch::ScalarType dtype) {
+  const auto x = at::randn({32, channels, side, side}).to(dtype);
+  compare_kernels(c10::str("max_pool2d of 2x2 windows, 32 images of ", channels, " x ", side, " x ", side, ", ", dtype),
+                  [&] {
+                    at::max_pool2d_with_indices(x, {2, 2});
+                  });
+}
+
 using vernier::Instructions;
 
 template <class E>
@@ -117,7 +126,7 @@ void compare_sets(const char* title) {
 
 }  // namespace
 
-// With one of the words activations, rows, attention and sets: those alone.
+// With one of the words activations, rows, attention, pool and sets: those alone.
 int main(int count, char** arguments) {
   const std::string wanted = count > 1 ? arguments[1] : "";
   const auto is_wanted = [&](const char* name) { return wanted.empty() || wanted == name; };
@@ -136,6 +145,11 @@ int main(int count, char** arguments) {
       compare_rows(2048, 1024, dtype);
       compare_rows(128, 10, dtype);
       compare_rows(512, 4096, dtype);
+    }
+    if (is_wanted("pool")) {
+      compare_pool(16, 28, dtype);
+      compare_pool(32, 14, dtype);
+      compare_pool(64, 56, dtype);
     }
     if (is_wanted("attention")) {
       compare_attention(16, 4, 128, 32, dtype);

@@ -218,7 +218,8 @@ TEST_CASE("fused kernels: max_pool2d has LibTorch's numbers and places, of any w
       {{20, 21}, {2, 3}, {3, 4}, {1, 0}, {1, 1}, true},  {{7, 7}, {7, 7}, {1, 1}, {0, 0}, {1, 1}, false},
       {{1, 1}, {1, 1}, {1, 1}, {0, 0}, {1, 1}, false},   {{5, 3}, {3, 3}, {5, 5}, {1, 1}, {1, 1}, true},
       {{12, 12}, {2, 2}, {2, 2}, {0, 0}, {2, 2}, false}, {{6, 6}, {3}, {2}, {1}, {1}, false},
-      {{4, 150}, {2, 2}, {2, 2}, {1, 1}, {1, 1}, false}};
+      {{4, 150}, {2, 2}, {2, 2}, {1, 1}, {1, 1}, false}, {{14, 15}, {2, 2}, {2, 2}, {0, 0}, {1, 1}, false},
+      {{8, 18}, {2, 2}, {2, 2}, {0, 0}, {1, 1}, false},  {{6, 26}, {2, 2}, {2, 2}, {0, 0}, {1, 1}, false}};
   const Fused on;
   for (const auto dtype : {torch::kFloat32, torch::kBFloat16, torch::kHalf, torch::kFloat64}) {
     for (const auto& one : cases) {
