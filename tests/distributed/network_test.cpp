@@ -113,6 +113,18 @@ class TwoMachines {
   void pull_the_cable() const { CHECK(ip(1, "link set end1 down")); }
   void plug_in() const { CHECK(ip(1, "link set end1 up")); }
 
+  // `vernier launch` of one rank on both.
+  std::array<std::unique_ptr<Program>, 2> launch(const RunFolder& place, const Words& more) const {
+    std::array<std::unique_ptr<Program>, 2> launchers;
+    for (int i = 0; i < 2; ++i) {
+      Words words = {"launch", "-n", "1", "--nodes", "2", "--node-rank", std::to_string(i), "run.toml"};
+      words.insert(words.end(), more.begin(), more.end());
+      enter(i);
+      launchers[static_cast<std::size_t>(i)] = std::make_unique<Program>(words, place.folder.path());
+      go_home();
+    }
+    return launchers;
+  }
   // `vernier train` on both; each start enters its namespace, which a program inherits.
   std::unique_ptr<Ranks> train(const RunFolder& place, const Words& sets) const {
     const auto enter_its_own = [&](int rank) {
@@ -176,6 +188,16 @@ TEST_CASE("ddp: two machines train as two processes of one, over a slow network 
       CHECK(digest_of(there) == digest_of(here));
     }
   }
+}
+
+TEST_CASE("ddp: `vernier launch --nodes 2` on two machines trains as on one") {
+  const TwoMachines machines;
+  if (!machines.exist()) return;
+  RunFolder here(mlp), there(mlp);
+  REQUIRE(Ranks(here, 2).wait() == all_of(2, 0));
+  const auto launchers = machines.launch(there, {"--address", "10.77.0.1:29500"});
+  for (const auto& launcher : launchers) CHECK_MESSAGE(launcher->wait() == 0, launcher->err());
+  CHECK(digest_of(there) == digest_of(here));
 }
 
 TEST_CASE("ddp: packets that are late or lost change nothing, and no rank counts as lost") {

@@ -74,7 +74,7 @@ std::optional<RankEnd> LocalRanks::run(const std::vector<ChildSettings>& command
   processes_.clear();
   processes_.resize(commands.size());
   try {
-    for (std::size_t rank = 0; rank < commands.size(); ++rank) start(commands[rank], rank);
+    for (std::size_t place = 0; place < commands.size(); ++place) start(commands[place], place);
     while (are_running()) {
       show_output(look_every);
       pass_signals_on();
@@ -87,7 +87,7 @@ std::optional<RankEnd> LocalRanks::run(const std::vector<ChildSettings>& command
     throw;
   }
   kill_all();
-  if (first_) first_->last_lines = last_lines_of(static_cast<std::size_t>(first_->rank));
+  if (first_) first_->last_lines = last_lines_of(static_cast<std::size_t>(first_->rank - settings_.first_rank));
   return first_;
 }
 
@@ -96,19 +96,23 @@ int LocalRanks::stopped_by() {
   return stopped_by_;
 }
 
-pid_t LocalRanks::process_of(std::size_t rank) const {
-  return processes_.at(rank).id;
+pid_t LocalRanks::process_of(std::size_t place) const {
+  return processes_.at(place).id;
 }
 
-void LocalRanks::start(ChildSettings command, std::size_t rank) {
-  auto& process = processes_[rank];
+std::string LocalRanks::name_of(std::size_t place) const {
+  return std::to_string(rank_of(place));
+}
+
+void LocalRanks::start(ChildSettings command, std::size_t place) {
+  auto& process = processes_[place];
   int output = -1;  // the child's output
   if (!settings_.log_folder.empty()) {
-    process.log = settings_.log_folder / ("rank-" + std::to_string(rank) + ".log");
+    process.log = settings_.log_folder / ("rank-" + name_of(place) + ".log");
     output = ::open(process.log.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
     if (output < 0) refuse_start(process.log.string() + ": cannot be written", "name another --log-dir");
     process.log_begin = std::filesystem::file_size(process.log);
-  } else if (rank > 0) {
+  } else if (rank_of(place) > 0) {
     int ends[2] = {};
     if (::pipe2(ends, O_CLOEXEC) != 0)
       refuse_start("no pipe can be made for a rank", "start fewer, or raise ulimit -n");
@@ -122,7 +126,7 @@ void LocalRanks::start(ChildSettings command, std::size_t rank) {
   const int trouble = errno;
   if (output >= 0) ::close(output);
   errno = trouble;
-  if (child < 0) refuse_start("rank " + std::to_string(rank) + " cannot be started", "start fewer, or raise ulimit -u");
+  if (child < 0) refuse_start("rank " + name_of(place) + " cannot be started", "start fewer, or raise ulimit -u");
   process.id = child;
 }
 
@@ -133,39 +137,39 @@ bool LocalRanks::are_running() const {
 // Waits for output, but no longer than this.
 void LocalRanks::show_output(int milliseconds) {
   std::vector<pollfd> pipes;
-  std::vector<std::size_t> ranks;
-  for (std::size_t rank = 0; rank < processes_.size(); ++rank) {
-    if (processes_[rank].output < 0) continue;
-    pipes.push_back({processes_[rank].output, POLLIN, 0});
-    ranks.push_back(rank);
+  std::vector<std::size_t> places;
+  for (std::size_t place = 0; place < processes_.size(); ++place) {
+    if (processes_[place].output < 0) continue;
+    pipes.push_back({processes_[place].output, POLLIN, 0});
+    places.push_back(place);
   }
   if (::poll(pipes.data(), pipes.size(), milliseconds) <= 0) return;
   for (std::size_t i = 0; i < pipes.size(); ++i) {
-    if (pipes[i].revents != 0) read_pipe(ranks[i]);
+    if (pipes[i].revents != 0) read_pipe(places[i]);
   }
 }
 
-void LocalRanks::read_pipe(std::size_t rank) {
-  auto& process = processes_[rank];
+void LocalRanks::read_pipe(std::size_t place) {
+  auto& process = processes_[place];
   char part[4096];
   ssize_t count = 0;
   while ((count = ::read(process.output, part, sizeof part)) > 0) {
     process.partial.append(part, static_cast<std::size_t>(count));
     for (std::size_t end = 0; (end = process.partial.find('\n')) != std::string::npos;) {
-      show_line(rank, process.partial.substr(0, end));
+      show_line(place, process.partial.substr(0, end));
       process.partial.erase(0, end + 1);
     }
-    if (process.partial.size() > longest_line) show_line(rank, std::exchange(process.partial, {}));
+    if (process.partial.size() > longest_line) show_line(place, std::exchange(process.partial, {}));
   }
   if (count < 0 && (errno == EAGAIN || errno == EINTR)) return;
-  if (!process.partial.empty()) show_line(rank, std::exchange(process.partial, {}));
+  if (!process.partial.empty()) show_line(place, std::exchange(process.partial, {}));
   ::close(std::exchange(process.output, -1));
 }
 
-void LocalRanks::show_line(std::size_t rank, std::string line) {
-  out_ << settings_.line_begin + "[rank " + std::to_string(rank) + "] " + line + '\n' << std::flush;
+void LocalRanks::show_line(std::size_t place, std::string line) {
+  out_ << settings_.line_begin + "[rank " + name_of(place) + "] " + line + '\n' << std::flush;
   if (line.empty()) return;
-  auto& last = processes_[rank].last_lines;
+  auto& last = processes_[place].last_lines;
   last.push_back(std::move(line));
   if (last.size() > kept_lines) last.pop_front();
 }
@@ -185,12 +189,12 @@ void LocalRanks::pass_signals_on() {
 }
 
 void LocalRanks::collect_ends() {
-  for (std::size_t rank = 0; rank < processes_.size(); ++rank) {
-    auto& process = processes_[rank];
+  for (std::size_t place = 0; place < processes_.size(); ++place) {
+    auto& process = processes_[place];
     int status = 0;
     if (process.has_ended || ::waitpid(process.id, &status, WNOHANG) != process.id) continue;
     process.has_ended = true;
-    RankEnd end{.rank = static_cast<int>(rank)};
+    RankEnd end{.rank = rank_of(place)};
     end.status = status_of(status);
     // A signal that came before the program listened for signals stops it, too.
     end.was_killed = WIFSIGNALED(status) && WTERMSIG(status) != stopped_by_;
@@ -232,8 +236,8 @@ void LocalRanks::kill_all() {
   }
 }
 
-std::vector<std::string> LocalRanks::last_lines_of(std::size_t rank) const {
-  const auto& process = processes_[rank];
+std::vector<std::string> LocalRanks::last_lines_of(std::size_t place) const {
+  const auto& process = processes_[place];
   if (process.log.empty()) return {process.last_lines.begin(), process.last_lines.end()};
   constexpr std::uintmax_t most = 4096;
   std::ifstream file(process.log, std::ios::binary);

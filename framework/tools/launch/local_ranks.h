@@ -32,6 +32,7 @@ std::string sentence_of(const RankEnd& end);
 struct RankSettings {
   std::filesystem::path log_folder = {};        // gets rank-0.log and so on; empty: there are no such files
   std::string line_begin = {};                  // goes before each printed line
+  int first_rank = 0;                           // the number of the first process: ranks count over all machines
   std::chrono::milliseconds grace{2000};        // from a failure until the other ranks get SIGTERM
   std::chrono::milliseconds kill_after{30000};  // from that until they get SIGKILL
 };
@@ -52,8 +53,8 @@ class LocalRanks {
   // they lose the connection. Then they get SIGTERM, and later SIGKILL. Throws Refused if a process cannot be started.
   std::optional<RankEnd> run(const std::vector<ChildSettings>& commands);
 
-  int stopped_by();                          // the first signal that came; 0: none
-  pid_t process_of(std::size_t rank) const;  // in the last run()
+  int stopped_by();                           // the first signal that came; 0: none
+  pid_t process_of(std::size_t place) const;  // in the last run(); place: among the commands
 
  private:
   struct Process {
@@ -66,18 +67,21 @@ class LocalRanks {
     std::uintmax_t log_begin = 0;  // offset at which this process's part of the log begins
   };
 
-  void start(ChildSettings command, std::size_t rank);
+  // place: of a process among the commands.
+  int rank_of(std::size_t place) const { return settings_.first_rank + static_cast<int>(place); }
+  std::string name_of(std::size_t place) const;
+  void start(ChildSettings command, std::size_t place);
   bool are_running() const;
   void show_output(int milliseconds);
-  void read_pipe(std::size_t rank);
-  void show_line(std::size_t rank, std::string line);
+  void read_pipe(std::size_t place);
+  void show_line(std::size_t place, std::string line);
   void pass_signals_on();
   void collect_ends();
   void note_end(const RankEnd& end);
   void end_the_others();
   void send(int signal) const;
   void kill_all();
-  std::vector<std::string> last_lines_of(std::size_t rank) const;
+  std::vector<std::string> last_lines_of(std::size_t place) const;
 
   std::ostream& out_;
   RankSettings settings_;

@@ -1,4 +1,5 @@
-// `vernier launch`: trains with several processes on this machine, and starts them again after a failure.
+// `vernier launch`: trains with several processes on one machine or on each of several, and starts them again after a
+// failure.
 #include <netinet/in.h>
 #include <sys/socket.h>
 #include <toml++/toml.h>
@@ -11,6 +12,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <iostream>
+#include <regex>
 #include <sstream>
 
 #include "common/run_files.h"
@@ -32,7 +34,13 @@ configuration has no [distributed] table, it gets one with use = "ddp". Rank 0 s
 the others are lines that begin with [rank 1]. If a rank fails, all ranks are ended, and the first one that failed is
 named. Ctrl-C stops all ranks after the same step, with a checkpoint; a second Ctrl-C kills them.
 
-  -n, --ranks RANKS    the number of processes, from 1 to 1024
+With --nodes, each of several machines calls this program, with its own --node-rank, and their ranks train together. In
+pods of Kubeflow Trainer, and on other clusters whose variables name the machines, these options are not needed.
+
+  -n, --ranks RANKS    the number of processes on this machine, from 1 to 1024
+  --nodes NUMBER       the number of machines; each starts as many ranks
+  --node-rank NUMBER   which of the machines this one is, from 0
+  --address HOST:PORT  where the ranks meet: machine 0, and a port that is free there (29500 if none is given)
   --log-dir FOLDER     what a rank prints goes to the files rank-0.log, rank-1.log, ... in FOLDER
   --restarts NUMBER    starts all ranks again after a failure, at most so often; they go on from the newest checkpoint
   --elastic RANKS      each restart has one rank less than the last attempt, but at least so many
@@ -40,32 +48,119 @@ named. Ctrl-C stops all ranks after the same step, with a checkpoint; a second C
 The exit code is that of the first rank that failed, or 128 + n if signal n killed it.
 )";
 
-constexpr int most_ranks = 1024, most_restarts = 1'000'000;
+constexpr int most_ranks = 1024, most_nodes = 65536, most_restarts = 1'000'000;
+constexpr const char* standard_port = "29500";  // the port of torchrun
 // Exit codes after which another attempt would end alike: of the configuration, of a plugin, of a program that is not
 // there.
 constexpr int lasting_failures[] = {2, 3, 127};
 
+// The machines of a run: each has a launcher of its own, which starts its share of the ranks.
+struct Nodes {
+  int count = 1, own = 0;
+  // The place where the ranks meet, if there are several machines.
+  std::string address = {}, port = {};
+
+  bool are_several() const { return count > 1; }
+  // The words of a command that starts this machine's launcher again.
+  std::string words() const {
+    if (!are_several()) return "";
+    return " --nodes " + std::to_string(count) + " --node-rank " + std::to_string(own) + " --address " + address + ":" +
+           port;
+  }
+};
+
 struct Plan {
-  int ranks = 0, restarts = 0, least_ranks = 0;
+  int ranks = 0;  // the number of processes on this machine
+  int restarts = 0, least_ranks = 0;
+  Nodes nodes;
   fs::path log_folder;
   Words words;  // words of `vernier train`, after the verb
 };
 
 // The parts of the merged configuration that the launcher needs.
 struct Configuration {
-  bool has_distributed = false, has_threads = false;
+  bool has_distributed = false, has_threads = false, resumes = false;
   fs::path output;  // output folder of a new run; its number may come after it
 };
+
+// Returns -1 for a text that is not a number.
+int number_of(const std::string& text) {
+  const bool is_number = !text.empty() && text.size() < 7 && text.find_first_not_of("0123456789") == std::string::npos;
+  return is_number ? std::stoi(text) : -1;
+}
+
+std::string in_environment(const char* names, const std::string& otherwise = "") {
+  const auto name = vernier::set_variable(names);
+  return name.empty() ? otherwise : std::getenv(name.c_str());
+}
+
+// True for variables that name machines, on each of which a program may start several processes. RANK and WORLD_SIZE
+// without LOCAL_RANK are of pods.
+bool names_machines(const vernier::Launched& launched) {
+  if (launched.is("torchrun")) return vernier::set_variable(launched.launcher->local_rank).empty();
+  return *launched.launcher->local_rank == '\0' && *launched.launcher->size != '\0';
+}
+
+Nodes nodes_in_environment() {
+  const auto launched = vernier::launched_as_one_of_several();
+  if (launched.launcher == nullptr) return {};
+  const auto started = vernier::started_as_one_of_several();
+  Nodes nodes{.count = number_of(launched.size), .own = number_of(launched.rank)};
+  if (!names_machines(launched) || nodes.own < 0 || nodes.own >= nodes.count) {
+    throw Refused(started +
+                  ", and each of them would start ranks of its own; call `vernier train` instead, with --set "
+                  "distributed.use=ddp, or with --set distributed.use=none to train each alone");
+  }
+  nodes.address = in_environment(launched.launcher->address, launched.first);
+  nodes.port = in_environment(launched.launcher->port, standard_port);
+  if (nodes.address.empty()) {
+    throw Refused(started + ", and nothing says where the ranks meet; set MASTER_ADDR to the machine of rank 0");
+  }
+  return nodes;
+}
+
+// Machines and their place: of the options, or else of the variables that a cluster sets.
+Nodes read_nodes(const po::variables_map& given) {
+  const bool has_rank = given.count("node-rank") != 0, has_address = given.count("address") != 0;
+  if (given.count("nodes") == 0) {
+    if (has_rank || has_address) throw Refused("--node-rank and --address belong to --nodes NUMBER; say that too");
+    return nodes_in_environment();
+  }
+  Nodes nodes{.count = vernier::number_in(given, "nodes", 1, most_nodes)};
+  if (has_rank) nodes.own = vernier::number_in(given, "node-rank", 0, nodes.count - 1);
+  if (!nodes.are_several()) return nodes;
+  if (!has_rank) throw Refused("say which machine this is: --node-rank 0 on the first, 1 on the next");
+  if (!has_address) throw Refused("say where the ranks meet, the same on each machine: --address FIRST-MACHINE:29500");
+  const auto text = given["address"].as<std::string>();
+  std::smatch parts;
+  static const std::regex form(R"((?:\[([^\]]+)\]|([^:]+)|([0-9a-fA-F:]*:[0-9a-fA-F:]*:[^:]*))(?::([0-9]{1,5}))?)");
+  const bool has_form = std::regex_match(text, parts, form);
+  nodes.address = has_form ? parts.str(1) + parts.str(2) + parts.str(3) : "";
+  nodes.port = has_form && parts[4].matched ? parts.str(4) : standard_port;
+  if (const int port = number_of(nodes.port); !has_form || port < 1 || port > 65535) {
+    throw Refused("--address " + text + ": give a machine and a port from 1 to 65535, as in --address 10.0.0.4:29500");
+  }
+  return nodes;
+}
 
 Plan read_plan(const po::variables_map& given, Words words) {
   Plan plan;
   plan.words = std::move(words);
-  if (given.count("ranks") == 0) throw Refused("say how many ranks, as in `vernier launch -n 2 run.toml`");
-  plan.ranks = plan.least_ranks = vernier::number_in(given, "ranks", 1, most_ranks);
+  plan.nodes = read_nodes(given);
+  const int of_cluster = number_of(in_environment("PET_NPROC_PER_NODE|SM_NUM_GPUS"));
+  if (given.count("ranks") != 0) {
+    plan.ranks = vernier::number_in(given, "ranks", 1, most_ranks);
+  } else if (given.count("nodes") == 0 && of_cluster > 0 && of_cluster <= most_ranks) {
+    plan.ranks = of_cluster;
+  } else {
+    throw Refused("say how many ranks, as in `vernier launch -n 2 run.toml`");
+  }
+  plan.least_ranks = plan.ranks;
   if (plan.words.empty()) throw Refused("name a TOML file, as in `vernier launch -n 2 run.toml`");
   if (given.count("restarts") != 0) plan.restarts = vernier::number_in(given, "restarts", 0, most_restarts);
   if (given.count("elastic") != 0) {
     if (plan.restarts == 0) throw Refused("--elastic is for restarts; say --restarts NUMBER too");
+    if (plan.nodes.are_several()) throw Refused("--elastic is for one machine, and these are several");
     plan.least_ranks = vernier::number_in(given, "elastic", 1, plan.ranks);
   }
   if (given.count("log-dir") != 0) {
@@ -100,6 +195,7 @@ Configuration read_configuration(const std::string& text, const Words& words) {
   }
   found.has_distributed = table.contains("distributed");
   found.has_threads = table["run"]["threads"].value_or(std::int64_t{0}) > 0;
+  found.resumes = table["run"]["resume"].value_or(std::string()) == "auto";
   const auto file = std::ranges::find_if(words, [](const auto& word) { return fs::is_regular_file(word); });
   const auto name = table["run"]["name"].value_or(file == words.end() ? "" : fs::path(*file).stem().string());
   auto output = table["run"]["output"].value_or(std::string("runs/{name}"));
@@ -109,17 +205,30 @@ Configuration read_configuration(const std::string& text, const Words& words) {
   return found;
 }
 
+bool is_quiet(const Plan& plan) {
+  return std::ranges::find(plan.words, "--quiet") != plan.words.end();
+}
+
 // The threads of a rank: its share of the cores. 0 if the user has chosen a number.
 std::int64_t threads_of_a_rank(const Plan& plan, const Configuration& configuration) {
   if (configuration.has_threads || std::getenv("OMP_NUM_THREADS") != nullptr) return 0;
   const auto cores = vernier::available_cores();
   const auto threads = std::max<std::int64_t>(1, cores / static_cast<std::int64_t>(plan.ranks));
-  if (std::ranges::find(plan.words, "--quiet") == plan.words.end()) {
+  if (!is_quiet(plan)) {
     std::cerr << "vernier: " << plan.ranks << (plan.ranks == 1 ? " rank" : " ranks") << " with " << threads
               << (threads == 1 ? " thread" : " threads") << " each, of " << cores
               << " cores; [run] threads or OMP_NUM_THREADS sets another number\n";
   }
   return threads;
+}
+
+void report_nodes(const Plan& plan) {
+  const auto& nodes = plan.nodes;
+  if (!nodes.are_several() || is_quiet(plan)) return;
+  const int first = nodes.own * plan.ranks;
+  std::cerr << "vernier: node " << nodes.own << " of " << nodes.count << ": ranks " << first << " to "
+            << first + plan.ranks - 1 << " of " << nodes.count * plan.ranks << ", which meet at " << nodes.address
+            << ", port " << nodes.port << '\n';
 }
 
 // A port of this machine that nobody uses.
@@ -139,21 +248,22 @@ std::string free_port() {
 
 // The environment is that of torchrun (https://docs.pytorch.org/docs/2.11/elastic/run.html), where rank 0 serves the
 // store.
-std::vector<vernier::ChildSettings> commands_of(const Words& words, int ranks, int attempt, std::int64_t threads) {
+std::vector<vernier::ChildSettings> commands_of(const Nodes& nodes, const Words& words, int ranks, int attempt,
+                                                std::int64_t threads) {
   Words all = {vernier::program_beside_this(), "train"};
   all.insert(all.end(), words.begin(), words.end());
-  const auto size = std::to_string(ranks), port = free_port();
+  const auto port = nodes.are_several() ? nodes.port : free_port();
   std::vector<vernier::ChildSettings> commands;
   for (int rank = 0; rank < ranks; ++rank) {
-    const auto number = std::to_string(rank);
-    Words environment = {"RANK=" + number,
-                         "LOCAL_RANK=" + number,
-                         "WORLD_SIZE=" + size,
-                         "LOCAL_WORLD_SIZE=" + size,
-                         "MASTER_ADDR=127.0.0.1",
-                         "MASTER_PORT=" + port,
-                         "TORCHELASTIC_RESTART_COUNT=" + std::to_string(attempt),
-                         "VERNIER_LAUNCHED_AS=" + vernier::called_as() + " launch -n " + std::to_string(ranks)};
+    Words environment = {
+        "RANK=" + std::to_string(nodes.own * ranks + rank),
+        "LOCAL_RANK=" + std::to_string(rank),
+        "WORLD_SIZE=" + std::to_string(nodes.count * ranks),
+        "LOCAL_WORLD_SIZE=" + std::to_string(ranks),
+        "MASTER_ADDR=" + (nodes.are_several() ? nodes.address : "127.0.0.1"),
+        "MASTER_PORT=" + port,
+        "TORCHELASTIC_RESTART_COUNT=" + std::to_string(attempt),
+        "VERNIER_LAUNCHED_AS=" + vernier::called_as() + " launch -n " + std::to_string(ranks) + nodes.words()};
     if (threads > 0) environment.push_back("OMP_NUM_THREADS=" + std::to_string(threads));
     commands.push_back({all, environment});
   }
@@ -220,21 +330,25 @@ void report_restart(int attempt, const Plan& plan, int ranks, const Words& words
   const bool goes_on = !words.empty() && is_resume(words.back());
   std::cerr << "vernier: attempt " << attempt + 1 << " of " << plan.restarts + 1 << ": " << ranks
             << (ranks == 1 ? " rank" : " ranks")
-            << (goes_on ? " with " + words.back() : " from the beginning: no checkpoint exists yet") << '\n';
+            << (plan.nodes.are_several() ? " on this machine, with [run] resume = \"auto\""
+                : goes_on                ? " with " + words.back()
+                                         : " from the beginning: no checkpoint exists yet")
+            << '\n';
 }
 
 int train(const Plan& plan, Words words, const fs::path& output, std::int64_t threads) {
-  vernier::LocalRanks ranks(
-      std::cerr, {.log_folder = plan.log_folder, .line_begin = ::isatty(STDERR_FILENO) != 0 ? "\r\033[K" : ""});
+  vernier::LocalRanks ranks(std::cerr, {.log_folder = plan.log_folder,
+                                        .line_begin = ::isatty(STDERR_FILENO) != 0 ? "\r\033[K" : "",
+                                        .first_rank = plan.nodes.own * plan.ranks});
   int count = plan.ranks;
   for (int attempt = 0;; ++attempt) {
     const vernier::RunFolderWatch watch(output);
-    const auto end = ranks.run(commands_of(words, count, attempt, threads));
+    const auto end = ranks.run(commands_of(plan.nodes, words, count, attempt, threads));
     if (!end) return 0;
     if (vernier::is_failure(*end)) report_failure(*end, plan.log_folder);
     if (!is_restarted(*end, attempt, plan, ranks.stopped_by())) return end->status;
     int stopped_by = 0;
-    words = words_to_go_on(words, watch.locked_by(ranks.process_of(0)), stopped_by);
+    if (!plan.nodes.are_several()) words = words_to_go_on(words, watch.locked_by(ranks.process_of(0)), stopped_by);
     if (stopped_by != 0) return 128 + stopped_by;
     count = std::max(plan.least_ranks, count - 1);
     report_restart(attempt + 1, plan, count, words);
@@ -243,11 +357,6 @@ int train(const Plan& plan, Words words, const fs::path& output, std::int64_t th
 
 int launch(const po::variables_map& given, const Words& given_words) {
   const auto plan = read_plan(given, given_words);
-  if (const auto started = vernier::started_as_one_of_several(); !started.empty()) {
-    throw Refused(started +
-                  ", and each of them would start ranks of its own; call `vernier train` instead, with --set "
-                  "distributed.use=ddp, or with --set distributed.use=none to train each alone");
-  }
   Words words = {"config"};
   std::ranges::remove_copy_if(plan.words, std::back_inserter(words), is_resume);
   vernier::Ended merged;
@@ -264,16 +373,24 @@ int launch(const po::variables_map& given, const Words& given_words) {
     return merged.status;
   }
   const auto configuration = read_configuration(merged.out, plan.words);
+  if (plan.nodes.are_several() && plan.restarts > 0 && !configuration.resumes) {
+    throw Refused(
+        "--restarts on several machines needs --set run.resume=auto, by which the launcher of each machine "
+        "goes on from the same checkpoint");
+  }
   words = plan.words;
   if (!configuration.has_distributed) words.insert(words.end(), {"--set", "distributed.use=ddp"});
   ::unsetenv("TORCHELASTIC_USE_AGENT_STORE");  // a torchrun above this program sets it
+  report_nodes(plan);
   return train(plan, words, configuration.output, threads_of_a_rank(plan, configuration));
 }
 
 // Returns true if a word is an option of this program. Sets has_value_behind if its value is the next word.
 bool is_own(const std::string& word, bool& has_value_behind) {
   const auto name = word.substr(0, word.find('='));
-  const bool is_long = name == "--ranks" || name == "--log-dir" || name == "--restarts" || name == "--elastic";
+  constexpr const char* names[] = {"--ranks",   "--nodes",    "--node-rank", "--address",
+                                   "--log-dir", "--restarts", "--elastic"};
+  const bool is_long = std::ranges::find(names, name) != std::end(names);
   has_value_behind = word == "-n" || (is_long && name.size() == word.size());
   return word == "--help" || is_long ||
          (word.starts_with("-n") && word.find_first_not_of("0123456789-", 2) == std::string::npos);
@@ -295,7 +412,8 @@ int main(int argc, char** argv) {
     if (has_value_behind && i + 1 < argc) own.push_back(argv[++i]);
   }
   po::options_description known;
-  known.add_options()("ranks,n", po::value<int>())("log-dir", po::value<std::string>())("restarts", po::value<int>())(
+  known.add_options()("ranks,n", po::value<int>())("nodes", po::value<int>())("node-rank", po::value<int>())(
+      "address", po::value<std::string>())("log-dir", po::value<std::string>())("restarts", po::value<int>())(
       "elastic", po::value<int>());
   const vernier::Verb verb = {"launch", usage, known,
                               [&](const po::variables_map& given) { return launch(given, others); }};

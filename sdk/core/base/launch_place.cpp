@@ -49,6 +49,14 @@ void complete_slurm(LaunchPlace& place) {
   if (const auto count = text_of("SLURM_RESTART_COUNT"); !count.empty()) place.attempt = count;
 }
 
+// Kubeflow's number, or 1 where it leaves the number to torchrun ("auto", "gpu", "cpu").
+std::int64_t processes_of_a_node() {
+  const auto text = text_of("PET_NPROC_PER_NODE");
+  return text.empty() || text.find_first_not_of("0123456789") != std::string::npos
+             ? 1
+             : number_of("PET_NPROC_PER_NODE", text);
+}
+
 constexpr const char* incomplete =
     ", and the rest of its place is missing; set WORLD_SIZE to their number and RANK to the place of each, from 0";
 
@@ -108,6 +116,10 @@ LaunchPlace place_in_environment() {
   const auto launched = found();
   if (launched.launcher == nullptr) return {};
   if (!launched.is_whole()) refuse(started_as_one_of_several() + incomplete);
+  if (const auto each = processes_of_a_node(); launched.is("Kubeflow") && each > 1) {
+    refuse(c10::str("Kubeflow wants ", each, " processes on each node (PET_NPROC_PER_NODE), and this is one; call ",
+                    "`vernier launch` there, which takes the same words and starts them"));
+  }
   const auto place = place_of(launched);
   if (place.ranks > most_ranks) {
     refuse(c10::str(place.launcher, " has started this process as one of ", place.ranks, " ranks; at most ", most_ranks,

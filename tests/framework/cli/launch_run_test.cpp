@@ -1,9 +1,13 @@
 // `vernier launch` with the real program: two ranks train one run, are killed, stopped, and go on.
 #include <doctest/doctest.h>
 #include <signal.h>
+#include <unistd.h>
 
+#include <algorithm>
 #include <fstream>
+#include <memory>
 #include <sstream>
+#include <thread>
 
 #include "run_folder.h"
 #include "thrown.h"
@@ -86,6 +90,43 @@ TEST_CASE("launch: two ranks train one run, and rank 0 shows it") {
   CHECK(amp["growth_tracker"] == 2);
   CHECK(place.summary()["configuration"]["distributed"]["use"] == "ddp");
   CHECK_FALSE(fs::exists(place.at("out-2")));
+}
+
+TEST_CASE("launch: two launchers that name each other are as one, and both start again after a rank was killed") {
+  RunFolder place(small);
+  const auto port = std::to_string(20000 + ::getpid() % 10000);
+  const auto threads = std::max(1U, std::thread::hardware_concurrency() / 2);  // the share of a rank of one launcher
+  const auto launch = [&](const std::string& node) {
+    const Words words = {"launch",
+                         "-n",
+                         "1",
+                         "--nodes",
+                         "2",
+                         "--node-rank",
+                         node,
+                         "--address",
+                         "127.0.0.1:" + port,
+                         "run.toml",
+                         "--quiet",
+                         "--restarts",
+                         "2",
+                         "--set",
+                         "run.resume=auto",
+                         "--set",
+                         "run.threads=" + std::to_string(threads)};
+    return std::make_unique<Program>(words, place.folder.path());
+  };
+  const auto second = launch("1"), first = launch("0");
+  REQUIRE(first->wait_until([&] { return steps_in(place.at("out/losses.jsonl")) >= 15; }));
+  const auto process = process_of_rank(second->pid(), 1);
+  REQUIRE(process > 0);
+  ::kill(process, SIGKILL);
+  CHECK_MESSAGE(first->wait() == 0, first->err());
+  CHECK_MESSAGE(second->wait() == 0, second->err());
+  CHECK(says(second->err(), "vernier: rank 1 was killed by signal 9 (Killed)"));
+  CHECK(says(first->err(), "vernier: attempt 2 of 3: 1 rank on this machine"));
+  CHECK(place.summary()["steps"] == 60);
+  CHECK(place.summary()["digest"] == undisturbed_digest());
 }
 
 TEST_CASE("launch: after kill -9 of a rank the run ends, named; --restarts goes on with the same bits") {

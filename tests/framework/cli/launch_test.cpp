@@ -271,6 +271,7 @@ if [ "$1" = checkpoint ]; then
 fi
 attempt=$TORCHELASTIC_RESTART_COUNT
 echo "$attempt $RANK/$WORLD_SIZE $LOCAL_RANK/$LOCAL_WORLD_SIZE $MASTER_ADDR ${OMP_NUM_THREADS-none}: $*" >>calls.$RANK
+echo "$MASTER_PORT" >port
 . ./behaviour
 )");
     fs::permissions(program, fs::perms::owner_all);
@@ -373,6 +374,68 @@ TEST_CASE("launch: --restarts starts all ranks again from the newest checkpoint,
   }
 }
 
+TEST_CASE("launch: each of several machines starts its share of the ranks, as options or a cluster's variables say") {
+  struct Case {
+    std::string environment, words;
+    std::string first, last;  // the ranks of this launcher, as they are called
+    std::string port, says;
+  };
+  const std::vector<Case> cases = {
+      {"", "-n 2 --nodes 3 --node-rank 1 --address a:1234", "2/6 0/2 a", "3/6 1/2 a", "1234",
+       "vernier: node 1 of 3: ranks 2 to 3 of 6, which meet at a, port 1234\n"},
+      {"", "-n 1 --nodes=2 --node-rank=0 --address=10.0.0.4", "0/2 0/1 10.0.0.4", "0/2 0/1 10.0.0.4", "29500", ""},
+      {"", "-n 1 --nodes 2 --node-rank 1 --address [fe80::1]:77", "1/2 0/1 fe80::1", "1/2 0/1 fe80::1", "77", ""},
+      {"", "-n 1 --nodes 2 --node-rank 1 --address fe80::1", "1/2 0/1 fe80::1", "1/2 0/1 fe80::1", "29500", ""},
+      {"", "-n 2 --nodes 1 --node-rank 0 --address a", "0/2 0/2 127.0.0.1", "1/2 1/2 127.0.0.1", "", ""},
+      // Options come before what a cluster says.
+      {"PET_NNODES=2 PET_NODE_RANK=1 PET_MASTER_ADDR=b", "-n 1 --nodes 3 --node-rank 2 --address a", "2/3 0/1 a",
+       "2/3 0/1 a", "29500", ""},
+      // Kubeflow Trainer, with a number of processes and without.
+      {"PET_NNODES=2 PET_NODE_RANK=1 PET_NPROC_PER_NODE=2 PET_MASTER_ADDR=b PET_MASTER_PORT=29400", "", "2/4 0/2 b",
+       "3/4 1/2 b", "29400", "vernier: node 1 of 2: ranks 2 to 3 of 4"},
+      {"PET_NNODES=1 PET_NODE_RANK=0 PET_NPROC_PER_NODE=2", "", "0/2 0/2 127.0.0.1", "1/2 1/2 127.0.0.1", "", ""},
+      {"PET_NNODES=2 PET_NODE_RANK=0 PET_NPROC_PER_NODE=auto PET_MASTER_ADDR=b", "-n 1", "0/2 0/1 b", "0/2 0/1 b",
+       "29500", ""},
+      // Pods of PyTorchJob, SageMaker, AWS Batch, LeaderWorkerSet, Azure ML.
+      {"RANK=1 WORLD_SIZE=2 MASTER_ADDR=c MASTER_PORT=23456", "-n 2", "2/4 0/2 c", "3/4 1/2 c", "23456", ""},
+      {R"(SM_HOSTS=["algo-1","algo-2"] SM_CURRENT_HOST=algo-2 SM_NUM_GPUS=2 MASTER_PORT=7777)", "", "2/4 0/2 algo-1",
+       "3/4 1/2 algo-1", "7777", ""},
+      {"AWS_BATCH_JOB_NUM_NODES=2 AWS_BATCH_JOB_NODE_INDEX=0 AWS_BATCH_JOB_MAIN_NODE_PRIVATE_IPV4_ADDRESS=d", "-n 1",
+       "0/2 0/1 d", "0/2 0/1 d", "29500", ""},
+      {"LWS_GROUP_SIZE=3 LWS_WORKER_INDEX=2 LWS_LEADER_ADDRESS=e", "-n 1", "2/3 0/1 e", "2/3 0/1 e", "29500", ""},
+      {"AZUREML_NODE_COUNT=2 AZ_BATCHAI_TASK_INDEX=1 AZ_BATCHAI_JOB_MASTER_NODE_IP=f", "-n 1", "1/2 0/1 f", "1/2 0/1 f",
+       "29500", ""}};
+  for (const auto& each : cases) {
+    CAPTURE(each.environment);
+    CAPTURE(each.words);
+    const Scripted place("exit 0");
+    std::string environment = "env -u OMP_NUM_THREADS";
+    std::istringstream variables(each.environment);
+    for (std::string variable; variables >> variable;) environment += " '" + variable + "'";
+    CHECK_MESSAGE(place.launch(each.words + " run.toml --log-dir logs", environment) == 0, place.err());
+    for (const auto& wanted : {each.first, each.last}) {
+      const int rank = std::stoi(wanted);
+      REQUIRE(place.calls(rank).size() == 1);
+      CHECK(place.calls(rank).front().starts_with("0 " + wanted + " "));
+      CHECK(fs::exists(place.folder / ("logs/rank-" + std::to_string(rank) + ".log")));
+    }
+    if (!each.port.empty()) CHECK(read_text(place.folder / "port") == each.port + "\n");
+    CHECK_MESSAGE(says(place.err(), each.says), place.err());
+  }
+}
+
+TEST_CASE("launch: a machine's launcher names ranks by their place in the whole run, and starts them again") {
+  const Scripted place("if [ $attempt = 1 ]; then exit 0; fi; if [ $RANK = 3 ]; then echo oh; exit 1; fi; exit 4",
+                       "[run]\nresume = 'auto'\n");
+  CHECK(place.launch("-n 2 --nodes 2 --node-rank 1 --address a run.toml --restarts 1 --set run.resume=auto") == 0);
+  CHECK(place.calls(2).size() == 2);
+  CHECK(place.calls(2).back().starts_with("1 2/4 0/2 a "));
+  CHECK(place.calls(2).back().ends_with(": train run.toml --set run.resume=auto --set distributed.use=ddp"));
+  CHECK(says(place.err(), "[rank 3] oh\n"));
+  CHECK(says(place.err(), "vernier: rank 3 ended with exit code 1; its last lines:\n  oh\n"));
+  CHECK(says(place.err(), "vernier: attempt 2 of 2: 2 ranks on this machine, with [run] resume = \"auto\"\n"));
+}
+
 TEST_CASE("launch: --elastic restarts with one rank less, and with no fewer than it says") {
   const Scripted place("if [ $attempt = 3 ]; then exit 0; fi; if [ $RANK = 0 ]; then kill -9 $$; fi; exit 4");
   CHECK(place.launch("-n 3 run.toml --restarts 3 --elastic 2 --log-dir logs") == 0);
@@ -406,8 +469,11 @@ TEST_CASE("launch: one of several processes is known by its environment, and sta
     CHECK((wanted == "alone" ? started.empty() : started == wanted));
     CHECK(reason.starts_with(started));
     CHECK(reason.empty() == started.empty());
-    CHECK(place.launch("-n 1 run.toml", environment) == (wanted == "alone" ? 0 : 2));
-    if (wanted != "alone")
+    // Variables that name machines say how many launchers there are, if they also say where machine 0 is.
+    const int status = place.launch("-n 1 run.toml", environment);
+    const bool is_node = says(place.err(), "vernier: node ") || says(place.err(), "set MASTER_ADDR to the machine");
+    CHECK(status == (wanted == "alone" || says(place.err(), "vernier: node ") ? 0 : 2));
+    if (wanted != "alone" && !is_node)
       CHECK_MESSAGE(says(place.err(), "vernier: " + wanted + ", and each of them would"), place.err());
   }
   // Each row of the table is tried.
@@ -443,7 +509,22 @@ TEST_CASE("launch: wrong calls end in one line") {
       {{"-n", "2", "run.toml", "--set", "run.steps"}, "--set run.steps"},
       {{"-n", "2", "run.toml", "--nosuch"}, "'--nosuch'"},
       {{"-n", "2", "run.toml", "--nodes"}, "see vernier launch --help"},
-      {{"-n", "2", "--nodes", "2", "run.toml"}, "see vernier launch --help"}};
+      {{"-n", "2", "--nodes", "2", "run.toml"}, "say which machine this is: --node-rank 0 on the first"},
+      {{"-n", "2", "--nodes", "2", "--node-rank", "1", "run.toml"}, "say where the ranks meet"},
+      {{"-n", "2", "--nodes", "2", "--node-rank", "2", "run.toml"}, "--node-rank is 2, and must be from 0 to 1"},
+      {{"-n", "2", "--nodes", "0", "run.toml"}, "--nodes is 0, and must be from 1 to 65536"},
+      {{"-n", "2", "--node-rank", "1", "run.toml"}, "--node-rank and --address belong to --nodes NUMBER"},
+      {{"-n", "2", "--address", "a", "run.toml"}, "--node-rank and --address belong to --nodes NUMBER"},
+      {{"-n", "2", "--nodes", "2", "--node-rank", "0", "--address", "a:0", "run.toml"},
+       "--address a:0: give a machine and a port from 1 to 65535"},
+      {{"-n", "2", "--nodes", "2", "--node-rank", "0", "--address", "a:70000", "run.toml"}, "--address a:70000: give"},
+      {{"-n", "2", "--nodes", "2", "--node-rank", "0", "--address", ":77", "run.toml"}, "--address :77: give"},
+      {{"-n", "2", "--nodes", "2", "--node-rank", "0", "--address", "a:b", "run.toml"}, "--address a:b: give"},
+      {{"-n", "2", "--nodes", "2", "--node-rank", "0", "--address", "a", "run.toml", "--restarts", "1"},
+       "--restarts on several machines needs --set run.resume=auto"},
+      {{"-n", "2", "--nodes", "2", "--node-rank", "0", "--address", "a", "run.toml", "--restarts", "1", "--elastic",
+        "1"},
+       "--elastic is for one machine"}};
   for (const auto& refused : refusals) {
     CAPTURE(refused.says);
     Words words = {"launch"};
