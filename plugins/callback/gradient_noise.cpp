@@ -5,8 +5,8 @@
 //   gamma = 0.55     how fast it decays; 0: not at all
 // The noise is from a generator of its own, seeded by [run] seed, so dropout and data order do not change.
 // Source: Neelakantan et al., Adding Gradient Noise Improves Learning for Very Deep Networks, 2015.
-#include <ATen/Context.h>
 #include <ATen/ops/empty_like.h>
+#include <vernier/random_state.h>
 #include <vernier/sdk.h>
 
 #include <cmath>
@@ -28,10 +28,7 @@ class GradientNoise final : public vernier::Callback {
     bus.on(vernier::Event::GradientsReady, [this](Run& run) { add_noise(run); });
   }
 
-  void prepare(Run& run) override {
-    generator_ = at::globalContext().defaultGenerator(run.device).clone();
-    generator_.set_current_seed(run.seed);
-  }
+  void prepare(Run& run) override { generator_ = vernier::own_generator(run.seed, run.device); }
 
  private:
   void add_noise(Run& run) {

@@ -7,7 +7,7 @@
 // Of several groups that match a parameter, the last one counts. An optimizer leaves out what has no gradient: neither
 // weight decay nor momentum move a frozen weight. Adam's step count of a weight begins when the weight begins to train.
 // Source: Howard and Ruder, ULMFiT, ACL 2018.
-#include <vernier/name_pattern.h>
+#include <vernier/parameter_groups.h>
 #include <vernier/sdk.h>
 
 using vernier::Options;
@@ -32,7 +32,9 @@ class Unfreeze final : public vernier::Callback {
   void prepare(Run& run) override {
     from_.assign(run.parameters.size(), 0);
     for (const auto& group : groups_) {
-      for (const auto& pattern : group.patterns) assign(pattern, group.from, run);
+      for (const auto i : vernier::parameters_named(run, group.patterns, "callback/unfreeze: `match`", id())) {
+        from_[i] = group.from;
+      }
     }
     bool trains = from_.empty();
     for (std::size_t i = 0; i < from_.size(); ++i) trains = trains || (from_[i] == 0 && !run.parameters[i].frozen);
@@ -54,22 +56,6 @@ class Unfreeze final : public vernier::Callback {
     std::vector<std::string> patterns;
     std::int64_t from = 0;
   };
-
-  void assign(const std::string& pattern, std::int64_t from, const Run& run) {
-    bool is_met = false;
-    for (std::size_t i = 0; i < run.parameters.size(); ++i) {
-      if (!vernier::matches(pattern, run.parameters[i].name)) continue;
-      from_[i] = from;
-      is_met = true;
-    }
-    if (is_met) return;
-    std::vector<std::string> names;
-    for (const auto& parameter : run.parameters) names.push_back(parameter.name);
-    const auto near = vernier::nearest(pattern, names);
-    vernier::refuse("callback/unfreeze: `match` has \"" + pattern + "\", which is the name of no parameter" +
-                        (near.empty() ? "" : "; did you mean \"" + near + "\"?"),
-                    id());
-  }
 
   void freeze(const Run& run) const {
     for (std::size_t i = 0; i < run.parameters.size(); ++i) {

@@ -8,7 +8,6 @@
 // recompute = "none"  full, selective: backward computes hidden layers again; see vernier/task_options.h
 // order = "shuffled"  of the points in an epoch, or "sequential"
 // validation = 0.1    share of the points held out; 0: none
-#include <ATen/CPUGeneratorImpl.h>
 #include <ATen/ops/batch_norm.h>
 #include <ATen/ops/cross_entropy_loss.h>
 #include <ATen/ops/dropout.h>
@@ -19,6 +18,7 @@
 #include <torch/nn/modules/container/modulelist.h>
 #include <vernier/draft/capture.h>
 #include <vernier/exported_model.h>
+#include <vernier/random_state.h>
 #include <vernier/sdk.h>
 #include <vernier/task_options.h>
 
@@ -128,7 +128,7 @@ class Mlp final : public vernier::Task, public vernier::Exportable, public verni
   }
 
   void prepare(Run& run) override {
-    const auto generator = at::make_generator<at::CPUGeneratorImpl>(run.seed);
+    const auto generator = vernier::own_generator(run.seed);
     std::vector<std::int64_t> widths = hidden_;
     widths.insert(widths.begin(), inputs_);
     widths.push_back(classes_);

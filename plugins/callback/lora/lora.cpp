@@ -20,7 +20,6 @@
 // unless the precision lowers the model's weights (level O2 or O3). B begins at 0, and A with the numbers of PEFT after
 // torch.manual_seed([run] seed). `vernier export --format peft` writes them as a folder of PEFT; the other formats have
 // them merged into the weights. Sources: Hu et al., LoRA, ICLR 2022; peft/tuners/lora of Hugging Face's PEFT 0.21.
-#include <ATen/CPUGeneratorImpl.h>
 #include <ATen/ops/dropout.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/linear.h>
@@ -36,6 +35,7 @@
 #include <vernier/name_pattern.h>
 #include <vernier/precision_rules.h>
 #include <vernier/published_model.h>
+#include <vernier/random_state.h>
 #include <vernier/safetensors.h>
 #include <vernier/sdk.h>
 
@@ -150,7 +150,7 @@ class Lora final : public vernier::Callback,
   void adapt(Run& run) override {
     model_ = run.model;
     if (!folder_.empty()) begin_with_folder();
-    const auto generator = at::make_generator<at::CPUGeneratorImpl>(run.seed);
+    const auto generator = vernier::own_generator(run.seed);
     vernier::Tensors weights;
     for (const auto& [layer, weight] : chosen()) {
       add(layer, weight, generator);

@@ -25,12 +25,12 @@
 //
 // Source: Radford et al. 2019, "Language Models are Unsupervised Multitask Learners"; without `folder` without its
 // tokenizer.
-#include <ATen/CPUGeneratorImpl.h>
 #include <ATen/ops/cross_entropy_loss.h>
 #include <vernier/draft/capture.h>
 #include <vernier/error.h>
 #include <vernier/exported_model.h>
 #include <vernier/memory_ledger.h>
+#include <vernier/random_state.h>
 #include <vernier/sdk.h>
 #include <vernier/task_options.h>
 #include <vernier/text/generation.h>
@@ -315,7 +315,7 @@ class Gpt final : public vernier::Task,
 
   void log_sample(const Run& run) {
     // It has its own generator, so the same run writes the same sample, and the run's random numbers stay as they are.
-    const auto generator = at::make_generator<at::CPUGeneratorImpl>(run.seed + static_cast<std::uint64_t>(run.step));
+    const auto generator = vernier::own_generator(run.seed + static_cast<std::uint64_t>(run.step));
     vernier::GenerationOptions options;
     options.sampling = sample_.sampling;
     options.max_tokens = sample_.bytes;

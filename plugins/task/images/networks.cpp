@@ -1,6 +1,5 @@
 #include "networks.h"
 
-#include <ATen/CPUGeneratorImpl.h>
 #include <ATen/ops/adaptive_avg_pool2d.h>
 #include <ATen/ops/batch_norm.h>
 #include <ATen/ops/linear.h>
@@ -14,6 +13,7 @@
 #include <torch/nn/modules/conv.h>
 #include <torch/nn/modules/linear.h>
 #include <vernier/json_text.h>
+#include <vernier/random_state.h>
 
 #include <algorithm>
 #include <cmath>
@@ -40,7 +40,7 @@ Conv<dimensions> convolution(std::int64_t inputs, std::int64_t outputs, std::int
 }
 
 at::Generator generator_of(std::uint64_t seed) {
-  return at::make_generator<at::CPUGeneratorImpl>(seed);
+  return vernier::own_generator(seed);
 }
 
 // Batch normalization. is_again: it leaves the running statistics alone.

@@ -1,6 +1,5 @@
 #include "network.h"
 
-#include <ATen/CPUGeneratorImpl.h>
 #include <ATen/ops/arange.h>
 #include <ATen/ops/cross_entropy_loss.h>
 #include <ATen/ops/dropout.h>
@@ -12,6 +11,7 @@
 #include <ATen/ops/tanh.h>
 #include <torch/csrc/autograd/autograd.h>
 #include <vernier/linear_cross_entropy.h>
+#include <vernier/random_state.h>
 
 #include <cmath>
 #include <limits>
@@ -156,7 +156,7 @@ torch::Tensor add_matrix(torch::nn::Module& module, const std::string& name, std
 void draw_weights(torch::nn::Module& model, std::uint64_t seed,
                   const std::function<double(const std::string& name)>& deviation) {
   const torch::NoGradGuard no_grad;
-  const auto generator = at::make_generator<at::CPUGeneratorImpl>(seed);
+  const auto generator = vernier::own_generator(seed);
   for (auto& parameter : model.named_parameters()) {
     if (parameter.value().dim() != 2) continue;
     parameter.value().normal_(0.0, deviation(parameter.key()), generator);

@@ -1,7 +1,7 @@
 #include "samples.h"
 
-#include <ATen/CPUGeneratorImpl.h>
 #include <vernier/error.h>
+#include <vernier/random_state.h>
 #include <vernier/text/language_data.h>
 
 namespace language {
@@ -47,7 +47,7 @@ std::vector<std::string> Samples::write(vernier::LanguageModel& model, torch::De
   std::vector<std::string> texts;
   for (const auto& prompt : tokens_) {
     auto tokens = prompt;
-    const auto generator = at::make_generator<at::CPUGeneratorImpl>(seed);
+    const auto generator = vernier::own_generator(seed);
     const auto end = vernier::generate(model, tokens, options_, device, generator, [&](vernier::TokenId token) {
       tokens.push_back(token);
       return true;

@@ -8,19 +8,24 @@
 
 namespace vernier {
 
-namespace {
-
-void refuse_unmatched(const std::vector<std::string>& match, const std::string& place, const Run& run,
-                      const std::string& optimizer) {
-  for (const auto& pattern : match) {
-    const auto is_named = [&](const auto& parameter) { return matches(pattern, parameter.name); };
-    if (std::ranges::any_of(run.parameters, is_named)) continue;
-    const auto example = run.parameters.empty() ? "" : ", such as " + run.parameters.front().name;
-    refuse(place + ": `match` has \"" + pattern + "\", which is the name of no parameter" + example, optimizer);
+std::vector<std::size_t> parameters_named(const Run& run, const std::vector<std::string>& patterns,
+                                          const std::string& where, const std::string& who) {
+  std::vector<std::string> names;
+  for (const auto& parameter : run.parameters) names.push_back(parameter.name);
+  for (const auto& pattern : patterns) {
+    if (std::ranges::any_of(names, [&](const auto& name) { return matches(pattern, name); })) continue;
+    const auto near = pattern.find('*') == std::string::npos ? nearest(pattern, names) : "";
+    const auto example = names.empty() ? "" : ", such as " + names.front();
+    refuse(where + " has \"" + pattern + "\", which is the name of no parameter" +
+               (near.empty() ? example : "; did you mean \"" + near + "\"?"),
+           who);
   }
+  std::vector<std::size_t> places;
+  for (std::size_t i = 0; i < names.size(); ++i) {
+    if (matches_any(patterns, names[i])) places.push_back(i);
+  }
+  return places;
 }
-
-}  // namespace
 
 ParameterGroups::ParameterGroups(Options& options, const std::function<void(Options&)>& read_one) {
   options.tables("group", "options of parameters by name; of several that match, the last one holds",
@@ -34,14 +39,19 @@ ParameterGroups::ParameterGroups(Options& options, const std::function<void(Opti
 }
 
 std::vector<std::size_t> ParameterGroups::assign(Run& run, const std::string& optimizer) const {
-  for (const auto& group : groups_) refuse_unmatched(group.match, group.place, run, optimizer);
-  std::vector<std::size_t> numbers;
+  std::vector<std::size_t> numbers(run.parameters.size(), 0);
+  for (std::size_t g = 0; g < groups_.size(); ++g) {
+    const auto& group = groups_[g];
+    for (const auto i : parameters_named(run, group.match, group.place + ": `match`", optimizer)) {
+      numbers[i] = group.is_frozen ? frozen : g + 1;
+    }
+  }
   std::string names;
   std::size_t count = 0;
-  for (const auto& parameter : run.parameters) {
-    numbers.push_back(group_of(parameter.name));
-    const bool is_frozen = numbers.back() == frozen;
-    run.freeze(numbers.size() - 1, is_frozen);
+  for (std::size_t i = 0; i < numbers.size(); ++i) {
+    const auto& parameter = run.parameters[i];
+    const bool is_frozen = numbers[i] == frozen;
+    run.freeze(i, is_frozen);
     parameter.model.requires_grad_(!is_frozen);
     parameter.master.requires_grad_(!is_frozen);
     if (!is_frozen) continue;
@@ -56,15 +66,6 @@ std::vector<std::size_t> ParameterGroups::assign(Run& run, const std::string& op
       c10::str(count, " of ", run.parameters.size(), " parameters are frozen: ", names,
                count > 8 ? c10::str(" and ", count - 8, " more") : ""));
   return numbers;
-}
-
-std::size_t ParameterGroups::group_of(const std::string& name) const {
-  for (auto i = groups_.size(); i > 0; --i) {
-    const auto& group = groups_[i - 1];
-    if (!matches_any(group.match, name)) continue;
-    return group.is_frozen ? frozen : i;
-  }
-  return 0;
 }
 
 }  // namespace vernier

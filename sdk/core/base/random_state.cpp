@@ -21,6 +21,12 @@ void RandomState::take(c10::Device device) {
   if (!device.is_cpu()) device_state_ = at::globalContext().defaultGenerator(device).get_state();
 }
 
+at::Generator own_generator(std::uint64_t seed, c10::Device device) {
+  auto generator = at::globalContext().defaultGenerator(device).clone();
+  generator.set_current_seed(seed);
+  return generator;
+}
+
 void RandomState::restore(c10::Device device) const {
   auto& cpu = cpu_generator();
   cpu.set_engine(cpu_engine_);

@@ -1,7 +1,7 @@
 #include "optimizer_groups.h"
 
 #include <vernier/host.h>
-#include <vernier/name_pattern.h>
+#include <vernier/parameter_groups.h>
 
 #include <algorithm>
 
@@ -53,12 +53,15 @@ class OptimizerGroups final : public Optimizer {
 
   void prepare(Run& run) override {
     for (auto& part : parts_) part.places.clear(), part.run = std::make_unique<TrainerRun>();
+    std::vector<std::size_t> part_of(run.parameters.size(), 0);
+    for (const auto& match : matches_) {
+      for (const auto i : parameters_named(run, match.patterns, match.place + ": `match`")) part_of[i] = match.part;
+    }
     for (std::size_t i = 0; i < run.parameters.size(); ++i) {
-      auto& part = parts_[part_of(run.parameters[i].name)];
+      auto& part = parts_[part_of[i]];
       part.places.push_back(i);
       part.run->parameters.push_back(run.parameters[i]);
     }
-    for (const auto& match : matches_) refuse_unmatched(match, run);
     for (auto& part : parts_) {
       if (part.places.empty()) {
         refuse(part.made.plugin->id() +
@@ -126,19 +129,6 @@ class OptimizerGroups final : public Optimizer {
   }
 
  private:
-  std::size_t part_of(const std::string& parameter) const {
-    for (auto match = matches_.rbegin(); match != matches_.rend(); ++match) {
-      if (matches_any(match->patterns, parameter)) return match->part;
-    }
-    return 0;
-  }
-  static void refuse_unmatched(const Match& match, const Run& run) {
-    for (const auto& pattern : match.patterns) {
-      if (std::ranges::any_of(run.parameters, [&](const auto& one) { return matches(pattern, one.name); })) continue;
-      refuse(match.place + ": `match` has \"" + pattern + "\", which is the name of no parameter, such as " +
-             run.parameters.front().name);
-    }
-  }
   bool all_do(bool (Optimizer::*answer)() const) const {
     return std::ranges::all_of(parts_, [&](const Part& part) { return (part.optimizer().*answer)(); });
   }

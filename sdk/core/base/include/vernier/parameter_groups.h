@@ -21,6 +21,12 @@
 
 namespace vernier {
 
+// Called in Plugin::prepare. Returns the places in run.parameters of those that any of the patterns names
+// (name_pattern.h). Throws Error, in the name of `who`, if a pattern names none. where: of the patterns, for the error,
+// "mine: `match`".
+VERNIER_API std::vector<std::size_t> parameters_named(const Run& run, const std::vector<std::string>& patterns,
+                                                      const std::string& where, const std::string& who = "");
+
 class VERNIER_API ParameterGroups {
  public:
   static constexpr std::size_t frozen = static_cast<std::size_t>(-1);
@@ -39,8 +45,6 @@ class VERNIER_API ParameterGroups {
     std::vector<std::string> match;
     bool is_frozen;
   };
-  std::size_t group_of(const std::string& name) const;
-
   std::vector<Group> groups_;
 };
 

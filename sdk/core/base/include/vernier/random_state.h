@@ -1,4 +1,4 @@
-// The state of LibTorch's default generators, as a cheap copy.
+// The state of LibTorch's default generators, as a cheap copy, and generators of a plugin's own.
 #pragma once
 
 #include <ATen/CPUGeneratorImpl.h>
@@ -21,5 +21,9 @@ class VERNIER_API RandomState {
   std::optional<double> cpu_double_;
   torch::Tensor device_state_;
 };
+
+// A generator of a plugin's own: what it draws changes neither dropout nor the order of the data. Called in prepare, as
+// own_generator(run.seed, run.device). remember("generator", generator_) keeps it in checkpoints.
+VERNIER_API at::Generator own_generator(std::uint64_t seed, c10::Device device = c10::kCPU);
 
 }  // namespace vernier
