@@ -27,11 +27,12 @@ inline void save_average(vernier::State& state, const vernier::Run& run, const s
   for (std::size_t i = 0; i < average.size(); ++i) state.put("average/" + run.parameters[i].name, average[i]);
 }
 
-// Returns the average that save_average() saved. Throws Error if a shape is not that of the weights.
+// Returns a copy of the average that save_average() saved. Throws Error if a shape is not that of the weights.
 inline std::vector<torch::Tensor> load_average(const vernier::State& state, const vernier::Run& run) {
   std::vector<torch::Tensor> average;
   for (const auto& parameter : run.parameters) {
-    average.push_back(state.tensor("average/" + parameter.name));
+    const auto saved = state.tensor("average/" + parameter.name);
+    average.push_back(saved.to(parameter.model.device(), saved.scalar_type(), false, /*copy=*/true));
     if (average.back().sizes() == parameter.model.sizes()) continue;
     throw vernier::Error(c10::str("the saved average of ", parameter.name, " is ", average.back().sizes(),
                                   ", and the weights are ", parameter.model.sizes()));

@@ -55,10 +55,6 @@ class Swa final : public vernier::Callback {
     averaged_ = state.integer("averaged");
     average_.clear();
     if (averaged_ > 0) average_ = load_average(state, *run_);
-    for (std::size_t i = 0; i < average_.size(); ++i) {
-      const auto device = run_->parameters[i].model.device();
-      average_[i] = average_[i].to(device, average_[i].scalar_type(), false, /*copy=*/true);
-    }
   }
 
  private:

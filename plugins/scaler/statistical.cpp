@@ -41,6 +41,15 @@ class StatisticalScaler final : public vernier::Scaler {
         watch_(options) {
     if (least_ > init_) options.refuse("min_scale", c10::str("is above init_scale = ", std::exp2(init_)));
     if (most_ < init_) options.refuse("max_scale", c10::str("is below init_scale = ", std::exp2(init_)));
+    // Another scaler's state has only the scale. It is float64, which state.real() reads; the host does not wait.
+    remember([this](vernier::State& state) { state.put("scale", scale_.to(torch::kDouble)); },
+             [this](const vernier::State& state) {
+               exponent_.fill_(std::clamp(std::floor(std::log2(state.real("scale"))), least_, most_));
+               scale_ = exponent_.exp2().to(torch::kFloat);
+             });
+    remember("mean", mean_), remember("weight", weight_), remember("square", square_);
+    remember("square_weight", square_weight_), remember("margin", margin_), remember("good", good_);
+    remember("", watch_);
   }
 
   std::vector<vernier::MetricInfo> metrics() const override { return ScaleWatch::metrics(); }
@@ -94,21 +103,6 @@ class StatisticalScaler final : public vernier::Scaler {
 
   Current current() const override { return {.scale = scale_, .growth_tracker = {}}; }
 
-  vernier::State save() const override {
-    vernier::State state;
-    state.put("scale", scale_.to(torch::kDouble));  // float64, which state.real() reads; the host does not wait
-    for (const auto& [name, value] : memory()) state.put(name, *value);
-    state.put("", watch_);
-    return state;
-  }
-  void load(const vernier::State& state) override {
-    // Another scaler's state has only the scale.
-    exponent_.fill_(std::clamp(std::floor(std::log2(state.real("scale"))), least_, most_));
-    scale_ = exponent_.exp2().to(torch::kFloat);
-    for (const auto& [name, value] : memory()) value->fill_(state.real(name));
-    watch_.load(state);
-  }
-
  private:
   static double power(vernier::Options& options, const char* key, double fallback, const char* meaning) {
     const double value = options.get(key, fallback, meaning, vernier::between(0x1p-126, 0x1p127));
@@ -126,11 +120,6 @@ class StatisticalScaler final : public vernier::Scaler {
     square_weight_ = torch::where(has_mean, square_weight_ * deviation_decay_, square_weight_);
     average(mean_, exponent, mean_decay_, valid);
     weight_ = torch::where(valid, weight_ * mean_decay_, weight_);
-  }
-
-  std::vector<std::pair<std::string, const torch::Tensor*>> memory() const {
-    return {{"mean", &mean_},     {"weight", &weight_}, {"square", &square_}, {"square_weight", &square_weight_},
-            {"margin", &margin_}, {"good", &good_}};
   }
 
   double init_, mean_decay_, deviation_decay_, deviations_;  // init_, least_, most_: exponents

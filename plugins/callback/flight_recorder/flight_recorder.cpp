@@ -55,7 +55,10 @@ class FlightRecorder final : public vernier::Callback {
         most_overflows_(options.get("overflows", 1, "overflows of a scaled loss that are traced and kept as well",
                                     vernier::at_least(0))),
         samples_(options.choose("samples", "faults", {"faults", "overflows", "none"},
-                                "which of these are searched for the samples that do it")) {}
+                                "which of these are searched for the samples that do it")) {
+    remember("in_a_row", in_a_row_), remember("sound_at", sound_at_);
+    remember("is_new", is_update_new_), remember("is_blamed", is_blamed_);
+  }
 
   void attach(vernier::Bus& bus) override {
     bus.on(Event::RunBegin, [this](Run& run) {
@@ -80,28 +83,21 @@ class FlightRecorder final : public vernier::Callback {
   }
 
   vernier::State save() const override {
-    vernier::State state;
+    auto state = Callback::save();
     state.put("capsules", capsules_);
     state.put("overflows", overflows_);
-    state.put("in_a_row", in_a_row_);
-    state.put("sound_at", sound_at_);
     if (bad_update_) state.put("bad_update", vernier::text_of(*bad_update_));
-    state.put("is_new", static_cast<std::int64_t>(is_update_new_));
-    state.put("is_blamed", static_cast<std::int64_t>(is_blamed_));
     if (rate_.defined()) state.put("rate", rate_);
     state.put("ring", ring_.bytes());
     return state;
   }
   void load(const vernier::State& state) override {
+    Callback::load(state);
     // Going back does not make the capsules unwritten.
     capsules_ = std::max(capsules_, state.integer("capsules"));
     overflows_ = std::max(overflows_, state.integer("overflows"));
-    in_a_row_ = state.integer("in_a_row");
-    sound_at_ = state.integer("sound_at");
     bad_update_.reset();
     if (state.has("bad_update")) bad_update_ = vernier::origin_from(state.text("bad_update"));
-    is_update_new_ = state.integer("is_new") != 0;
-    is_blamed_ = state.integer("is_blamed") != 0;
     rate_ = state.has("rate") ? state.tensor("rate") : torch::Tensor();
     ring_.load(state.text("ring"));
   }
