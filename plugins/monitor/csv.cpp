@@ -8,6 +8,8 @@
 // second file. A resumed run cuts off the rows after its checkpoint and goes on. After a rewind in memory, the steps
 // that come again have a second row. If the disk is full, rows wait in memory until there is room; those beyond 1 MB
 // are lost. Source of the format: RFC 4180, with "\n" at the end of a line.
+#include <vernier/append_file.h>
+#include <vernier/record_monitor.h>
 #include <vernier/sdk.h>
 #include <vernier/whole_file.h>
 
@@ -19,9 +21,6 @@
 #include <map>
 #include <string_view>
 #include <utility>
-
-#include "shared/records/append_file.h"
-#include "shared/records/record_monitor.h"
 
 namespace {
 

@@ -5,6 +5,7 @@
 // A line: {"step":10,"loss":"2.5 (0x40200000)","gradients":{"wte.weight":"<XXH3-128>"},"weights":{"wte.weight":…}}.
 // Gradients are those that the optimizer gets; weights are those after the update. A resumed run keeps the lines up to
 // its checkpoint. A line costs one pass over the gradients and the weights, and on a GPU their copy to the host.
+#include <vernier/append_file.h>
 #include <vernier/capsule.h>
 #include <vernier/json_text.h>
 #include <vernier/sdk.h>
@@ -13,8 +14,6 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <string_view>
-
-#include "shared/records/append_file.h"
 
 namespace {
 

@@ -11,6 +11,7 @@
 //   file = "losses.jsonl"   in the run's output folder
 //   every = 1               steps between lines; a step with notices and the last step always have a line
 // On a GPU each line waits for the device.
+#include <vernier/append_file.h>
 #include <vernier/json_text.h>
 #include <vernier/sdk.h>
 
@@ -20,8 +21,6 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <string_view>
-
-#include "shared/records/append_file.h"
 
 namespace {
 

@@ -8,6 +8,8 @@
 // the port can read the metrics: there is no password. Where the port is in use, the monitor is detached and the run
 // goes on without it.
 // Source of the format: Prometheus, "Exposition formats", text format 0.0.4, and its rules for names.
+#include <vernier/append_file.h>
+#include <vernier/record_monitor.h>
 #include <vernier/sdk.h>
 #include <vernier/whole_file.h>
 
@@ -22,8 +24,6 @@
 #include <system_error>
 
 #include "service/http/http_server.h"
-#include "shared/records/append_file.h"
-#include "shared/records/record_monitor.h"
 
 namespace {
 

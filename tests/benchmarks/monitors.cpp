@@ -2,7 +2,7 @@
 // thread. Bars: all monitors at every step within 30 microseconds; a record within 1 microsecond of the training
 // thread.
 #include <vernier/host.h>
-#include "shared/records/record_queue.h"
+#include <vernier/record_queue.h>
 
 #include <ATen/Parallel.h>
 #include <torch/utils.h>

@@ -9,6 +9,7 @@
 // callbacks: it shows the numbers that they measure. With several processes rank 0 serves, and takes no commands.
 // Source of the rules of the service: RFC 9110, RFC 9457 and the WHATWG's "Server-sent events".
 #include <vernier/json_text.h>
+#include <vernier/record_queue.h>
 #include <vernier/sdk.h>
 
 #include <filesystem>
@@ -21,8 +22,7 @@
 #include "commands.h"
 #include "journal.h"
 #include "service/http/http_server.h"
-#include "shared/records/hyper_parameters.h"
-#include "shared/records/record_queue.h"
+#include "shared/hyper_parameters.h"
 #include "view.h"
 
 namespace control {

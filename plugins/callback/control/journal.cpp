@@ -9,7 +9,7 @@
 #include <cerrno>
 #include <cstring>
 
-#include "shared/records/hyper_parameters.h"
+#include "shared/hyper_parameters.h"
 
 namespace control {
 

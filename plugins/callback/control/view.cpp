@@ -6,7 +6,7 @@
 #include <cmath>
 #include <fstream>
 
-#include "shared/records/hyper_parameters.h"
+#include "shared/hyper_parameters.h"
 
 namespace control {
 

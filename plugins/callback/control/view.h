@@ -2,6 +2,8 @@
 // streams.
 #pragma once
 
+#include <vernier/record.h>
+
 #include <cstdint>
 #include <deque>
 #include <map>
@@ -11,7 +13,6 @@
 
 #include "service/http/event_ring.h"
 #include "service/http/history.h"
-#include "shared/records/record.h"
 
 namespace control {
 

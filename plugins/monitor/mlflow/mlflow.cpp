@@ -10,6 +10,8 @@
 // 97727af70f4d): a later MLflow adds its own when it opens the file. Source: mlflow/store/db_migrations and
 // mlflow/store/tracking/sqlalchemy_store.py, MLflow 3.17.
 #include <sqlite3.h>
+#include <vernier/append_file.h>
+#include <vernier/record_monitor.h>
 #include <vernier/sdk.h>
 
 #include <algorithm>
@@ -24,9 +26,7 @@
 #include <system_error>
 
 #include "service/database/sqlite.h"
-#include "shared/records/append_file.h"
-#include "shared/records/hyper_parameters.h"
-#include "shared/records/record_monitor.h"
+#include "shared/hyper_parameters.h"
 
 namespace {
 

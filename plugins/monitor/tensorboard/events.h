@@ -5,12 +5,13 @@
 // plugins/text/metadata.py; plugins/hparams/plugin_data.proto; and the comment in TensorFlow's lib/io/record_writer.h.
 #pragma once
 
+#include <vernier/record.h>
+
 #include <cstdint>
 #include <string>
 #include <string_view>
 
-#include "shared/records/hyper_parameters.h"
-#include "shared/records/record.h"
+#include "shared/hyper_parameters.h"
 
 namespace vernier::tensorboard {
 

@@ -9,6 +9,8 @@
 // Source of the format: TensorBoard's .proto files and TFRecord, named in events.h.
 #include <ATen/ops/histc.h>
 #include <unistd.h>
+#include <vernier/append_file.h>
+#include <vernier/record_monitor.h>
 #include <vernier/sdk.h>
 
 #include <array>
@@ -17,8 +19,6 @@
 #include <set>
 
 #include "events.h"
-#include "shared/records/append_file.h"
-#include "shared/records/record_monitor.h"
 
 namespace {
 

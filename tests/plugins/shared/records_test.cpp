@@ -3,8 +3,10 @@
 #include <fcntl.h>
 #include <sys/mount.h>
 #include <unistd.h>
+#include <vernier/append_file.h>
 #include <vernier/error.h>
 #include <vernier/host.h>
+#include <vernier/record_queue.h>
 
 #include <chrono>
 #include <condition_variable>
@@ -15,9 +17,7 @@
 #include <thread>
 
 #include "monitored.h"
-#include "shared/records/append_file.h"
-#include "shared/records/hyper_parameters.h"
-#include "shared/records/record_queue.h"
+#include "shared/hyper_parameters.h"
 #include "small_run.h"
 #include "temporary_folder.h"
 #include "thrown.h"

@@ -1,6 +1,8 @@
 // A file to which whole units are appended: lines, or records of bytes. A full disk loses units, and never half of one.
 #pragma once
 
+#include <vernier/abi.h>
+
 #include <cstdint>
 #include <deque>
 #include <filesystem>
@@ -12,7 +14,7 @@
 namespace vernier {
 
 // One thread at a time.
-class AppendFile {
+class VERNIER_API AppendFile {
  public:
   using Warn = std::function<void(const std::string&)>;
   // Makes the file if there is none; throws std::system_error if that fails. units: their name in warnings,
@@ -47,12 +49,12 @@ class AppendFile {
 };
 
 // True for an error that may pass: the disk is full.
-bool is_full(const std::error_code& trouble);
+VERNIER_API bool is_full(const std::error_code& trouble);
 
 // Cuts a file of lines off before the first line that `keep` refuses; it gets the line, without its end, and the number
 // of lines before it. A last line without its end is cut off too, and so is a line with a zero byte, which a loss of
 // power may leave. Returns how many lines are left, 0 if the path is not a regular file.
-std::int64_t keep_lines(const std::filesystem::path& path,
-                        const std::function<bool(std::string_view line, std::int64_t number)>& keep);
+VERNIER_API std::int64_t keep_lines(const std::filesystem::path& path,
+                                    const std::function<bool(std::string_view line, std::int64_t number)>& keep);
 
 }  // namespace vernier

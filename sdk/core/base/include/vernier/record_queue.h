@@ -1,6 +1,8 @@
 // Takes records from the training thread to a thread that writes them.
 #pragma once
 
+#include <vernier/record.h>
+
 #include <condition_variable>
 #include <cstdint>
 #include <exception>
@@ -9,12 +11,10 @@
 #include <thread>
 #include <vector>
 
-#include "record.h"
-
 namespace vernier {
 
 // Bounded: what is too much for the writer is dropped and counted, so the training thread never waits for a disk.
-class RecordQueue {
+class VERNIER_API RecordQueue {
  public:
   static constexpr std::size_t capacity = 1024;  // records
 

@@ -1,4 +1,4 @@
-#include "record.h"
+#include <vernier/record.h>
 
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/stack.h>

@@ -1,4 +1,4 @@
-#include "record_queue.h"
+#include <vernier/record_queue.h>
 
 #include <pthread.h>
 

@@ -1,10 +1,9 @@
-#include "record_monitor.h"
+#include <vernier/append_file.h>
+#include <vernier/record_monitor.h>
 
 #include <algorithm>
 #include <system_error>
 #include <utility>
-
-#include "append_file.h"
 
 namespace vernier {
 

@@ -1,4 +1,4 @@
-#include "append_file.h"
+#include <vernier/append_file.h>
 
 #include <fcntl.h>
 #include <unistd.h>

@@ -1,18 +1,30 @@
-// The base class of monitors whose records are written by a thread of their own.
+// The base of monitors that write: the training thread only copies numbers, and a thread of the monitor's own writes
+// them. All are written at each checkpoint, at the end of the run and when it fails. What open() makes gets them:
+//
+//   class Database final : public vernier::RecordSink {
+//     void write(const vernier::Record& record) override {
+//       for (const auto& [metric, value] : record.entries) insert(record.step, metric->name, value);
+//     }
+//   };
+//   class Mine final : public vernier::RecordMonitor {
+//     using RecordMonitor::RecordMonitor;  // reads the option `every`
+//     std::unique_ptr<vernier::RecordSink> open(const vernier::Run& run, const vernier::State&) override {
+//       return std::make_unique<Database>(run.output + "/metrics.db");
+//     }
+//   };
 #pragma once
 
 #include <vernier/callback.h>
+#include <vernier/record_queue.h>
 
 #include <chrono>
 #include <memory>
-
-#include "record_queue.h"
 
 namespace vernier {
 
 // The destination of the records. All functions but the constructor are called on the writer's thread, unless they say
 // otherwise.
-class RecordSink {
+class VERNIER_API RecordSink {
  public:
   virtual ~RecordSink() = default;
   virtual void write(const Record& record) = 0;
@@ -23,7 +35,7 @@ class RecordSink {
   virtual void end(const Run&, bool) {}
 };
 
-class RecordMonitor : public Monitor {
+class VERNIER_API RecordMonitor : public Monitor {
  public:
   explicit RecordMonitor(Options& options);
   ~RecordMonitor() override;

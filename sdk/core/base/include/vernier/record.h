@@ -1,6 +1,7 @@
 // Records of a step or a validation, for monitors with a writer thread.
 #pragma once
 
+#include <c10/core/Event.h>
 #include <vernier/metrics.h>
 #include <vernier/run.h>
 
@@ -11,8 +12,6 @@
 #include <utility>
 #include <vector>
 
-#include <c10/core/Event.h>
-
 namespace vernier {
 
 // How many values of a tensor lie in each of some equal intervals. Values that are not finite are left out.
@@ -22,15 +21,15 @@ struct Histogram {
   std::vector<double> counts;  // counts in equal intervals between min and max
 };
 
-double seconds_since_1970();
-std::string shortest(double value);  // the shortest text that reads back exactly, or "inf", "-inf", "nan"
+VERNIER_API double seconds_since_1970();
+VERNIER_API std::string shortest(double value);  // the shortest text that reads back exactly, or "inf", "-inf", "nan"
 
 // True for the notice of a background save. It comes in every step and is not worth a record.
 inline bool is_progress(const Notice& notice) {
   return notice.name == "checkpoint_progress";
 }
 
-struct Record {
+struct VERNIER_API Record {
   enum class Kind { step, validation, end };
   struct Entry {
     const MetricInfo* metric;  // with the name that it has in records; lives as long as the Collector
@@ -58,7 +57,7 @@ struct Record {
 // Fills records from a run, in one place for all monitors: docs/reference/metrics.md lists the numbers. Training
 // thread. It reads tensors of a CPU at once. Tensors of a device are copied on the device, so that a later step cannot
 // change them, and the host does not wait.
-class Collector {
+class VERNIER_API Collector {
  public:
   // At StepEnd, Validated, or RunEnd and RunFailed. The record keeps the memory that it has.
   void collect(const Run& run, Record::Kind kind, Record& into);
