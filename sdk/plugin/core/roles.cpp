@@ -1,3 +1,4 @@
+#include <c10/util/ScopeExit.h>
 #include <vernier/control.h>
 #include <vernier/host.h>
 #include <vernier/model_adapter.h>
@@ -15,7 +16,7 @@ namespace {
 // The step in "step-00000100" or "step-100.one"; -1 for any other name.
 std::int64_t step_in(const std::string& name) {
   constexpr std::string_view prefix = "step-";
-  if (!name.starts_with(prefix)) return -1;
+  if (!name.starts_with(prefix) || name.ends_with(".partial")) return -1;  // a WholeFile that was not finished
   std::int64_t step = -1;
   const char *first = name.data() + prefix.size(), *last = name.data() + name.size();
   const auto [end, error] = std::from_chars(first, last, step);
@@ -161,7 +162,10 @@ std::vector<std::string> Checkpoint::snapshots(const std::string& folder) {
   std::ranges::sort(found, std::ranges::greater());
   std::vector<std::string> paths;
   for (auto& [step, path] : found) paths.push_back(std::move(path));
-  if (!paths.empty()) return paths;
+  static thread_local bool is_asked = false;  // read() may ask for the newest in its turn
+  if (!paths.empty() || is_asked) return paths;
+  is_asked = true;
+  const auto end = c10::make_scope_exit([] { is_asked = false; });
   TrainerRun run;
   run.output = folder;
   return read(run, "") ? std::vector{folder} : paths;
