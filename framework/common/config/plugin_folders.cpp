@@ -3,10 +3,12 @@
 #include <dlfcn.h>
 #include <link.h>
 #include <vernier/error.h>
+#include <vernier/plugin.h>
 
 #include <algorithm>
 #include <boost/dll/runtime_symbol_info.hpp>
 #include <cstdlib>
+#include <set>
 #include <sstream>
 
 namespace vernier {
@@ -77,6 +79,18 @@ std::vector<fs::path> plugin_folders(const std::vector<std::string>& given, cons
     folders.insert(folders.end(), some.begin(), some.end());
   }
   return folders;
+}
+
+void say_what_it_hides(const fs::path& file, const std::vector<fs::path>& folders, const std::string& role,
+                       const std::string& name) {
+  static std::set<fs::path> said;
+  std::error_code none;
+  for (const auto& folder : folders) {
+    const auto other = folder / role / (name + ".so");
+    if (!fs::exists(other, none) || fs::equivalent(file, other, none) || !said.insert(file).second) continue;
+    log(Level::warning, role + "/" + name,
+        file.string() + " is used, and hides " + other.string() + ", which has the same name; rename your plugin");
+  }
 }
 
 }  // namespace vernier

@@ -16,4 +16,8 @@ std::vector<std::filesystem::path> plugin_folders(const std::vector<std::string>
 // The folder `plugins` beside each TOML file, there or not.
 std::vector<std::filesystem::path> plugin_folders_beside(const std::vector<std::string>& files);
 
+// Warns, once for each file, if a plugin of the same role and name is in these folders too, such as one of Vernier's.
+void say_what_it_hides(const std::filesystem::path& file, const std::vector<std::filesystem::path>& folders,
+                       const std::string& role, const std::string& name);
+
 }  // namespace vernier

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 
+#include "common/config/plugin_folders.h"
 #include "common/left_out.h"
 #include "core/process_state.h"
 
@@ -49,6 +50,7 @@ Host::Place Host::find(const std::string& role, const std::string& name) const {
 std::unique_ptr<Plugin> Host::make(const std::string& role, const std::string& name, Options& options,
                                    const std::string& sha256) const {
   const auto [file, folder] = find(role, name);
+  say_what_it_hides(file, folders_, role, name);
   if (folder.empty()) refuse_foreign_code("the library " + file.string());
   PluginFile library(file, folder);
   if (const auto digest = sha256.empty() ? "" : library.sha256(); digest != sha256) {

@@ -91,6 +91,26 @@ TEST_CASE("host: a plugin that fits is opened, made and named") {
   CHECK(host.make(Callback::role, fixture("fits"), by_path)->id() == "callback/fits");
 }
 
+TEST_CASE("host: a plugin that hides one of ours by its name is used, and this is said once") {
+  const TemporaryFolder folder;
+  fs::create_directory(folder / "optimizer");
+  const auto own = folder / "optimizer" / "adamw.so";
+  fs::copy_file(product / "optimizer/adamw.so", own);
+  const LogLines log;
+  const auto make = [&](std::vector<fs::path> folders) {
+    Options options("optimizer/adamw", {}, "run.toml:3");
+    Host(std::move(folders)).make(vernier::Optimizer::role, "adamw", options);
+  };
+  make({product, folder.path() / "none"});
+  make({product, product});
+  CHECK(LogLines::lines().empty());
+  for (int i = 0; i < 2; ++i) make({folder.path(), product});
+  CHECK(LogLines::lines() ==
+        std::vector<std::string>{"optimizer/adamw: " + fs::path(own).string() + " is used, and hides " +
+                                 (product / "optimizer/adamw.so").string() +
+                                 ", which has the same name; rename your plugin"});
+}
+
 TEST_CASE("host: one that does not fit is refused with the remedy, and never runs") {
   CHECK(refusal("wrong_abi") ==
         refused(fixture("wrong_abi") + ": built for plugin ABI " + vernier::abi_text(VERNIER_ABI + 1) +
