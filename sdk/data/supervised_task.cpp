@@ -12,6 +12,7 @@
 #include <optional>
 #include <unordered_set>
 
+#include "base/rank_sums.h"
 #include "data/folds.h"
 #include "data/tensor_dataset.h"
 
@@ -30,7 +31,8 @@ struct SupervisedTask::Impl {
 
   DataLoaderOptions options;
   std::optional<Keep> recompute;
-  bool has_recomputed = false, keeps_inputs = false, is_size_given = false;
+  bool has_recomputed = false, keeps_inputs = false, is_size_given = false, is_order_given = false;
+  bool gathers = false;              // the loss calls gather_over_ranks()
   std::string unreadable;            // the error of the sample that could not be read; "": none
   std::optional<DataLoader> loader;  // none where a trained model is used without its data
 
@@ -60,7 +62,7 @@ struct SupervisedTask::Impl {
   void warn_of_lost_digits(SupervisedTask& task) const;
   void warn_of_copies(SupervisedTask& task) const;
   Batch first_samples(std::int64_t samples) const;
-  void put_together(Control& control, torch::Tensor& sum, std::int64_t& samples);
+  bool put_together(Control& control, torch::Tensor& sum, std::int64_t& samples, bool has_gathered);
   DataLoaderOptions in_order() const {
     auto of_order = options;
     of_order.order = Sampler::Order::sequential;
@@ -541,7 +543,8 @@ void SupervisedTask::Impl::add_rivals(torch::Tensor& sums, const Batch& batch) {
 torch::Tensor SupervisedTask::Impl::validate_on(Run& run, const std::string& name, const DatasetPtr& dataset,
                                                 const Forward& model, const Watch& watch) {
   auto options = in_order();
-  const bool is_shared = options.ranks > 1 && std::ranges::all_of(metrics, [](const auto& metric) {
+  const auto lone_before = lone_gathers();
+  const bool is_shared = options.ranks > 1 && !gathers && std::ranges::all_of(metrics, [](const auto& metric) {
                            metric->reset();
                            return metric->state_dict().has_value();
                          });
@@ -566,7 +569,11 @@ torch::Tensor SupervisedTask::Impl::validate_on(Run& run, const std::string& nam
     }
     samples += batch.samples;
   }
-  if (is_shared) put_together(*run.control, sums, samples);
+  // Outside of a step a loss has the samples of its own rank alone. So each rank validates on all of them.
+  if (is_shared && put_together(*run.control, sums, samples, lone_gathers() != lone_before)) {
+    gathers = true;
+    return validate_on(run, name, dataset, model, watch);
+  }
   const auto means = sums / samples;
   if (with_rivals) {
     const auto seen = means.cpu();
@@ -579,8 +586,9 @@ torch::Tensor SupervisedTask::Impl::validate_on(Run& run, const std::string& nam
   return means[0];
 }
 
-// Gathers the results of all ranks, in their order.
-void SupervisedTask::Impl::put_together(Control& control, torch::Tensor& sum, std::int64_t& samples) {
+// Gathers the results of all ranks, in their order. Returns true if the loss of any of them has gathered tensors.
+bool SupervisedTask::Impl::put_together(Control& control, torch::Tensor& sum, std::int64_t& samples,
+                                        bool has_gathered) {
   State own;
   own.put("sum", sum);
   own.put("samples", samples);
@@ -618,6 +626,7 @@ std::string given_files(const State& learned) {
 
 // A sample that could not be read has ended the run that was saved, so other bytes of the data are its remedy.
 void SupervisedTask::load(const State& state) {
+  own.put("gathers", has_gathered);
   auto wanted = state;
   const auto own = impl_->loader->state_dict();
   const bool has_same_size = state.integer("size") == own.integer("size");
@@ -625,8 +634,10 @@ void SupervisedTask::load(const State& state) {
   const auto compare = [&](const std::string& what, const std::string& before, const std::string& now) {
     if (before == now) return;
     const auto difference = what + " have changed since this run was saved: then " + before + ", now " + now;
+    has_gathered = has_gathered || state.integer("gathers") != 0;
     if (is_mended) return warn(difference, "; the run goes on, because it had ended with: ", state.text("unreadable"));
     if (allows) return warn(difference, "; the run is resumed all the same");
+  return has_gathered;
     refuse(id() + ": " + difference +
                "; give the same files, give --allow-inexact to resume all the same, or start a new run",
            id());

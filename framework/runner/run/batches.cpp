@@ -60,7 +60,7 @@ std::int64_t Batches::samples(TrainerRun& run) {
   before.restore(run);
   auto& ranks = roles_.ranks;
   ranks.begin_gradients();
-  ranks.weigh(run, batch);
+  (void)ranks.weigh(run, batch, 1);
   samples_ = batch.is_share ? std::llround(ranks.whole().samples) : batch.samples;
   ranks.begin_gradients();
   return *samples_;

@@ -157,13 +157,21 @@ Batch Ranks::share_of(Batch batch) const {
   return batch.share(distributed_->rank(), ranks());
 }
 
-void Ranks::weigh(const Run& run, const Batch& share) {
-  if (std::exchange(is_weighed_, true)) return;
-  whole_ = {static_cast<double>(share.samples), share.weight, share.tokens};
-  wait_for_weights_ = nullptr;
-  if (!are_several()) return;
-  is_reduced_ = false;
-  send(run, "the gradients of a step", Compared::part, whole_);
+std::unique_ptr<RankSums> Ranks::weigh(const Run& run, const Batch& share, std::int64_t parts) {
+  if (!std::exchange(is_weighed_, true)) {
+    whole_ = {static_cast<double>(share.samples), share.weight, share.tokens};
+    parts_ = parts;
+    wait_for_weights_ = nullptr;
+    is_reduced_ = !are_several();
+    if (are_several()) send(run, "the gradients of a step", Compared::part, whole_);
+  }
+  if (!are_several()) return nullptr;
+  return std::make_unique<RankSums>(distributed_->rank(), ranks(), [this, parts](const torch::Tensor& numbers) {
+    whole();
+    if (are_unequal_ || parts != parts_) refuse_unequal_parts(parts);  // a rank without a further part never answers
+    const auto as = calls_.as(distributed_.get());
+    distributed_->sum(numbers)();
+  });
 }
 
 void Ranks::agree(const Run& run, const std::string& doing, Compared compared) {
@@ -192,13 +200,15 @@ void Ranks::send(const Run& run, const std::string& doing, Compared compared, co
               {"the batches of an update", std::to_string(run.batches)},
               {"the batches drawn", std::to_string(run.batches_drawn)},
               {"the weights", alike_.empty() ? "" : bits_of(run, compared == Compared::all)}};
-  weights_ = numbers_of(4 + ranks());
+  weights_ = numbers_of(6 + ranks());
   auto* numbers = weights_.mutable_data_ptr<double>();
   numbers[0] = share.samples;
   numbers[1] = share.weight.value_or(0);
   numbers[2] = static_cast<double>(share.tokens);
   numbers[3] = share.weight ? share.samples : 0;
-  numbers[4 + distributed_->rank()] = digest_of(message_);
+  numbers[4] = static_cast<double>(parts_);
+  numbers[5] = numbers[4] * numbers[4];
+  numbers[6 + distributed_->rank()] = digest_of(message_);
   wait_for_weights_ = distributed_->sum(weights_);
 }
 
@@ -238,7 +248,8 @@ const WholeBatch& Ranks::whole() {
   whole_.samples = numbers[0];
   if (whole_.weight) whole_.weight = numbers[1];
   whole_.tokens = std::llround(numbers[2]);
-  refuse_apart(numbers + 4);
+  are_unequal_ = numbers[5] * static_cast<double>(ranks()) != numbers[4] * numbers[4];
+  refuse_apart(numbers + 6);
   if (numbers[3] != 0 && numbers[3] != numbers[0]) {
     throw Error("the ranks' micro-batches have a weight in part; give each of them one, or none", Error::Kind::plugin);
   }

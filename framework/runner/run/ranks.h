@@ -3,6 +3,7 @@
 
 #include <c10/util/ScopeExit.h>
 
+#include "base/rank_sums.h"
 #include "calls.h"
 
 namespace vernier {
@@ -60,7 +61,8 @@ class Ranks {
   // Before the first micro-batch is computed: begins to sum what the shares weigh. Once for each computed gradient,
   // however often its micro-batches are tried. The message also has a digest of all that must be alike.
   void begin_gradients() { is_weighed_ = false; }
-  void weigh(const Run& run, const Batch& share);
+  // parts: how many micro-batches are computed. The result is for losses that gather; it is null on one rank.
+  std::unique_ptr<RankSums> weigh(const Run& run, const Batch& share, std::int64_t parts);
   const WholeBatch& whole();  // waits for the sum; throws Error on every rank if they have come apart
   auto keep_whole() {
     return c10::make_scope_exit([this, kept = whole()] { whole_ = kept; });
@@ -106,6 +108,8 @@ class Ranks {
   torch::Tensor weights_;
   std::function<void()> wait_for_weights_;
   WholeBatch whole_;
+  std::int64_t parts_ = 0;    // the number of micro-batches that this rank has announced
+  bool are_unequal_ = false;  // true: the ranks have different numbers of them
   std::atomic<int> stop_ = 0;
   bool is_out_of_time_ = false;
   std::vector<double> seconds_;  // seconds of each rank since the last notice was due

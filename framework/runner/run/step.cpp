@@ -199,8 +199,9 @@ void Step::compute_micro_batches(TrainerRun& run, Tries tries) {
   auto micro_batches = accumulation_.split(run);
   task_.weigh(micro_batches);
   run.batch.weight = weight_of(micro_batches);
-  ranks_.weigh(run, run.batch);
   run.micro_batches = std::ssize(micro_batches);
+  const auto computed = std::ranges::count_if(micro_batches, [](const Batch& one) { return one.weight != 0; });
+  const auto sums = ranks_.weigh(run, run.batch, computed);
   for (const Batch& micro_batch : micro_batches) {
     if (micro_batch.weight == 0) continue;
     const auto limit = run.device.is_cpu() ? 0 : memory_limit(run.device);
