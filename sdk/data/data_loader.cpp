@@ -21,7 +21,9 @@ namespace {
 struct Work {
   State place;  // the position of this batch
   std::int64_t epoch = 0;
-  torch::Tensor indices;
+  torch::Tensor all, indices;                   // the samples of the batch, and those that this rank loads
+  std::vector<std::pair<Sample, Random>> read;  // the samples of a stream that are not finished
+  State after;                                  // the place of the stream behind the batch
   Batch batch;
   std::exception_ptr error;
   bool is_done = false;  // under the mutex
@@ -48,10 +50,37 @@ Sampler make_sampler(const Dataset& dataset, const DataLoaderOptions& options) {
   return Sampler(size, options.seed, options.order);
 }
 
+// Answers a loader's questions for a stream, whose samples come from next().
+class StreamData final : public Dataset {
+ public:
+  explicit StreamData(StreamPtr stream) : stream_(std::move(stream)) {}
+  std::int64_t size() const override { return endless; }
+  Sample get(std::int64_t, Random&) const override { return {}; }
+  std::string where(std::int64_t index) const override { return c10::str("sample ", index, " of the stream"); }
+  std::string fingerprint() const override { return stream_->fingerprint(); }
+
+ private:
+  StreamPtr stream_;
+};
+
+// The stream may go on in the same tensors.
+State copy_of(State place) {
+  for (auto& [name, tensor] : place.tensors) tensor = tensor.clone();
+  return place;
+}
+
 // The error that is being handled, with the sample's place unless its text has that.
 [[noreturn]] void rethrow_at(const std::string& where) {
   const auto [text, kind] = caught();
   throw Error(text.find(where) == std::string::npos ? where + ": " + text : text, kind);
+}
+
+std::exception_ptr named(const std::string& where) {
+  try {
+    rethrow_at(where);
+  } catch (...) {
+    return std::current_exception();
+  }
 }
 
 }  // namespace
@@ -64,6 +93,12 @@ struct DataLoader::Workers {
         sampler_(make_sampler(*dataset_, options_)) {
     stacks_ = !options_.collate;
     if (stacks_) options_.collate = stack;
+  }
+
+  Workers(StreamPtr stream, DataLoaderOptions options)
+      : Workers(std::make_shared<StreamData>(stream), of_stream(std::move(options))) {
+    stream_ = std::move(stream);
+    stream_place_ = copy_of(stream_->save());
   }
 
   ~Workers() {
@@ -92,11 +127,16 @@ struct DataLoader::Workers {
       std::rethrow_exception(work->error);
     }
     ahead_.pop_front();
+    if (stream_) stream_place_ = std::move(work->after);
     look_ahead();
     return std::move(work->batch);
   }
 
-  State state_dict() const { return ahead_.empty() ? place() : ahead_.front()->place; }
+  State state_dict() const {
+    auto state = ahead_.empty() ? place() : ahead_.front()->place;
+    if (stream_) state.put("stream", stream_place_);
+    return state;
+  }
 
   void load_state_dict(const State& state) {
     if (state.text("data") != fingerprint_) {
@@ -104,17 +144,26 @@ struct DataLoader::Workers {
              fingerprint_ + "; give the same files, or start a new run");
     }
     sampler_.load_state_dict(state);
+    if (stream_) stream_place_ = copy_of(state.part("stream"));
     drop_work();
   }
 
   std::int64_t epoch() const { return ahead_.empty() ? sampler_.epoch() : ahead_.front()->epoch; }
   std::int64_t batches_per_epoch() const {
+    if (stream_) return endless;
     const auto last = options_.drop_last ? 0 : options_.batch_size - 1;
     return (sampler_.size() + last) / options_.batch_size;
   }
   double waited() const { return waited_; }
 
  private:
+  static DataLoaderOptions of_stream(DataLoaderOptions options) {
+    options.order = Sampler::Order::sequential;
+    options.weights = torch::Tensor();
+    options.drop_last = false;
+    return options;
+  }
+
   State place() const {
     auto state = sampler_.state_dict();
     state.put("data", fingerprint_);
@@ -125,12 +174,15 @@ struct DataLoader::Workers {
     const auto begin = std::chrono::steady_clock::now();
     const auto before = sampler_.state_dict();
     auto work = next_work();
+    if (stream_) read(*work);
     prepare(*work);
     waited_ = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
     if (work->error) {
       sampler_.load_state_dict(before);
+      if (stream_) stream_->load(copy_of(stream_place_));
       std::rethrow_exception(work->error);
     }
+    if (stream_) stream_place_ = std::move(work->after);
     return std::move(work->batch);
   }
 
@@ -147,9 +199,9 @@ struct DataLoader::Workers {
     do {
       work->place = place();
       work->epoch = sampler_.epoch();
-      work->indices = sampler_.next(options_.batch_size);
-    } while (options_.drop_last && work->indices.numel() < options_.batch_size);
-    work->indices = share_of(work->indices);
+      work->all = sampler_.next(options_.batch_size);
+    } while (options_.drop_last && work->all.numel() < options_.batch_size);
+    work->indices = share_of(work->all);
     return work;
   }
 
@@ -166,13 +218,15 @@ struct DataLoader::Workers {
     }
   }
 
-  // Drops what was prepared. A worker ends its batch, which nobody gets.
+  // Drops what was prepared. A worker ends its batch, which nobody gets. A stream goes back to its place.
   void drop_work() {
     {
-      const std::lock_guard lock(mutex_);
+      std::unique_lock lock(mutex_);
       to_do_.clear();
+      work_done_.wait(lock, [this] { return !is_reading_; });
     }
     ahead_.clear();
+    if (stream_) stream_->load(copy_of(stream_place_));
   }
 
   void run_worker() {
@@ -181,11 +235,13 @@ struct DataLoader::Workers {
       std::shared_ptr<Work> work;
       {
         std::unique_lock lock(mutex_);
-        work_there_.wait(lock, [this] { return is_ending_ || !to_do_.empty(); });
+        work_there_.wait(lock, [this] { return is_ending_ || (!to_do_.empty() && !is_reading_); });
         if (is_ending_) return;
         work = to_do_.front();
         to_do_.pop_front();
+        is_reading_ = stream_ != nullptr;
       }
+      if (stream_) read_in_turn(*work);
       prepare(*work);
       {
         const std::lock_guard lock(mutex_);
@@ -195,7 +251,46 @@ struct DataLoader::Workers {
     }
   }
 
+  void read_in_turn(Work& work) {
+    read(work);
+    {
+      const std::lock_guard lock(mutex_);
+      is_reading_ = false;
+    }
+    work_there_.notify_all();
+    work_done_.notify_all();
+  }
+
+  // Takes a batch out of the stream, and keeps what is this rank's.
+  void read(Work& work) const {
+    const torch::NoGradGuard no_grad;
+    const OneThread one_thread(true);
+    const auto* all = work.all.const_data_ptr<std::int64_t>();
+    const auto samples = work.all.numel();
+    const auto begin = Batch::share_begin(samples, options_.rank, options_.ranks);
+    const auto end = Batch::share_begin(samples, options_.rank + 1, options_.ranks);
+    std::int64_t i = 0;
+    try {
+      while (i < samples && !is_ending_) {
+        const bool is_own = i >= begin && i < end;
+        const auto left = (i < begin ? begin : samples) - i;
+        if (!is_own && stream_->skip(left)) {
+          i += left;
+          continue;
+        }
+        Random random(options_.seed, work.epoch, all[i]);
+        auto sample = stream_->next(random);
+        if (is_own) work.read.emplace_back(std::move(sample), random);
+        i += 1;
+      }
+      work.after = copy_of(stream_->save());
+    } catch (...) {
+      work.error = named(dataset_->where(all[std::min(i, samples - 1)]));
+    }
+  }
+
   void prepare(Work& work) const {
+    if (work.error) return;
     const torch::NoGradGuard no_grad;
     const OneThread one_thread(true);
     try {
@@ -213,7 +308,7 @@ struct DataLoader::Workers {
     }
   }
 
-  Batch make_batch(const Work& work) const {
+  Batch make_batch(Work& work) const {
     if (stacks_) {
       try {
         if (auto tensors = dataset_->get_batch(work.indices))
@@ -229,11 +324,16 @@ struct DataLoader::Workers {
     return is_ending_ ? Batch{} : options_.collate(samples);
   }
 
-  std::vector<Sample> one_by_one(const Work& work) const {
+  std::vector<Sample> one_by_one(Work& work) const {
     std::vector<Sample> samples;
     const auto* indices = work.indices.const_data_ptr<std::int64_t>();
     for (std::int64_t i = 0; i < work.indices.numel() && !is_ending_; ++i) {
       try {
+        if (stream_) {
+          auto& [sample, random] = work.read.at(static_cast<std::size_t>(i));
+          samples.push_back(stream_->finish(std::move(sample), random));
+          continue;
+        }
         Random random(options_.seed, work.epoch, indices[i]);
         samples.push_back(dataset_->get(indices[i], random));
       } catch (...) {
@@ -244,6 +344,8 @@ struct DataLoader::Workers {
   }
 
   DatasetPtr dataset_;
+  StreamPtr stream_;    // the source of the samples, or null; one worker at a time reads it
+  State stream_place_;  // the place behind the batches that next() has returned; for the caller's thread
   DataLoaderOptions options_;
   std::string fingerprint_;
   bool stacks_ = false;  // so that Dataset::get_batch may do it
@@ -255,11 +357,15 @@ struct DataLoader::Workers {
   std::condition_variable work_there_, work_done_;
   std::deque<std::shared_ptr<Work>> to_do_;
   std::atomic<bool> is_ending_ = false;
+  bool is_reading_ = false;  // under the mutex
   std::vector<std::thread> threads_;
 };
 
 DataLoader::DataLoader(DatasetPtr dataset, DataLoaderOptions options)
     : workers_(std::make_unique<Workers>(std::move(dataset), std::move(options))) {}
+
+DataLoader::DataLoader(StreamPtr stream, DataLoaderOptions options)
+    : workers_(std::make_unique<Workers>(std::move(stream), std::move(options))) {}
 
 DataLoader::~DataLoader() = default;
 

@@ -5,6 +5,7 @@
 #include <vernier/checksum.h>
 #include <vernier/data/dataset.h>
 #include <vernier/data/split.h>
+#include <vernier/data/stream.h>
 #include <vernier/error.h>
 
 #include <algorithm>
@@ -118,6 +119,21 @@ class ConcatDataset final : public Dataset {
   std::vector<std::int64_t> ends_;
 };
 
+class TakenDataset final : public Dataset {
+ public:
+  explicit TakenDataset(std::vector<Sample> samples) : samples_(std::move(samples)) {}
+  std::int64_t size() const override { return std::ssize(samples_); }
+  Sample get(std::int64_t index, Random&) const override { return samples_[static_cast<std::size_t>(index)]; }
+  std::string fingerprint() const override {
+    std::vector<torch::Tensor> all;
+    for (const auto& sample : samples_) all.insert(all.end(), sample.begin(), sample.end());
+    return c10::str(size(), " samples of a stream, ", checksum_of_all(all));
+  }
+
+ private:
+  std::vector<Sample> samples_;
+};
+
 }  // namespace
 
 std::string checksum_of_all(const std::vector<torch::Tensor>& tensors) {
@@ -193,6 +209,42 @@ std::string Dataset::fingerprint() const {
 
 std::vector<std::int64_t> Dataset::shards() const {
   return {size()};
+}
+
+Stream::~Stream() = default;
+
+bool Stream::skip(std::int64_t) {
+  return false;
+}
+
+Sample Stream::finish(Sample sample, Random&) const {
+  return sample;
+}
+
+std::string Stream::fingerprint() const {
+  return "a stream";
+}
+
+State Stream::save() const {
+  State state;
+  for (const auto& member : memory_) member.put(state);
+  return state;
+}
+
+void Stream::load(const State& state) {
+  for (const auto& member : memory_) member.get(state);
+}
+
+// Epoch -1 is for these samples, so that those of training have other random numbers.
+DatasetPtr take(Stream& stream, std::int64_t samples, std::uint64_t seed) {
+  const torch::NoGradGuard no_grad;
+  std::vector<Sample> taken;
+  for (std::int64_t i = 0; i < samples; ++i) {
+    Random random(seed, -1, i);
+    auto sample = stream.next(random);
+    taken.push_back(stream.finish(std::move(sample), random));
+  }
+  return std::make_shared<TakenDataset>(std::move(taken));
 }
 
 DatasetPtr tensor_dataset(std::vector<torch::Tensor> tensors) {

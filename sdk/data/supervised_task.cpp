@@ -23,7 +23,8 @@ struct SupervisedTask::Impl {
   Forward forward;
   Loss loss;
   std::optional<std::size_t> target = 1;
-  DatasetPtr training;
+  DatasetPtr training;  // the first sample alone if there is a stream
+  StreamPtr stream;
   std::vector<std::pair<std::string, DatasetPtr>> held_out;
   std::string held_out_data;  // their fingerprints
   Targets targets;
@@ -58,6 +59,8 @@ struct SupervisedTask::Impl {
   void read_held_out(const Run& run) const;
   std::string failure(SupervisedTask& task, const Run& run, std::int64_t samples, bool is_training) const;
   std::string unfit_size(SupervisedTask& task, const Run& run, std::int64_t size, bool drops_last) const;
+  void look_into(Stream& from, std::uint64_t seed);
+  std::int64_t whole(std::int64_t size) const { return stream ? size : std::min(training->size(), size); }
   void note_example();
   void warn_of_lost_digits(SupervisedTask& task) const;
   void warn_of_copies(SupervisedTask& task) const;
@@ -90,6 +93,7 @@ SupervisedTask::SupervisedTask(Options& options, std::int64_t batch_size) : impl
   auto& loader = impl_->options;
   impl_->is_size_given = options.given("batch_size");
   loader.batch_size = options.get("batch_size", batch_size, "samples of an update", between(1, 1e9));
+  impl_->is_order_given = options.given("order");
   const auto order = options.choose("order", "shuffled", {"shuffled", "sequential", "by_shard"},
                                     "of the samples in an epoch; by_shard: file by file, shuffled within each");
   using Order = Sampler::Order;
@@ -174,6 +178,10 @@ void SupervisedTask::set_training(DatasetPtr dataset, torch::Tensor weights) {
   impl_->options.weights = std::move(weights);
 }
 
+void SupervisedTask::set_training(StreamPtr stream) {
+  impl_->stream = std::move(stream);
+}
+
 void SupervisedTask::add_validation(DatasetPtr dataset, const std::string& name) {
   if (!impl_->held_out.empty() && name.empty()) {
     throw Error(id() + ": a second validation set needs a name, as in add_validation(dataset, \"unseen_years\")",
@@ -219,6 +227,10 @@ void SupervisedTask::prepare(Run& run) {
     build(run);
     if (!impl_->is_trained) fold.require_used(id());
   }
+  if (impl_->stream) {
+    if (impl_->is_order_given) refuse(id() + ": a stream has an order of its own; leave [task] order out", id());
+    impl_->look_into(*impl_->stream, run.seed);
+  }
   const auto require = [this](bool is_there, const char* function) {
     if (!is_there) throw Error(id() + ": build() must call " + function, Error::Kind::training, id());
   };
@@ -235,8 +247,12 @@ void SupervisedTask::prepare(Run& run) {
     impl_->options.rank = run.control->rank();
     impl_->options.ranks = run.control->ranks();
   }
-  impl_->loader.emplace(impl_->training, impl_->options);
-  std::string sizes = c10::str(impl_->training->size(), " samples");
+  if (impl_->stream) {
+    impl_->loader.emplace(impl_->stream, impl_->options);
+  } else {
+    impl_->loader.emplace(impl_->training, impl_->options);
+  }
+  std::string sizes = impl_->stream ? "a stream" : c10::str(impl_->training->size(), " samples");
   for (const auto& [name, dataset] : impl_->held_out) {
     sizes += c10::str(", ", dataset->size(), " held out", name.empty() ? "" : " as ", name);
     impl_->held_out_data += (impl_->held_out_data.empty() ? "" : ", ") + dataset->fingerprint();
@@ -247,11 +263,29 @@ void SupervisedTask::prepare(Run& run) {
   impl_->read_held_out(run);
   impl_->warn_of_copies(*this);
   const auto samples = impl_->training->size(), size = impl_->options.batch_size;
-  if (impl_->is_size_given && size > samples) {
+  if (impl_->is_size_given && size > samples && !impl_->stream) {
     warn("batch_size = ", size, " is more than the ", samples, " samples, so each update is of all of them");
   }
   if (impl_->held_out.empty()) return;
   for (auto& baseline : baselines_of(impl_->target_facts)) impl_->rivals.push_back({std::move(baseline)});
+}
+
+// Puts the first sample into `training`, for all that looks at one sample, and leaves the stream as it was.
+void SupervisedTask::Impl::look_into(Stream& from, std::uint64_t seed) {
+  auto place = from.save();
+  for (auto& [name, tensor] : place.tensors) tensor = tensor.clone();
+  Random random(seed, 0, 0);
+  try {
+    const torch::NoGradGuard no_grad;
+    auto sample = from.next(random);
+    sample = from.finish(std::move(sample), random);
+    for (auto& tensor : sample) tensor = tensor.unsqueeze(0);
+    training = tensor_dataset(std::move(sample));
+  } catch (...) {
+    const auto [text, kind] = caught();
+    throw Error("the first sample of the stream: " + text, kind);
+  }
+  from.load(place);
 }
 
 namespace {
@@ -352,13 +386,13 @@ std::string SupervisedTask::Impl::unfit_size(SupervisedTask& task, const Run& ru
       if (samples == 0) continue;
       const auto reason = failure(task, run, samples, is_training);
       // The first step reports what fails for a whole batch too.
-      if (reason.empty() || !failure(task, run, std::min(training->size(), size), is_training).empty()) continue;
+      if (reason.empty() || !failure(task, run, whole(size), is_training).empty()) continue;
       return c10::str("the last batch of ", what, " has ", samples == 1 ? "one sample" : c10::str(samples, " samples"),
                       options.ranks > 1 ? " on a rank" : "", ", of ", all, " in batches of ", size, ": ", reason);
     }
     return "";
   };
-  auto unfit = look(training, "an epoch", true);
+  auto unfit = stream ? "" : look(training, "an epoch", true);
   for (const auto& [name, dataset] : held_out) {
     if (unfit.empty()) unfit = look(dataset, name.empty() ? "a validation" : "the validation " + name, false);
   }
@@ -381,8 +415,7 @@ void SupervisedTask::check(const Run& run) {
   if (impl_->unfit_size(*this, run, size, true).empty()) remedy = "set [task] drop_last = true, or ";
   constexpr std::int64_t most = 16;  // other sizes that are tried
   for (auto other = std::max<std::int64_t>(2, size - most); remedy.empty() && other <= size + most; ++other) {
-    const auto whole = std::min(other, impl_->training->size());
-    if (!impl_->failure(*this, run, whole, true).empty()) continue;
+    if (!impl_->failure(*this, run, impl_->whole(other), true).empty()) continue;
     if (impl_->unfit_size(*this, run, other, drops_last).empty())
       remedy = c10::str("set [task] batch_size = ", other, ", or ");
   }
@@ -410,6 +443,7 @@ std::int64_t SupervisedTask::batches_per_epoch() const {
 }
 
 std::string SupervisedTask::where(std::int64_t index) const {
+  if (impl_->stream) return Task::where(index) + " of the stream";
   return impl_->training ? impl_->training->where(index) : Task::where(index);
 }
 
@@ -592,6 +626,7 @@ bool SupervisedTask::Impl::put_together(Control& control, torch::Tensor& sum, st
   State own;
   own.put("sum", sum);
   own.put("samples", samples);
+  own.put("gathers", has_gathered);
   for (const auto& metric : metrics) own.put(metric->name(), *metric->state_dict());
   sum = at::zeros_like(sum);
   samples = 0;
@@ -599,8 +634,10 @@ bool SupervisedTask::Impl::put_together(Control& control, torch::Tensor& sum, st
   for (const auto& state : control.gather(own)) {
     sum += state.tensor("sum");
     samples += state.integer("samples");
+    has_gathered = has_gathered || state.integer("gathers") != 0;
     for (const auto& metric : metrics) metric->add(state.part(metric->name()));
   }
+  return has_gathered;
 }
 
 State SupervisedTask::save() const {
@@ -626,7 +663,6 @@ std::string given_files(const State& learned) {
 
 // A sample that could not be read has ended the run that was saved, so other bytes of the data are its remedy.
 void SupervisedTask::load(const State& state) {
-  own.put("gathers", has_gathered);
   auto wanted = state;
   const auto own = impl_->loader->state_dict();
   const bool has_same_size = state.integer("size") == own.integer("size");
@@ -634,10 +670,8 @@ void SupervisedTask::load(const State& state) {
   const auto compare = [&](const std::string& what, const std::string& before, const std::string& now) {
     if (before == now) return;
     const auto difference = what + " have changed since this run was saved: then " + before + ", now " + now;
-    has_gathered = has_gathered || state.integer("gathers") != 0;
     if (is_mended) return warn(difference, "; the run goes on, because it had ended with: ", state.text("unreadable"));
     if (allows) return warn(difference, "; the run is resumed all the same");
-  return has_gathered;
     refuse(id() + ": " + difference +
                "; give the same files, give --allow-inexact to resume all the same, or start a new run",
            id());

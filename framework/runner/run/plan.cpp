@@ -15,6 +15,9 @@ std::int64_t Plan::steps_of_epoch(std::int64_t epoch, std::int64_t steps, std::i
 
 void Plan::count_steps(TrainerRun& run, std::int64_t epochs) {
   const auto batches = roles_.task->batches_per_epoch();
+  if (batches == endless) {
+    refuse("[run] epochs: the data of " + roles_.task->id() + " never end; set [run] steps, and leave epochs out");
+  }
   constexpr std::int64_t most = 1'000'000'000;  // can be counted one by one in a few seconds
   const bool is_too_many = __builtin_mul_overflow(epochs, batches, &run.steps);
   if (is_too_many || (roles_.accumulation->gathers() && run.steps > most)) {
@@ -42,6 +45,11 @@ void Plan::count_again(TrainerRun& run) {
 // Returns in how many epochs the run's steps are, the last one perhaps not whole.
 std::int64_t Plan::epochs_of(TrainerRun& run) {
   const auto batches = roles_.task->batches_per_epoch();
+  if (batches == endless) {
+    log(Level::warning, "run",
+        "the data never end, so the run is validated after its last step alone; set [run] validate_every to a number");
+    return 1;
+  }
   if (!roles_.accumulation->gathers()) return run.steps / batches + (run.steps % batches != 0 ? 1 : 0);
   constexpr std::int64_t most = 100'000;  // are counted one by one; nobody needs to know of more
   const auto samples = batches_.samples(run);

@@ -199,6 +199,7 @@ std::int64_t read_epoch(TrainingLoop& trainer, TrainerRun& run) {
   std::int64_t drawn = 0;
   roles.calls.attributed(run, [&] {
     const auto batches = roles.task->batches_per_epoch();
+    if (batches == endless) return;
     for (; drawn < batches && seconds_since(begin) < most_seconds && !run.is_stopping(); ++drawn) roles.task->next();
   });
   return drawn;

@@ -114,7 +114,7 @@ void check_run(const po::variables_map& given) {
   print_dry_run(precision.substr(precision.find('/') + 1), seen, in_float32);
   std::cout << of_ranks;
   if (validation_loss) std::cout << "in a validation: loss " << print_number("%.4f", *validation_loss) << '\n';
-  if (drawn < batches) {
+  if (drawn < batches && batches != endless) {
     print_text(c10::str("of the data, ", drawn, " of ", batches, " batches of an epoch were read; the others may have ",
                         "what cannot be read\n"));
   }

@@ -1,6 +1,7 @@
 #include <doctest/doctest.h>
 #include <torch/torch.h>
 #include <vernier/data/data_loader.h>
+#include <vernier/data/stream.h>
 #include <vernier/error.h>
 
 #include <atomic>
@@ -61,7 +62,106 @@ DataLoaderOptions with_workers(std::int64_t workers) {
   return {.batch_size = 7, .seed = 5, .workers = workers};
 }
 
+// Sample i is {how many samples there were, a random number, another one of the costly part}.
+class Endless final : public vernier::Stream {
+ public:
+  explicit Endless(std::int64_t breaks_at = -1, bool can_skip = false) : breaks_at_(breaks_at), can_skip_(can_skip) {
+    remember("count", count_);
+    remember("last", last_);
+  }
+  Sample next(Random& random) override {
+    if (count_[0].item<std::int64_t>() == breaks_at_) throw std::runtime_error("broken");
+    count_ += 1;  // in the same memory, which a saved place must not share
+    last_ = random.uniform();
+    return {count_[0].clone(), torch::tensor(last_)};
+  }
+  bool skip(std::int64_t samples) override {
+    count_ += samples;
+    return can_skip_ || (count_ -= samples, false);
+  }
+  Sample finish(Sample sample, Random& random) const override {
+    std::this_thread::sleep_for(std::chrono::microseconds(10 * (sample[0].item<std::int64_t>() % 7)));
+    sample.push_back(torch::tensor(random.uniform()));
+    return sample;
+  }
+  std::string fingerprint() const override { return "endless"; }
+
+ private:
+  std::int64_t breaks_at_;
+  bool can_skip_;
+  torch::Tensor count_ = torch::zeros({1}, torch::kInt64);
+  double last_ = 0;
+};
+
 }  // namespace
+
+TEST_CASE("stream: the batches are the same for any number of workers, and go on where they were saved") {
+  DataLoader alone(std::make_shared<Endless>(), with_workers(0));
+  CHECK(alone.batches_per_epoch() == vernier::endless);
+  const auto expected = take(alone, 30);
+  CHECK(expected[29].indices == std::vector<std::int64_t>{203, 204, 205, 206, 207, 208, 209});
+  CHECK(expected[29].tensors[0][6].item<std::int64_t>() == 210);
+  for (const std::int64_t workers : {0, 1, 3}) {
+    std::vector<Batch> seen;
+    vernier::State state;
+    for (int part = 0; part < 10; ++part) {
+      DataLoader loader(std::make_shared<Endless>(), with_workers((workers + part) % 4));
+      if (part > 0) loader.load_state_dict(state);
+      for (auto& batch : take(loader, 3)) seen.push_back(std::move(batch));
+      state = loader.state_dict();
+    }
+    CHECK(are_equal(seen, expected));
+  }
+  DataLoader loader(std::make_shared<Endless>(), with_workers(2));
+  take(loader, 4);
+  const auto state = loader.state_dict();
+  for (int i = 0; i < 3; ++i) {
+    loader.load_state_dict(state);
+    CHECK(are_equal(take(loader, 9), {expected.begin() + 4, expected.begin() + 13}));
+  }
+}
+
+TEST_CASE("stream: ranks load their parts of the same batches, whether samples can be skipped or not") {
+  DataLoader alone(std::make_shared<Endless>(), {.batch_size = 7, .seed = 5});
+  const auto expected = take(alone, 6);
+  for (const bool can_skip : {false, true}) {
+    std::vector<std::vector<Batch>> of_ranks;
+    for (std::int64_t rank = 0; rank < 3; ++rank) {
+      DataLoader loader(std::make_shared<Endless>(-1, can_skip),
+                        {.batch_size = 7, .seed = 5, .workers = rank, .rank = rank, .ranks = 3});
+      of_ranks.push_back(take(loader, 6));
+    }
+    for (std::size_t i = 0; i < 6; ++i) {
+      const auto whole = Batch::concatenated({of_ranks[0][i], of_ranks[1][i], of_ranks[2][i]});
+      CHECK(are_equal({whole}, {expected[i]}));
+    }
+  }
+}
+
+TEST_CASE("stream: one that throws is named with its sample, and the place stays") {
+  for (const std::int64_t workers : {0, 2}) {
+    DataLoader loader(std::make_shared<Endless>(16), with_workers(workers));
+    const auto first = take(loader, 2);
+    const auto before = loader.state_dict();
+    for (int i = 0; i < 2; ++i) CHECK_THROWS_WITH_AS(loader.next(), "sample 16 of the stream: broken", Error);
+    CHECK(loader.state_dict().part("stream").tensor("count").equal(before.part("stream").tensor("count")));
+    DataLoader whole(std::make_shared<Endless>(), with_workers(0));
+    whole.load_state_dict(before);
+    CHECK(whole.next().tensors[0][0].item<std::int64_t>() == 15);
+    DataLoader finite(std::make_shared<Uneven>(50), with_workers(0));
+    CHECK_THROWS_AS(finite.load_state_dict(before), Error);
+  }
+}
+
+TEST_CASE("stream: samples that are taken for a validation have random numbers of their own") {
+  Endless stream;
+  const auto held_out = vernier::take(stream, 5, 5);
+  Random none(1, 0, 0);
+  CHECK(held_out->size() == 5);
+  CHECK(held_out->get(4, none)[0].item<std::int64_t>() == 5);
+  DataLoader loader(std::make_shared<Endless>(), with_workers(0));
+  CHECK_FALSE(loader.next().tensors[1][0].equal(held_out->get(0, none)[1]));
+}
 
 TEST_CASE("the batches are the same for any number of workers") {
   const auto data = std::make_shared<Uneven>(50);

@@ -6,9 +6,13 @@
 #include <vernier/tensor.h>
 
 #include <cstdint>
+#include <limits>
 #include <vector>
 
 namespace vernier {
+
+// Task::batches_per_epoch() of data that never end: all steps are in one epoch.
+constexpr std::int64_t endless = std::numeric_limits<std::int64_t>::max();
 
 // Each epoch has every index from 0 to size - 1 once. The order depends only on size, seed and epoch; it is the same on
 // every machine and with every standard library:

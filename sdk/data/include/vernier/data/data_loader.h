@@ -10,6 +10,7 @@
 
 #include <vernier/batch.h>
 #include <vernier/data/dataset.h>
+#include <vernier/data/stream.h>
 #include <vernier/sampler.h>
 
 #include <functional>
@@ -55,6 +56,7 @@ class VERNIER_API DataLoader {
  public:
   // Throws Error if the dataset is empty, if an option is out of range, or if drop_last leaves no batch.
   DataLoader(DatasetPtr dataset, DataLoaderOptions options);
+  DataLoader(StreamPtr stream, DataLoaderOptions options);  // `order`, `weights` and `drop_last` have no meaning
   ~DataLoader();
   DataLoader(const DataLoader&) = delete;
   DataLoader& operator=(const DataLoader&) = delete;
@@ -64,8 +66,8 @@ class VERNIER_API DataLoader {
   Batch next();
   double waited() const;  // seconds that the last next() waited for the workers, or computed without any
 
-  std::int64_t batches_per_epoch() const;
-  std::int64_t epoch() const;  // epoch of the next batch; 0 in the first
+  std::int64_t batches_per_epoch() const;  // vernier::endless if it reads a stream
+  std::int64_t epoch() const;              // epoch of the next batch; 0 in the first
 
   // The position of the next batch. It takes microseconds. load_state_dict() drops what was prepared. It throws Error,
   // and changes nothing, if size, seed, order or Dataset::fingerprint() differ.
