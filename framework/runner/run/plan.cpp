@@ -1,5 +1,7 @@
 #include "plan.h"
 
+#include <vernier/sampler.h>
+
 #include <algorithm>
 
 namespace vernier {

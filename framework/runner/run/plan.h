@@ -1,8 +1,6 @@
 // How many updates and validations a run has, and when: see [run] steps, epochs and validate_every.
 #pragma once
 
-#include <vernier/sampler.h>
-
 #include "batches.h"
 
 namespace vernier {
