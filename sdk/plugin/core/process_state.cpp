@@ -8,6 +8,7 @@
 #include <c10/core/ScalarTypeToTypeMeta.h>
 #include <dlfcn.h>
 #include <execinfo.h>
+#include <link.h>
 #include <sys/stat.h>
 #include <unistd.h>
 #include <vernier/error.h>
@@ -173,6 +174,23 @@ const char* plugin_at(const void* address) {
   return nullptr;
 }
 
+// Called for each mapped library: sets the ends of the one that has the address `begin`, and stops there. The loader's
+// own _dl_find_object needs glibc 2.35.
+int find_ends(dl_phdr_info* library, std::size_t /*size*/, void* opened) {
+  auto& found = *static_cast<Opened*>(opened);
+  const char *first = nullptr, *last = nullptr;
+  for (int i = 0; i < library->dlpi_phnum; ++i) {
+    const auto& part = library->dlpi_phdr[i];
+    if (part.p_type != PT_LOAD) continue;
+    const auto* begin = reinterpret_cast<const char*>(library->dlpi_addr + part.p_vaddr);
+    if (first == nullptr) first = begin;  // the parts are in the order of their addresses
+    last = begin + part.p_memsz;
+  }
+  if (first == nullptr || found.begin < first || found.begin >= last) return 0;
+  found = {first, last, nullptr};
+  return 1;
+}
+
 }  // namespace
 
 ProcessState ProcessState::now() {
@@ -246,12 +264,13 @@ const PluginCall* PluginCall::now() {
 }
 
 void note_opened(const void* in_library, const std::string& id) {
-  dl_find_object found = {};
+  Opened found = {static_cast<const char*>(in_library), nullptr, nullptr};
   const auto place = opened_count.load();
   if (plugin_at(in_library) != nullptr || place == all_opened.size()) return;
-  if (::_dl_find_object(const_cast<void*>(in_library), &found) != 0) return;
-  all_opened[place] = {static_cast<char*>(found.dlfo_map_start), static_cast<char*>(found.dlfo_map_end),
-                       (new std::string(id))->c_str()};
+  ::dl_iterate_phdr(&find_ends, &found);
+  if (found.end == nullptr) return;
+  found.id = (new std::string(id))->c_str();
+  all_opened[place] = found;
   opened_count = place + 1;
 }
 
