@@ -243,6 +243,10 @@ Descriptor PluginFile::descriptor() const {
   if (!is_text(plugin.build) || !is_text(plugin.role) || !is_text(plugin.name) || !is_text(plugin.version)) {
     refuse_library(name + ": its descriptor is damaged; rebuild the plugin");
   }
+  // libc++ leaves this macro of libstdc++ undefined, so that its name stands in the text.
+  if (std::string(plugin.build).find("cxx11abi=_") != std::string::npos) {
+    refuse_library(name + ": built with libc++, and LibTorch with libstdc++; compile it with -stdlib=libstdc++");
+  }
   if (!fits(plugin.build)) {
     refuse_library(name + ": built with " + plugin.build + ", this Vernier with " + VERNIER_BUILD +
                    "; rebuild the plugin");

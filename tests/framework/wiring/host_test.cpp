@@ -126,6 +126,22 @@ TEST_CASE("host: one that does not fit is refused with the remedy, and never run
   for (const char* name : {"wrong_abi", "wrong_torch", "no_symbol", "wrong_role"}) CHECK_FALSE(was_opened(name));
 }
 
+TEST_CASE("host: one that was built with libc++ is refused, and never runs") {
+  TemporaryFolder folder;
+  auto bytes = read_text(product / "scaler/dynamic.so");
+  const auto at = bytes.find("cxx11abi=1");
+  REQUIRE(at != std::string::npos);
+  bytes.replace(at, 11, "cxx11abi=_G");
+  const auto path = folder.path() / "dynamic.so";
+  std::ofstream(path) << bytes;
+  const auto refused_one = thrown_by([&] {
+    Options options("scaler/dynamic", {}, "run.toml:3");
+    Host({fixtures, product}).make(vernier::Scaler::role, path.string(), options);
+  });
+  CHECK(refused_one == refused(path.string() + ": built with libc++, and LibTorch with libstdc++; compile it with "
+                                               "-stdlib=libstdc++"));
+}
+
 TEST_CASE("host: one that was built with another core is refused, and never runs") {
   TemporaryFolder folder;
   auto bytes = read_text(product / "scaler/dynamic.so");
