@@ -37,6 +37,16 @@ bool is_own_group(gid_t id) {
   return true;
 }
 
+// Returns the status of the file of this library. Its code runs already, so nothing that its writers change elsewhere
+// is a new risk: an environment of Python may belong to a colleague, or to the group of a container.
+struct stat status_of_this_library() {
+  Dl_info info = {};
+  struct stat status = {};
+  const auto* here = reinterpret_cast<const void*>(&refuse_foreign_code);
+  if (::dladdr(here, &info) == 0 || ::stat(info.dli_fname, &status) != 0) return {};
+  return status;
+}
+
 [[noreturn]] void refuse_library(const std::string& text) {
   throw Error(text, Error::Kind::plugin);
 }
@@ -44,12 +54,14 @@ bool is_own_group(gid_t id) {
 }  // namespace
 
 void refuse_other_writers(const std::string& path, const struct stat& status, const char* what) {
-  if (status.st_uid != ::geteuid() && status.st_uid != 0) {
+  static const auto own = status_of_this_library();
+  if (status.st_uid != ::geteuid() && status.st_uid != 0 && status.st_uid != own.st_uid) {
     refuse_library(path + ": belongs to another user (id " + std::to_string(status.st_uid) +
                    "), who can write to it; chown it, or copy the " + what + " to a folder of your own");
   }
   const auto writers = status.st_mode & (S_IWGRP | S_IWOTH);
-  if (writers == 0 || (writers == S_IWGRP && is_own_group(status.st_gid))) return;
+  const bool is_own = is_own_group(status.st_gid) || ((own.st_mode & S_IWGRP) != 0 && status.st_gid == own.st_gid);
+  if (writers == 0 || (writers == S_IWGRP && is_own)) return;
   refuse_library(path + ": can be written to by others; chmod go-w it, or move the " + what +
                  " to a folder of your own");
 }
