@@ -15,6 +15,7 @@
 #include "base/process_end.h"
 #include "common/run_files.h"
 #include "common/text/quoting.h"
+#include "common/text/terminal.h"
 #include "core/reworded_error.h"
 
 namespace vernier {
@@ -37,7 +38,7 @@ po::variables_map parse(const Verb& verb, int argc, char** argv) {
     std::replace(words.begin(), words.end(), std::string("--resume"), std::string("--resume-newest"));
   }
   po::options_description known = verb.options;
-  known.add_options()("help", "")("word", po::value<std::vector<std::string>>());
+  known.add_options()("help,h", "")("word", po::value<std::vector<std::string>>());
   po::positional_options_description places;
   places.add("word", -1);
   for (std::size_t i = 0; i + 1 < words.size(); ++i) {  // --set run.epochs = 3
@@ -72,7 +73,7 @@ int run_verb(const Verb& verb, int argc, char** argv) {
     throw po::error(std::string(error.what()) + "; see vernier " + verb.name + " --help");
   }
   if (given.count("help") != 0) {
-    std::cout << verb.usage;
+    std::cout << help_page(verb.usage);
     return 0;
   }
   return verb.run(given);

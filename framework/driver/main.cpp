@@ -9,12 +9,14 @@
 #include <iostream>
 #include <set>
 #include <span>
+#include <sstream>
 #include <stdexcept>
 #include <string>
 #include <string_view>
 #include <system_error>
 
 #include "common/left_out.h"
+#include "common/text/terminal.h"
 #include "common/verb.h"
 #include "common/version_line.h"
 #include "core/synonyms.h"
@@ -118,13 +120,18 @@ void print_summaries(std::ostream& out, bool of_runner) {
   }
 }
 
-void print_usage(std::ostream& out) {
+void print_usage(std::ostream& page) {
+  std::ostringstream out;
   out << "usage: vernier VERB …\n\n";
   print_summaries(out, /*of_runner=*/true);
   out << '\n';
   print_summaries(out, /*of_runner=*/false);
   out << R"(
-Any other verb runs the program vernier-VERB of PATH. `vernier VERB --help` has the options of a verb.
+Any other verb runs the program vernier-VERB of PATH. `vernier VERB --help` has
+the options of a verb.
+
+  -h, --help        prints this
+  -V, --version     prints the version, and that of LibTorch
 
 In the source tree ./vernier builds what is missing and has these verbs too:
   build [TARGET…]        builds the program and its plugins
@@ -134,6 +141,7 @@ In the source tree ./vernier builds what is missing and has these verbs too:
   docs                   makes one site of the documents
   gpu-pack               packs what is built for a bare machine with a GPU
 )";
+  page << help_page(out.str());
 }
 
 // Prints what a shell offers, for the scripts in framework/driver/shell: `vernier complete WORD…`.
@@ -169,9 +177,9 @@ int run(int argc, char** argv) {
   }
   const std::string verb(handed_on(argv[1], std::span(argv + 2, argv + argc)));
   if (verb == "complete") return complete(argc, argv);
-  if (verb == "--version") {
+  if (verb == "--version" || verb == "-V") {
     std::cout << version_line << '\n';
-  } else if (verb == "--help") {
+  } else if (verb == "--help" || verb == "-h") {
     print_usage(std::cout);
   } else {
     if (!verb.starts_with("-")) become(verb, argv + 1);

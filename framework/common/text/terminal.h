@@ -16,4 +16,7 @@ Screen screen_of(int file);
 // with `indent` spaces. A word that is longer than a line stays whole. The text is UTF-8, one column a character.
 std::string wrapped(std::string text, std::size_t columns, std::size_t indent);
 
+// Breaks the long lines of a help, so that it fits into 79 columns: a paragraph, or the text of an option.
+std::string help_page(const std::string& help);
+
 }  // namespace vernier

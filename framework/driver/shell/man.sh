@@ -18,12 +18,13 @@ Vernier trains what TOML files say. Plugins give the task, the precision, the lo
 optimizer, the checkpoints, callbacks and monitors. \fBvernier plugins\fR lists them, and
 \fBvernier plugins\fR \fIROLE/NAME\fR lists the options of one.
 .PP
+.in 0
 .nf
 PAGE
 "$1" --help | sed 1,2d | escaped
 for verb in $("$1" --help | awk '/^Any other verb/ {exit} /^  [a-z]/ {print $1}'); do
   help=$("$1" "$verb" --help)
-  printf '.fi\n.SH VERNIER %s\n.nf\n' "$(echo "$verb" | tr '[:lower:]' '[:upper:]')"
+  printf '.fi\n.SH VERNIER %s\n.in 0\n.nf\n' "$(echo "$verb" | tr '[:lower:]' '[:upper:]')"
   printf '%s\n' "$help" | escaped
 done
 cat <<'PAGE'

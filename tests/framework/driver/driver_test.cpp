@@ -49,11 +49,15 @@ const std::vector<Call> calls = {
     {{}, 2, "", usage},
     {{"--help"}, 0, usage, ""},
     {{"help"}, 0, usage, ""},
+    {{"-h"}, 0, usage, ""},
+    {{"-V"}, 0, version, ""},
     {{"--version"}, 0, version, ""},
     {{"version"}, 0, version + "compiled by ", ""},
     {{"train", "--help"}, 0, "usage: vernier train FILE", ""},
     {{"config", "--help"}, 0, "usage: vernier config FILE", ""},
     {{"plugins", "--help"}, 0, "usage: vernier plugins [", ""},
+    {{"runs", "-h"}, 0, "usage: vernier runs", ""},
+    {{"train", "-h"}, 0, "usage: vernier train FILE", ""},
     {{"help", "version"}, 0, "usage: vernier version [", ""},
     {{"help", "runs"}, 0, "usage: vernier runs", ""},
     {{"check", "--help"}, 0, "usage: vernier check FILE", ""},
@@ -109,6 +113,26 @@ TEST_CASE("driver: what each call prints, and its exit status") {
     CHECK_MESSAGE(begins(place.out, out), place.out);
     CHECK_MESSAGE(begins(place.err, err), place.err);
     if (arguments.size() > 1 && arguments[0] != "complete" && status == 2) CHECK(is_one_line(place.err));
+  }
+}
+
+TEST_CASE("driver: every help fits into 80 columns") {
+  Place place;
+  REQUIRE(place.call({"--help"}) == 0);
+  std::istringstream lines(place.out);
+  std::vector<std::string> verbs = {"--help"};
+  for (std::string line; std::getline(lines, line) && !line.starts_with("Any other verb");) {
+    if (line.starts_with("  ") && line[2] != ' ') verbs.push_back(line.substr(2, line.find(' ', 2) - 2));
+  }
+  CHECK(verbs.size() > 10);
+  for (const auto& verb : verbs) {
+    REQUIRE(place.call({verb, "--help"}) == 0);
+    std::istringstream help(place.out);
+    for (std::string line; std::getline(help, line);) {
+      const auto columns =
+          std::ranges::count_if(line, [](char c) { return (static_cast<unsigned char>(c) & 0xC0) != 0x80; });
+      CHECK_MESSAGE(columns < 80, verb << ": " << line);
+    }
   }
 }
 
