@@ -19,7 +19,9 @@
 #include "common/verb.h"
 #include "service/api/api.h"
 #include "service/api/job_check.h"
+#include "service/audit/audit.h"
 #include "service/http/http_server.h"
+#include "service/jobs/server.h"
 #include "service/queue/attempt.h"
 #include "service/queue/attempt_process.h"
 #include "service/queue/sandbox.h"
@@ -281,6 +283,9 @@ int serve_jobs(Settings settings) {
 }  // namespace
 
 int main(int argc, char** argv) {
+  const auto called = fs::path(argv[0]).filename();
+  if (called == "vernier-audit") return serve::call_audit(argc, argv);
+  if (called == "vernier-jobs") return jobs::call_jobs(argc, argv);
   const std::string first = argc > 1 ? argv[1] : "";
   if ((argc == 4 && first == "--attempt") || (argc == 3 && first == "--confined")) {  // a process for a job
     try {

@@ -1,7 +1,8 @@
 # vernier_add_verb(name [SUMMARY text] [RUNNER] [FAST_MALLOC] SOURCES main source... [LIBS library...]): the program
 # vernier-<name>, which `vernier <name>` runs. SUMMARY: its line in `vernier --help`; a program without one is run for
 # an option of another verb. RUNNER: it uses the runner, and so LibTorch. FAST_MALLOC: it has the malloc of programs
-# that train. The sources but the first are the library vernier_<name>, for tests.
+# that train. The sources but the first are the library vernier_<name>, for tests. INSIDE: the verb has no program of its
+# own, which would have the runner once more; its library is all of its sources, and that program calls it by its name.
 #
 # vernier_share_verb(program name text): a verb that vernier-<program> runs too, under the name vernier-<name>.
 add_custom_target(vernier_verbs)
@@ -9,11 +10,13 @@ function(vernier_share_verb program name summary)
   set_property(GLOBAL APPEND_STRING PROPERTY VERNIER_VERBS "    {\"${name}\", \"${summary}\", \"${program}\"},\n")
 endfunction()
 function(vernier_add_verb name)
-  cmake_parse_arguments(arg "RUNNER;FAST_MALLOC" "SUMMARY" "SOURCES;LIBS" ${ARGN})
+  cmake_parse_arguments(arg "RUNNER;FAST_MALLOC" "SUMMARY;INSIDE" "SOURCES;LIBS" ${ARGN})
   set(target vernier-${name})
   list(POP_FRONT arg_SOURCES main)
-  add_executable(${target} ${main})
-  target_link_libraries(${target} PRIVATE vernier_house)
+  if(arg_INSIDE)
+    list(PREPEND arg_SOURCES ${main})
+    set_source_files_properties(${main} PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
+  endif()
   string(REPLACE - _ library vernier_${name})
   set(libraries vernier_tools ${arg_LIBS})
   if(arg_RUNNER)
@@ -28,6 +31,12 @@ function(vernier_add_verb name)
     endif()
     set(libraries ${library})
   endif()
+  if(arg_INSIDE)
+    vernier_share_verb(${arg_INSIDE} ${name} "${arg_SUMMARY}")
+    return()
+  endif()
+  add_executable(${target} ${main})
+  target_link_libraries(${target} PRIVATE vernier_house)
   if(arg_RUNNER)
     target_compile_options(${target} PRIVATE -fPIC)  # as the header was precompiled, not -fPIE
     target_precompile_headers(${target} REUSE_FROM vernier_sdk)

@@ -38,5 +38,6 @@ struct AuditResult {
 };
 // A missing end, or a log that was written anew as a whole, cannot be seen from the file alone: compare `head`.
 AuditResult verify_audit(const std::filesystem::path& file);
+int call_audit(int argc, char** argv);  // vernier-serve is the program of this verb
 
 }  // namespace serve

@@ -29,6 +29,6 @@ int verify(const boost::program_options::variables_map& given) {
 
 }  // namespace
 
-int main(int argc, char** argv) {
+int serve::call_audit(int argc, char** argv) {
   return vernier::call_verb({"audit", usage, {}, verify}, argc, argv);
 }

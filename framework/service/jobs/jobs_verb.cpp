@@ -282,7 +282,7 @@ int run_command(const po::variables_map& given) {
 
 }  // namespace
 
-int main(int argc, char** argv) {
+int jobs::call_jobs(int argc, char** argv) {
   po::options_description known;
   const auto text = [] { return po::value<std::string>(); };
   const auto number = [] { return po::value<std::int64_t>(); };

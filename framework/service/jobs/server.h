@@ -38,5 +38,6 @@ class Server {
   vernier::HttpPlace place_;
   std::string token_;
 };
+int call_jobs(int argc, char** argv);  // vernier-serve is the program of this verb
 
 }  // namespace jobs

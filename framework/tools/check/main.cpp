@@ -17,6 +17,10 @@ namespace vernier {
 
 using namespace cli;
 
+// Verbs that this program runs under their names, vernier-profile and vernier-schema.
+int call_profile(int argc, char** argv);
+int call_schema(int argc, char** argv);
+
 namespace {
 
 constexpr const char* usage = R"(usage: vernier check FILE… [--set KEY=VALUE]… [--find-lr]
@@ -180,6 +184,9 @@ int check(const po::variables_map& given) {
 }  // namespace vernier
 
 int main(int argc, char** argv) {
+  const auto called = std::filesystem::path(argv[0]).filename();
+  if (called == "vernier-profile") return vernier::call_profile(argc, argv);
+  if (called == "vernier-schema") return vernier::call_schema(argc, argv);
   auto options = vernier::configuration_options();
   options.add_options()("find-lr", "")("savings", "")("advice", "")("options", "");
   return vernier::call_run_verb({"check", vernier::usage, options, vernier::check}, argc, argv);

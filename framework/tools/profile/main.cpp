@@ -93,11 +93,11 @@ int profile(const boost::program_options::variables_map& given) {
 
 }  // namespace
 
-}  // namespace vernier
-
-int main(int argc, char** argv) {
+int call_profile(int argc, char** argv) {
   namespace po = boost::program_options;
-  auto options = vernier::configuration_options();
+  auto options = configuration_options();
   options.add_options()("steps", po::value<std::string>())("output", po::value<std::string>())("force", "");
-  return vernier::call_run_verb({"profile", vernier::usage, options, vernier::profile}, argc, argv);
+  return call_run_verb({"profile", usage, options, profile}, argc, argv);
 }
+
+}  // namespace vernier

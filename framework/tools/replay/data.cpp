@@ -5,6 +5,7 @@
 
 #include "cli/command.h"
 #include "cli/program.h"
+#include "replay.h"
 #include "replayed_run.h"
 
 namespace vernier {
@@ -63,11 +64,11 @@ int call(const boost::program_options::variables_map& given) {
 
 }  // namespace
 
-}  // namespace vernier
-
-int main(int argc, char** argv) {
+int call_data(int argc, char** argv) {
   namespace po = boost::program_options;
   po::options_description options;
   options.add_options()("plugin-path", po::value<std::vector<std::string>>())("step", po::value<std::string>());
-  return vernier::call_run_verb({"data", vernier::usage, options, vernier::call}, argc, argv);
+  return call_run_verb({"data", usage, options, call}, argc, argv);
 }
+
+}  // namespace vernier

@@ -62,6 +62,7 @@ int call(const boost::program_options::variables_map& given) {
 }  // namespace vernier
 
 int main(int argc, char** argv) {
+  if (std::filesystem::path(argv[0]).filename() == "vernier-data") return vernier::call_data(argc, argv);
   namespace po = boost::program_options;
   po::options_description options;
   options.add_options()("trust", "");

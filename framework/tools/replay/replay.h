@@ -68,4 +68,7 @@ void replay_beside(const Replayed& first, const Capsule& capsule, const Table& c
 int replay_capsule(const std::string& path, const std::vector<std::string>& sets, const Host& host,
                    const std::atomic<int>& stop);
 
+// The verb `data`, which this program runs under the name vernier-data.
+int call_data(int argc, char** argv);
+
 }  // namespace vernier

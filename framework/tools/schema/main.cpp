@@ -29,7 +29,7 @@ int print_schema(const boost::program_options::variables_map& given) {
 
 }  // namespace
 
-int main(int argc, char** argv) {
+int vernier::call_schema(int argc, char** argv) {
   auto options = vernier::configuration_options();
   options.add_options()("schema", "");
   return vernier::call_run_verb({"config", usage, options, print_schema}, argc, argv);

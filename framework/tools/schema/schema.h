@@ -15,4 +15,6 @@ OrderedJson schema_of(const Host& host);
 // others.
 OrderedJson schema_of_table(const Host& host, const std::string& id);
 
+int call_schema(int argc, char** argv);  // vernier-check is the program of this verb
+
 }  // namespace vernier
