@@ -1,11 +1,14 @@
 // The program `vernier`: it finds the program of a verb and becomes it, as git and cargo do. It has no LibTorch, which
 // takes a fifth of a second to start, and which most verbs do not need.
+#include <dlfcn.h>
+#include <link.h>
 #include <unistd.h>
 #include <vernier/error.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <filesystem>
+#include <fstream>
 #include <iostream>
 #include <set>
 #include <span>
@@ -14,6 +17,7 @@
 #include <string>
 #include <string_view>
 #include <system_error>
+#include <vector>
 
 #include "common/left_out.h"
 #include "common/text/terminal.h"
@@ -25,10 +29,13 @@ namespace vernier {
 
 namespace {
 
+namespace fs = std::filesystem;
+
 struct BuiltVerb {
   std::string_view name;
   std::string_view summary;  // its line in --help; empty if handed_on() names the verb, and people do not
   std::string_view program;  // "train": vernier-train runs it
+  bool has_libtorch;         // its program loads LibTorch
 };
 
 // The verbs that were built with this program: vernier_add_verb() and vernier_share_verb() list them.
@@ -45,8 +52,76 @@ const BuiltVerb* built_verb(std::string_view name) {
 }
 
 // The programs of verbs lie in this folder too, in the build tree and in an installation.
-std::filesystem::path folder_of_this_program() {
-  return std::filesystem::read_symlink("/proc/self/exe").parent_path();
+fs::path folder_of_this_program() {
+  return fs::read_symlink("/proc/self/exe").parent_path();
+}
+
+// Returns the folders in which the loader looks for libraries of the programs beside this one, which have its run path.
+std::vector<fs::path> library_folders() {
+  void* self = ::dlopen(nullptr, RTLD_LAZY);
+  Dl_serinfo size = {};
+  if (self == nullptr || ::dlinfo(self, RTLD_DI_SERINFOSIZE, &size) != 0) return {};
+  std::vector<char> room(size.dls_size);
+  auto* found = reinterpret_cast<Dl_serinfo*>(room.data());
+  *found = size;
+  if (::dlinfo(self, RTLD_DI_SERINFO, found) != 0) return {};
+  std::vector<fs::path> folders;
+  for (unsigned i = 0; i < found->dls_cnt; ++i) folders.emplace_back(found->dls_serpath[i].dls_name);
+  return folders;
+}
+
+// Returns the folder with LibTorch's lib and include; empty if the loader finds no LibTorch by its folders.
+fs::path libtorch_folder() {
+  for (const auto& folder : library_folders()) {
+    std::error_code none;
+    const auto file = (folder / "libtorch_cpu.so").lexically_normal();
+    if (fs::exists(file, none)) return file.parent_path().parent_path();
+  }
+  return {};
+}
+
+// Returns the version in LibTorch's headers, "2.11.0"; "" if they are not there.
+std::string version_of(const fs::path& libtorch) {
+  for (const char* header : {"headeronly", "csrc/api/include/torch"}) {  // the second: before 2.10
+    std::ifstream file(libtorch / "include/torch" / header / "version.h");
+    std::string version;
+    for (std::string define, name, number; file >> define;) {
+      if (define != "#define" || !(file >> name >> number)) continue;
+      if (name == "TORCH_VERSION_MAJOR") version = number;
+      if (name == "TORCH_VERSION_MINOR" || name == "TORCH_VERSION_PATCH") version += "." + number;
+    }
+    if (!version.empty()) return version;
+  }
+  return "";
+}
+
+// Returns the folder of VernierConfig.cmake, in the build tree or in an installation.
+fs::path cmake_folder() {
+  const auto beside = folder_of_this_program();
+  for (const auto& prefix : {beside, beside.parent_path()}) {
+    if (fs::exists(prefix / "lib/cmake/Vernier/VernierConfig.cmake")) return prefix / "lib/cmake/Vernier";
+  }
+  throw std::runtime_error("the SDK is not installed: there is no lib/cmake/Vernier beside " + beside.string());
+}
+
+// Throws if the loader finds no LibTorch, or one of another minor version, whose symbols are others. The loader itself
+// names a symbol and no version.
+void refuse_another_libtorch() {
+  constexpr std::string_view ours = VERNIER_TEXT(TORCH_VERSION_MAJOR) "." VERNIER_TEXT(TORCH_VERSION_MINOR) ".";
+  const auto prefix = folder_of_this_program().parent_path();
+  const bool is_wheel = fs::exists(prefix / "__init__.py");
+  const std::string remedy = is_wheel ? "; pip install 'torch==" + std::string(ours) + "*'"
+                                      : "; link the folder of LibTorch " TORCH_VERSION " as " +
+                                            (prefix / "lib/libtorch").string() + " (pip's folder torch is one)";
+  const auto folder = libtorch_folder();
+  if (folder.empty()) {
+    if (::dlopen("libtorch_cpu.so", RTLD_LAZY) != nullptr) return;  // in a folder of /etc/ld.so.conf
+    throw std::runtime_error("LibTorch is not found (" + std::string(::dlerror()) + ")" + remedy);
+  }
+  const auto version = version_of(folder);
+  if (version.empty() || version.starts_with(ours)) return;
+  throw std::runtime_error("LibTorch " + version + " is in " + folder.string() +
+                           ", and this Vernier was built with " TORCH_VERSION + remedy);
 }
 
 // Becomes the program of a verb, which lies beside this one or else in PATH. It stays the same process, with its open
@@ -54,6 +129,7 @@ std::filesystem::path folder_of_this_program() {
 void become(const std::string& verb, char** argv) {
   if (verb.find('/') != std::string::npos) return;  // a path
   const auto* built = built_verb(verb);
+  if (built != nullptr && built->has_libtorch) refuse_another_libtorch();
   const auto name = std::string(program_prefix) + std::string(built != nullptr ? built->program : verb);
   auto called = std::string(program_prefix) + verb;  // a program of several verbs runs this one
   argv[0] = called.data();
@@ -70,7 +146,7 @@ std::string_view handed_on(std::string_view verb, std::span<char* const> words) 
   if (verb == "new" && !words.empty()) {
     const std::string_view first = words.front();
     const bool is_kind = first == "plugin" || first == "task" || first == "app";
-    if (first == "toml" || (!is_kind && std::filesystem::exists(first))) return "new-toml";
+    if (first == "toml" || (!is_kind && fs::exists(first))) return "new-toml";
   }
   for (const std::string_view word : words) {
     const bool is_library = word.ends_with(".so") && word.find('=') == word.npos;
@@ -84,11 +160,11 @@ std::string_view handed_on(std::string_view verb, std::span<char* const> words) 
 std::set<std::string> verbs_beside() {
   std::set<std::string> verbs;
   std::error_code none;
-  for (const auto& entry : std::filesystem::directory_iterator(folder_of_this_program(), none)) {
+  for (const auto& entry : fs::directory_iterator(folder_of_this_program(), none)) {
     const auto name = entry.path().filename().string();
     if (name.starts_with(program_prefix)) verbs.insert(name.substr(program_prefix.size()));
   }
-  for (const auto& [name, summary, program] : built_verbs) {
+  for (const auto& [name, summary, program, _] : built_verbs) {
     if (summary.empty()) {
       verbs.erase(std::string(name));
     } else if (verbs.contains(std::string(program))) {
@@ -114,7 +190,7 @@ std::string why_no_verb(const std::string& verb) {
 
 void print_summaries(std::ostream& out, bool of_runner) {
   constexpr std::size_t column = 14;
-  for (const auto& [name, summary, program] : built_verbs) {
+  for (const auto& [name, summary, program, _] : built_verbs) {
     if (summary.empty() || (program == runner) != of_runner) continue;
     out << "  " << name << std::string(column - name.size(), ' ') << summary << '\n';
   }
@@ -132,6 +208,8 @@ the options of a verb.
 
   -h, --help        prints this
   -V, --version     prints the version, and that of LibTorch
+  --cmake-dir       prints the folder of VernierConfig.cmake
+  --libtorch-dir    prints the folder of LibTorch that the programs load
 
 In the source tree ./vernier builds what is missing and has these verbs too:
   build [TARGET…]        builds the program and its plugins
@@ -159,7 +237,9 @@ int complete(int argc, char** argv) {
     become(verb, argv + 1);
     return 0;
   }
-  for (const auto& word : now.starts_with("-") ? std::set<std::string>{"--help", "--version"} : verbs_beside()) {
+  for (const auto& word : now.starts_with("-")
+                              ? std::set<std::string>{"--cmake-dir", "--help", "--libtorch-dir", "--version"}
+                              : verbs_beside()) {
     if (word.starts_with(now)) std::cout << word.substr(cut) << '\n';
   }
   return 0;
@@ -181,6 +261,11 @@ int run(int argc, char** argv) {
     std::cout << version_line << '\n';
   } else if (verb == "--help" || verb == "-h") {
     print_usage(std::cout);
+  } else if (verb == "--cmake-dir") {
+    std::cout << cmake_folder().string() << '\n';
+  } else if (verb == "--libtorch-dir") {
+    refuse_another_libtorch();
+    std::cout << libtorch_folder().string() << '\n';
   } else {
     if (!verb.starts_with("-")) become(verb, argv + 1);
     throw std::runtime_error(why_no_verb(verb));

@@ -123,7 +123,7 @@ function(vernier_library name)
     target_link_options(${target} PRIVATE LINKER:-z,defs)  # a function of another library must be exported
   endif()
   set_target_properties(${target} PROPERTIES SOVERSION ${hash}
-    DEFINE_SYMBOL "" EXPORT_NAME ${name} INSTALL_RPATH "$ORIGIN;$ORIGIN/libtorch/lib;${LIBTORCH_ROOT}/lib")
+    DEFINE_SYMBOL "" EXPORT_NAME ${name} INSTALL_RPATH "${VERNIER_LIBRARY_RPATH}")
   install(TARGETS ${target} EXPORT Vernier LIBRARY DESTINATION lib)
   set_property(GLOBAL APPEND PROPERTY VERNIER_LIBRARIES ${name})
 endfunction()

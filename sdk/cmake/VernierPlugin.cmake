@@ -12,7 +12,7 @@ endfunction()
 # that is installed with the same prefix finds it. The library exports one symbol, the descriptor that VERNIER_PLUGIN()
 # defines, and stays mapped once it is loaded (objects that it made may outlive any attempt to unload it). The target is
 # called <role>_<name>. The library needs those of VERNIER_LIBRARIES that its code uses, and no others: core and the
-# packs that find_package(Vernier COMPONENTS ...) named.
+# packs that find_package(Vernier COMPONENTS ...) named. The program has loaded LibTorch before it loads a plugin.
 function(vernier_add_plugin role name)
   set(target ${role}_${name})
   set(folder ${CMAKE_LIBRARY_OUTPUT_DIRECTORY})
@@ -23,7 +23,7 @@ function(vernier_add_plugin role name)
   vernier_link(${target})
   set_target_properties(${target} PROPERTIES
     PREFIX "" OUTPUT_NAME ${name} LIBRARY_OUTPUT_DIRECTORY ${folder}/plugins/${role}
-    INSTALL_RPATH "$ORIGIN/../../..;${LIBTORCH_ROOT}/lib"
+    INSTALL_RPATH "$ORIGIN/../../.."
     CXX_VISIBILITY_PRESET hidden VISIBILITY_INLINES_HIDDEN ON DEFINE_SYMBOL "")
   target_link_options(${target} PRIVATE -Wl,--as-needed -Wl,-z,nodelete
     -Wl,--version-script=${CMAKE_CURRENT_FUNCTION_LIST_DIR}/plugin.map)

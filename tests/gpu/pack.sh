@@ -9,28 +9,14 @@ most=62914560  # bytes: 60 MiB, so that it fits through a narrow door
 rm -rf "$out"
 mkdir -p "$out"
 cmake --install "$build" --prefix "$out/vernier" --strip >"$out/install.log" || { tail "$out/install.log"; exit 1; }
-rm -r "$out/install.log" "$out/vernier/include" "$out/vernier/lib/cmake" "$out/vernier/share"
+rm -r "$out/install.log" "$out/vernier/lib/libtorch" "$out/vernier/include" "$out/vernier/lib/cmake" "$out/vernier/share"
 for verb in audit data digits evaluate export formats generate jobs new new-toml predict quickstart schema serve tokenize watch; do  # nobody calls them there
   rm -f "$out/vernier/bin/vernier-$verb"
 done
 cp "$build/test_sdk_apart" "$out/vernier/bin"
-strip "$out/vernier/bin/test_sdk_apart"
-# libvernier_cuda_graph.so needs LibTorch's CUDA library alone, which brings its own.
-patched=$(find "$out/vernier" -type f ! -name libvernier_cuda_graph.so \( -name '*.so*' -o -path '*/bin/*' \))
+sh "$source/packaging/bundle.sh" "$out/vernier" >"$out/bundled.log"
+rm "$out/bundled.log"
 
-# Every library that one of these files needs, by its real name.
-for file in $patched; do
-  LD_LIBRARY_PATH=$build ldd "$file" 2>/dev/null | awk '$2 == "=>" && $3 ~ /^\// { print $1, $3 }'
-done | sort -u | while read -r name path; do
-  case $path in
-    */libtorch* | */libc10* | */nvidia/* | */torch/lib/*) ;;
-    "$build"/* | "$out"/*) ;;
-    *) case $name in
-         libc.so* | libm.so* | libdl.so* | librt.so* | libpthread.so* | libutil.so* | ld-linux* | libstdc++.so* | libgcc_s.so* | libgomp.so*) ;;
-         *) cp -L "$path" "$out/vernier/lib/$name" && strip "$out/vernier/lib/$name" ;;
-       esac ;;
-  esac
-done
 cp "$source"/tests/gpu/run.sh "$source"/tests/gpu/run.py "$source"/tests/gpu/parts.py "$source"/tests/gpu/gpt_pytorch.py \
   "$source"/docs/guides/gpu.md "$out"
 git -C "$source" describe --always --dirty --tags >"$out/VERSION" 2>/dev/null || echo unknown >"$out/VERSION"

@@ -21,9 +21,12 @@ mkdir -p "$work/another place"
 pack TGZ .
 (cd "$work/another place" && tar -xzf "$work"/packed/*.tar.gz --no-same-owner)
 root=$(echo "$work/another place"/*)
-ln -s "$libtorch" "$root/lib/libtorch"
-
 vernier=$root/bin/vernier
+"$vernier" plugins >"$work/said" 2>&1 && fail "it runs without LibTorch, so it found the builder's"
+grep -q "LibTorch is not found .*; link the folder of LibTorch .* as $root/lib/libtorch" "$work/said" || fail "$(cat "$work/said")"
+ln -s "$libtorch" "$root/lib/libtorch"
+ls "$root"/lib/libspdlog.so.* >/dev/null || fail "the .tar.gz does not have the libraries of this distribution"
+case $root in *-libtorch*-linux-*-glibc*) ;; *) fail "$root does not say for which system it is" ;; esac
 "$vernier" version --json | grep -q '"name": "vernier"' || fail "the unpacked program does not say its version"
 plugins=$("$vernier" plugins)
 case $plugins in *refused*) echo "$plugins"; fail "the unpacked program refuses its own plugins" ;; esac
@@ -37,6 +40,7 @@ grep -q "Vernier_DIR:PATH=$root/" "$work/example/CMakeCache.txt" || fail "it was
 command -v dpkg-shlibdeps >/dev/null || exit 0
 pack DEB usr
 deb=$(echo "$work"/packed/*.deb)
+grep -q "^ID=$(echo "$deb" | sed 's/.*~\([a-z]*\).*/\1/')$" /etc/os-release || fail "$deb does not say for which system it is"
 depends=$(dpkg-deb --field "$deb" Depends) contents=$(dpkg-deb --contents "$deb")
 for name in libc6 libstdc++6 libboost-filesystem; do
   case $depends in *$name*) ;; *) fail "$deb does not depend on $name: $depends" ;; esac
@@ -49,3 +53,4 @@ for file in usr/bin/vernier usr/bin/vernier-train usr/lib/libvernier_sdk.so usr/
   usr/share/doc/vernier/configs/quickstart.toml; do
   case $contents in *" ./$file"*) ;; *) fail "$deb does not have $file" ;; esac
 done
+case $contents in *lib/libtorch*) fail "$deb has a link to the builder's LibTorch" ;; esac

@@ -124,7 +124,8 @@ std::unique_ptr<Prepared> prepare(Table config, const std::string& default_name,
 }
 
 void refuse_another_libtorch() {
-  if (aoti_torch_abi_version() == TORCH_ABI_VERSION) return;
+  constexpr int patch_bits = 48;  // LibTorch's patch releases keep the binary interface
+  if (aoti_torch_abi_version() >> patch_bits == TORCH_ABI_VERSION >> patch_bits) return;
   throw Error(std::string("the LibTorch that was loaded is not the ") + TORCH_VERSION +
                   " that Vernier was built with; unset LD_LIBRARY_PATH, or rebuild",
               Error::Kind::plugin);

@@ -1,9 +1,11 @@
 // `vernier new`: writes a folder to start from, of a plugin, a task or a program of one's own. Without LibTorch.
 #include <algorithm>
 #include <cctype>
+#include <cstdlib>
 #include <iostream>
 #include <regex>
 
+#include "common/child.h"
 #include "common/text/quoting.h"
 #include "common/text/text_table.h"
 #include "common/verb.h"
@@ -125,7 +127,10 @@ void make(const Wanted& wanted, const fs::path& folder) {
   const bool is_app = wanted.role.empty();
   const auto prefix = find_prefix();
   const auto here = prefix / "vernier";  // in the build tree
-  const auto program = shell_quoted((fs::exists(here) ? here : prefix / "bin" / "vernier").string());
+  const auto typed = called_as();        // a relative path is wrong in the new folder
+  const bool is_typed =
+      std::getenv("VERNIER_CALLED_AS") != nullptr && (typed.starts_with('/') || typed.find('/') == typed.npos);
+  const auto program = is_typed ? typed : shell_quoted((fs::exists(here) ? here : prefix / "bin" / "vernier").string());
   const auto place = shell_quoted(prefix.string());
   const auto files = write_project(prefix / "share" / "vernier" / "templates",
                                    is_app ? Words{"common", "app"} : Words{"common", "plugin", wanted.role},
