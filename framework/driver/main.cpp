@@ -217,6 +217,7 @@ In the source tree ./vernier builds what is missing and has these verbs too:
   bench [NAME…]          builds and runs the benchmarks
   lint [FILE…]           checks layout, language and scripts of the tree
   docs                   makes one site of the documents
+  wheel                  packs what is built as a wheel for pip
   gpu-pack               packs what is built for a bare machine with a GPU
 )";
   page << help_page(out.str());

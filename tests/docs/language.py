@@ -14,7 +14,7 @@ import pathlib
 import re
 import sys
 
-FOLDERS = 'configs framework sdk plugins examples tests'.split()
+FOLDERS = 'configs framework packaging sdk plugins examples tests'.split()
 SKIPPED = re.compile(r'/(oracles|CMakeFiles|build)/|tests/docs/language')
 
 # The order matters: a quote inside a comment is not a text, and // inside a text is not a comment.

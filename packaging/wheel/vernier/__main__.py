@@ -1,0 +1,28 @@
+"""The command `vernier` of the wheel: `vernier VERB …`, or `python -m vernier VERB …`."""
+import os
+import shutil
+import sys
+
+import vernier
+
+
+def typed():
+    """Returns the command as a line to copy has it: the name that PATH leads to, or the path."""
+    name = os.path.basename(sys.argv[0])
+    if name == "__main__.py":
+        return f"{sys.executable} -m vernier"
+    found = shutil.which(name)
+    return name if found and os.path.exists(sys.argv[0]) and os.path.samefile(found, sys.argv[0]) else sys.argv[0]
+
+
+def main():
+    program = vernier.program()
+    try:
+        settings = vernier.environment(typed())
+    except ImportError:  # the program says what is missing, once a verb needs it
+        settings = dict(os.environ, VERNIER_CALLED_AS=typed())
+    os.execve(program, [program, *sys.argv[1:]], settings)
+
+
+if __name__ == "__main__":
+    main()
