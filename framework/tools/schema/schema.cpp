@@ -24,9 +24,12 @@ OrderedJson closed_object(OrderedJson properties) {
   return {{"type", "object"}, {"properties", std::move(properties)}, {"additionalProperties", false}};
 }
 
-// Any value may be a reference, "${run.seed}", in the place of its own type.
+// Any value may be a reference, "${run.seed}", in the place of its own type. Validators then name the type that a wrong
+// value should have; of a pattern or of alternatives they print those.
 OrderedJson or_reference(const char* type) {
-  return {{"type", {type, "string"}}, {"pattern", R"(^\$\{.*\}$)"}};
+  return {{"type", {type, "string"}},
+          {"if", {{"type", "string"}, {"pattern", R"(^\$\{.*\}$)"}}},
+          {"else", {{"type", type}}}};
 }
 
 // A text that is one of the words, or has a reference or what else the pattern says.

@@ -150,11 +150,14 @@ TEST_CASE("schema: it, completion and the list of options say what an option dec
     const vernier::Verb train = {"train", "", vernier::configuration_options(), {}};
     CHECK(vernier::completions(train, {"--set", typed}, host) == completed);
   };
-  const std::string or_reference = "'string'], 'pattern': '^\\\\$\\\\{.*\\\\}$', ";
-  const std::string count = "{'type': ['integer', " + or_reference + "'minimum': 1";
-  const std::string number = "{'type': ['number', " + or_reference;
-  const std::string list_of = "{'type': ['array', " + or_reference + "'items': ";
-  check("flag", "{'type': ['boolean', " + or_reference + "'description': 'a switch', 'default': true}",
+  const auto or_reference = [](const std::string& type) {
+    return "{'type': ['" + type + "', 'string'], 'if': {'type': 'string', 'pattern': '^\\\\$\\\\{.*\\\\}$'}, " +
+           "'else': {'type': '" + type + "'}, ";
+  };
+  const std::string count = or_reference("integer") + "'minimum': 1";
+  const std::string number = or_reference("number");
+  const std::string list_of = or_reference("array") + "'items': ";
+  check("flag", or_reference("boolean") + "'description': 'a switch', 'default': true}",
         "true   (true or false)\n      a switch", {"false", "true"});
   check("whole", count + ", 'description': 'a count (at least 1)', 'default': 3}",
         "3   (an integer: at least 1)\n      a count");
