@@ -3,12 +3,14 @@
 The navigation follows the indexes. Links to files that are not pages become plain text. A page lists the names of the
 SDK, so that the search of the site finds them too.
 """
+import html.parser
 import json
 import os
 import re
 import shutil
 import subprocess
 import sys
+import urllib.parse
 import xml.etree.ElementTree
 from pathlib import Path
 
@@ -101,6 +103,47 @@ def names_of_sdk():
     return "\n".join(page)
 
 
+# A line of code has up to 120 characters. It is broken where it does not fit, instead of cut off.
+STYLE = """.md-grid { max-width: 76rem }
+.md-typeset pre > code { white-space: pre-wrap; overflow-wrap: anywhere }
+"""
+
+
+class Links(html.parser.HTMLParser):
+    """The links of a page, and the places in it that others may lead to."""
+
+    def __init__(self, page):
+        super().__init__()
+        self.links, self.places = [], {""}
+        self.feed(page.read_text(encoding="utf-8", errors="replace"))
+
+    def handle_starttag(self, tag, attrs):
+        attributes = dict(attrs)
+        self.places.update(attributes[key] for key in ("id", "name") if attributes.get(key))
+        self.links += [attributes[key] for key in ("href", "src") if attributes.get(key)]
+
+
+def dead_links(site):
+    """Returns the links of all pages that lead to no file, or to no place in it; of other sites it knows nothing.
+
+    Doxygen links to places of its own pages that it does not write, and the page 404 is written for a server's root.
+    """
+    pages = {page: Links(page) for page in site.rglob("*.html") if page.name != "404.html"}
+    dead = []
+    for page, found in pages.items():
+        for link in found.links:
+            parts = urllib.parse.urlsplit(link)
+            if parts.scheme or parts.netloc or not (parts.path or parts.fragment):
+                continue
+            target = Path(os.path.normpath(page.parent / urllib.parse.unquote(parts.path))) if parts.path else page
+            target = target / "index.html" if target.is_dir() else target
+            place = urllib.parse.unquote(parts.fragment)
+            is_doxygens = (site / "sdk") in page.parents
+            if not target.exists() or (target in pages and place not in pages[target].places and not is_doxygens):
+                dead.append(f"{page.relative_to(site)}: {link}")
+    return dead
+
+
 def main():
     shutil.rmtree(PAGES, ignore_errors=True)
     found = [Path("README.md"), Path("tests/oracles/README.md"), *Path("docs").rglob("*.md"),
@@ -112,6 +155,7 @@ def main():
     for picture in Path("docs").rglob("*.svg"):
         shutil.copy(picture, PAGES / picture)
     shutil.copytree(BUILD / "sdk", PAGES / "sdk")
+    (PAGES / "wide.css").write_text(STYLE, encoding="utf-8")
     (PAGES / SDK).write_text(names_of_sdk(), encoding="utf-8")
     seen = {"README.md"}
     start, guides, reference, design, *others = navigation(INDEX, pages, seen)[1:]
@@ -119,6 +163,7 @@ def main():
     settings = {
         "site_name": "Vernier",
         "docs_dir": "pages",
+        "extra_css": ["wide.css"],
         "site_dir": "site",
         "nav": [{"Vernier": ["README.md", INDEX, *others]}, start, guides, reference, design],
         "not_in_nav": "tests/",
@@ -137,7 +182,12 @@ def main():
     }
     (BUILD / "mkdocs.yml").write_text(json.dumps(settings), encoding="utf-8")
     command = [sys.executable, "-m", "mkdocs", "--quiet", "build", "--strict", "--config-file", BUILD / "mkdocs.yml"]
-    return subprocess.run(command, check=False).returncode
+    status = subprocess.run(command, check=False).returncode
+    if status == 0:
+        dead = dead_links(BUILD / "site")
+        print(*dead, sep="\n", end="\n" if dead else "", file=sys.stderr)
+        status = bool(dead)
+    return status
 
 
 if __name__ == "__main__":
