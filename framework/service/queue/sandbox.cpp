@@ -257,7 +257,7 @@ std::vector<std::string> places_of_program(const std::string& program, const fs:
   for (std::string name, arrow, library, rest; std::getline(lines, rest);) {
     std::istringstream words(rest);
     if (!(words >> name >> arrow >> library) || arrow != "=>" || !library.starts_with('/')) continue;
-    const auto place = fs::path(library).lexically_normal().parent_path();
+    const auto place = fs::weakly_canonical(library).parent_path();  // lib/libtorch is a link
     places.insert(place.string());
     // Libraries of CUDA that are opened later stand beside LibTorch's.
     if (name.starts_with("libtorch")) places.insert((place.parent_path().parent_path() / "nvidia").string());
