@@ -7,6 +7,8 @@
 #include <charconv>
 #include <cstdlib>
 
+#include "given.h"
+
 namespace vernier {
 
 namespace {
@@ -98,20 +100,27 @@ std::string first_node(const std::string& list) {
 }
 
 std::string several_of_launcher() {
-  const auto started = started_as_one_of_several();
+  const auto* given = Given::place();
+  if (given != nullptr && given->ranks == 1) return "";
+  const auto started =
+      given == nullptr ? started_as_one_of_several()
+                       : c10::str(given->launcher, " has made this process rank ", given->rank, " of ", given->ranks);
   if (started.empty()) return "";
-  if (!found().is_whole()) return started + incomplete + ", or add --set distributed.use=none to train alone";
+  if (given == nullptr && !found().is_whole())
+    return started + incomplete + ", or add --set distributed.use=none to train alone";
   return started +
          ", and without [distributed] each of them would train the whole run alone; add --set "
          "distributed.use=ddp, or --set distributed.use=none if that is meant";
 }
 
 std::int64_t local_rank_in_environment() {
+  if (const auto* given = Given::place(); given != nullptr) return given->local_rank;
   const auto launched = found();
   return launched.launcher == nullptr ? 0 : number_or(launched.launcher->local_rank, 0);
 }
 
 LaunchPlace place_in_environment() {
+  if (const auto* given = Given::place(); given != nullptr) return *given;
   constexpr std::int64_t most_ranks = 1 << 20;
   const auto launched = found();
   if (launched.launcher == nullptr) return {};

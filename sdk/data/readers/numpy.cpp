@@ -9,6 +9,7 @@
 #include <map>
 
 #include "arrays.h"
+#include "base/given.h"
 #include "files/safetensors_file.h"
 #include "zip.h"
 
@@ -219,6 +220,7 @@ torch::Tensor array_of(const MappedFile& file) {
 }  // namespace
 
 torch::Tensor read_npy(const std::string& path) {
+  if (const auto given = Given::array(path); given.defined()) return given;
   return array_of(*MappedFile::open(path));
 }
 
