@@ -354,6 +354,17 @@ std::optional<double> Trainer::validate_step(const Batch& batch) {
   });
 }
 
+void Trainer::validate(const std::function<void(Task& task)>& body) {
+  as_errors([&] {
+    impl_->evaluated([&](auto& run) {
+      return impl_->loop().validation().evaluate(run, [&] {
+        body(*impl_->wiring().task);
+        return torch::Tensor();
+      });
+    });
+  });
+}
+
 std::map<std::string, double> Trainer::metrics() const {
   refuse_forked();
   std::map<std::string, double> all;

@@ -11,6 +11,7 @@
 #include <vernier/roles.h>
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -83,6 +84,9 @@ class VERNIER_API Trainer {
   // The same of one batch, on the host: validate_step(trainer.run().batch) is about the samples of the last step. Then
   // metrics() has the loss as "validation_loss", and beside it what the task measures, as "accuracy".
   std::optional<double> validate_step(const Batch& batch);
+  // Calls body with the task now, while the model is that of a validation: in evaluation mode, with the average of the
+  // weights where the run has one, without gradients. Not called if stop() came before there was a model.
+  void validate(const std::function<void(Task& task)>& body);
   // By name, "loss" among them: of the last step, or of the validation after it. Waits for the device.
   std::map<std::string, double> metrics() const;
   // A checkpoint now, by the checkpoint plugin, perhaps in the background; nothing after the run's end. path: there,
