@@ -18,7 +18,7 @@ SDK = 'sdk/plugin sdk/core/base sdk/core/files sdk/core/gpu sdk/core/optim sdk/c
       'sdk/core/memory sdk/core/tasks sdk/core/advice sdk/data sdk/text sdk/graph sdk/lab sdk/cuda'.split()
 RUNNER = 'framework/common framework/common/config framework/runner/wiring framework/runner/run/process framework/runner/run/state ' \
          'framework/runner/run/capture framework/runner/run framework/runner/output framework/embed ' \
-         'framework/runner/cli'.split()
+         'framework/languages framework/runner/cli'.split()
 SERVICE = 'framework/common framework/service/http framework/service/database framework/service/queue framework/service/audit ' \
           'framework/service/api framework/service/jobs framework/service'.split()
 WITHOUT_LIBRARIES = ['sdk/plugin', 'sdk/core/base']  # public headers that need no library

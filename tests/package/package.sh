@@ -46,7 +46,7 @@ for name in libc6 libstdc++6 libboost-filesystem; do
   case $depends in *$name*) ;; *) fail "$deb does not depend on $name: $depends" ;; esac
 done
 for file in usr/bin/vernier usr/bin/vernier-train usr/lib/libvernier_sdk.so usr/lib/libvernier_core.so \
-  usr/lib/libvernier_data.so usr/lib/libvernier_trainer.so usr/include/vernier/trainer.h \
+  usr/lib/libvernier_data.so usr/lib/libvernier_trainer.so usr/include/vernier/trainer.h usr/lib/libvernier_c.so usr/include/vernier.h \
   usr/lib/vernier/plugins/optimizer/adamw.so \
   usr/lib/cmake/Vernier/VernierConfig.cmake usr/include/vernier/sdk.h usr/share/doc/vernier/LICENSE \
   usr/share/doc/vernier/docs/start/train-your-own.md usr/share/doc/vernier/docs/guides/recovery.md \
