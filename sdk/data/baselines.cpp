@@ -66,7 +66,9 @@ State forecast_facts(const torch::Tensor& series, const std::vector<std::int64_t
   const auto places = torch::tensor(outputs, torch::kInt64);
   facts.put("outputs", places);
   facts.put("horizon", horizon);
-  const auto [season, error] = season_of(series.index_select(1, places).to(torch::kFloat64), context, horizon);
+  const auto predicted = series.index_select(1, places).to(torch::kFloat64);
+  facts.put("mean", predicted.mean(0).expand({horizon, places.numel()}).contiguous());
+  const auto [season, error] = season_of(predicted, context, horizon);
   facts.put("season", season);
   facts.put("error", error);
   return facts;

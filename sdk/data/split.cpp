@@ -107,9 +107,7 @@ FoldScope::~FoldScope() {
 
 void FoldScope::require_used(const std::string& task) const {
   if (now.fold.count == 0 || now.is_used) return;
-  refuse(task + ": a fold needs data of which a share is held out at random or by group; leave out the validation " +
-             "files, and do not use folds for a forecast, which holds out the end of its series",
-         task);
+  refuse(task + ": a fold needs data of which a share is held out; leave out the validation files", task);
 }
 
 Fold fold_in_use() {
@@ -177,11 +175,13 @@ SplitRows split_groups(const torch::Tensor& groups, double share, std::uint64_t 
   return {sorted(training), sorted(held_out)};
 }
 
-SplitRows split_last(std::int64_t samples, double share) {
+SplitRows split_last(std::int64_t samples, double share, std::int64_t first) {
   const auto all = torch::arange(samples, torch::kInt64);
   if (const auto fold = fold_in_use(); fold.count > 0) {  // the parts before a fold train; it is one of `count` + 1
-    require_enough(samples - 1, fold, "samples after the first");
-    const auto begin = samples * fold.number / (fold.count + 1), end = samples * (fold.number + 1) / (fold.count + 1);
+    const auto rest = samples - first;
+    require_enough(rest - 1, fold, "samples after the first");
+    const auto begin = first + rest * fold.number / (fold.count + 1);
+    const auto end = first + rest * (fold.number + 1) / (fold.count + 1);
     return {all.narrow(0, 0, begin), all.narrow(0, begin, end - begin)};
   }
   const auto second = part_of(samples, share);

@@ -534,11 +534,12 @@ void SupervisedTask::Impl::note(const Run& run) {
 }
 
 // At the end of a run. The loss of its newest validation is compared with those of models that have learned nothing. On
-// few samples it is a matter of chance which one is better, so another model needs half the loss.
+// few samples it is a matter of chance which one is better, so another model needs half the loss, but for a forecast.
 void SupervisedTask::Impl::warn_of_better(const SupervisedTask& task) const {
   constexpr std::int64_t few = 10;
   if (rivals.empty() || !loss_seen) return;
-  double least = held_out.front().second->size() < few ? *loss_seen / 2 : *loss_seen;
+  const bool is_chance = held_out.front().second->size() < few && !target_facts.has("season");
+  double least = is_chance ? *loss_seen / 2 : *loss_seen;
   const Rival* best = nullptr;
   for (const auto& rival : rivals) {
     if (std::isnan(rival.loss) || rival.loss >= least) continue;  // the model's may be NaN, worse than all

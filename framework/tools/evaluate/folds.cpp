@@ -6,6 +6,7 @@
 #include <fstream>
 #include <iostream>
 #include <map>
+#include <numeric>
 
 #include "common/child.h"
 #include "common/config/shorthands.h"
@@ -51,6 +52,42 @@ TextRows rows_of(const OrderedJson& comparison) {
   return rows;
 }
 
+// The validation losses of models that have learned nothing, by their names, as `vernier evaluate` finds them.
+using Losses = std::map<std::string, std::vector<double>>;
+
+Losses losses_in(const std::vector<std::string>& runs, const std::vector<std::string>& words, Children& children) {
+  Losses losses;
+  for (const auto& run : runs) {
+    auto all = words;
+    all.insert(all.begin(), {"evaluate", run});
+    if (const auto ended = children.run(all); ended.status != 0) refuse(last_line(ended.err));
+    std::ifstream file(run + "/evaluation.json");
+    for (const auto& [name, metrics] : OrderedJson::parse(file)["metrics"].items()) {
+      losses[name].push_back(metrics.value("validation_loss", NAN));
+    }
+  }
+  return losses;
+}
+
+double mean_of(const std::vector<double>& values) {
+  return std::accumulate(values.begin(), values.end(), 0.0) / static_cast<double>(values.size());
+}
+
+// Compares the model with the best of the models that have learned nothing.
+std::string verdict_on(const Losses& losses) {
+  const auto model = losses.find("model");
+  auto best = losses.end();
+  for (auto each = losses.begin(); each != losses.end(); ++each) {
+    if (each == model || each->second.size() != model->second.size()) continue;
+    if (best == losses.end() || mean_of(each->second) < mean_of(best->second)) best = each;
+  }
+  if (model == losses.end() || best == losses.end()) return "";
+  const double own = mean_of(model->second), other = mean_of(best->second);
+  return std::string("over the folds the model is ") + (own < other ? "better" : "not better") + " than no model: \"" +
+         best->first + "\" has the validation loss " + print_number("%.5g", other) + ", and the model " +
+         print_number("%.5g", own) + "\n";
+}
+
 // Returns true if the runs choose their weights by the validation that they are measured with.
 bool chooses_by_validation(const std::string& folder, const OrderedJson& comparison) {
   std::ifstream file(folder + "/" + comparison["candidates"][0]["name"].get<std::string>() + "/candidate.toml");
@@ -71,7 +108,9 @@ int cross_validate(const po::variables_map& given) {
   auto sets = words_in(given, "set");
   for (const auto& set : sets_of_shorthands(given, sets, true)) sets.push_back(set);
   for (const auto& set : sets) words.push_back("--set=" + set);
-  for (const auto& path : words_in(given, "plugin-path")) words.push_back("--plugin-path=" + path);
+  std::vector<std::string> plugins;
+  for (const auto& path : words_in(given, "plugin-path")) plugins.push_back("--plugin-path=" + path);
+  words.insert(words.end(), plugins.begin(), plugins.end());
   std::cout << "trains " << folds << " runs in " << printable(folder) << ", each with another part held out"
             << std::endl;
   Children children(program_beside_this());
@@ -85,7 +124,13 @@ int cross_validate(const po::variables_map& given) {
   for (const auto& run : comparison["candidates"][0]["runs"]) {
     if (run.contains("error")) refuse("fold " + json_text(run["seed"]) + ": " + run["error"].get<std::string>());
   }
-  std::cout << aligned(rows_of(comparison), "lrrrr");
+  std::vector<std::string> runs;
+  for (const auto& run : comparison["candidates"][0]["runs"]) {
+    runs.push_back(folder + "/" + comparison["candidates"][0]["name"].get<std::string>() + "/fold-" +
+                   json_text(run["seed"]) + "-of-" + folds);
+  }
+  const auto verdict = verdict_on(losses_in(runs, plugins, children));
+  std::cout << aligned(rows_of(comparison), "lrrrr") << verdict;
   std::cout
       << "low and high: the interval of the mean at 95 %, widened because folds share most of their training data "
          "(Nadeau and Bengio, 2003)\n";

@@ -5,6 +5,7 @@
 #include <ATen/ops/cat.h>
 #include <c10/util/StringUtil.h>
 #include <torch/types.h>
+#include <vernier/data/split.h>
 #include <vernier/error.h>
 
 #include <algorithm>
@@ -52,11 +53,14 @@ std::pair<std::vector<Steps>, std::vector<Steps>> Series::divide(double share, c
   std::int64_t longest = 0, longest_last = 0;
   for (const auto& [begin, end] : all_) {
     const auto steps = end - begin;
-    const auto last = static_cast<std::int64_t>(std::ceil(static_cast<double>(steps) * share));
-    if (steps > longest) longest = steps, longest_last = last;
-    if (steps - last < window.context + window.horizon || (share > 0 && last < window.horizon)) continue;
-    training.emplace_back(begin, end - last);
-    if (share > 0) held_out.emplace_back(end - last - window.context, end);
+    const auto split = share > 0 && steps > window.context
+                           ? vernier::split_last(steps, share, window.context)
+                           : vernier::SplitRows{torch::arange(steps), torch::empty({0})};
+    const auto first = split.training.numel(), last = split.held_out.numel();
+    if (first + last > longest) longest = first + last, longest_last = last;
+    if (first < window.context + window.horizon || (share > 0 && last < window.horizon)) continue;
+    training.emplace_back(begin, begin + first);
+    if (share > 0) held_out.emplace_back(begin + first - window.context, begin + first + last);
   }
   if (!training.empty()) return {training, held_out};
   vernier::refuse(c10::str(names_.empty() ? "'" : "the longest series in '", name(), "' has ", longest - longest_last,

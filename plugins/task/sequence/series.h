@@ -30,7 +30,7 @@ class Series {
   const std::vector<std::string>& names() const { return names_; }  // name of each series; none: it is a single one
   std::string fingerprint() const;
   // The steps of each series to train on, and the last `share` of each, which are held out, after the context before
-  // them. Leaves out series too short for a window.
+  // them; or those of split_last() in folds. Leaves out series too short for a window.
   std::pair<std::vector<Steps>, std::vector<Steps>> divide(double share, const Window& window) const;
   torch::Tensor values_in(const std::vector<Steps>& parts) const;  // [steps, features]
 

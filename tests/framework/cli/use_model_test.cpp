@@ -155,6 +155,7 @@ TEST_CASE("folds: each row is held out once, and the metrics have an interval") 
   CHECK(lines[1].find("mean") != std::string::npos);
   CHECK(lines[1].ends_with("fold 4"));
   CHECK(says(points.out, "\naccuracy "));
+  CHECK(says(points.out, "over the folds the model is better than no model: \"most frequent class\" has the "));
   const auto first = points.out;
   REQUIRE(points.call(words) == 0);  // nothing is trained again
   CHECK(points.out == first);
@@ -168,13 +169,21 @@ TEST_CASE("folds: each row is held out once, and the metrics have an interval") 
     }
   }
   CHECK(samples == 80);
+  std::string noise = "a\n";
+  for (int i = 0; i < 60; ++i) noise += std::to_string(i * i * 7 % 31) + "\n";
+  points.folder.write("noise.csv", noise);
+  points.folder.write("noise.toml",
+                      "[run]\nsteps = 4\n[task]\nuse = \"sequence\"\nkind = \"forecast\"\ndata = \"noise.csv:a\"\n"
+                      "context = 4\nwidth = 4\n[optimizer]\nuse = \"sgd\"\nlearning_rate = 9.0\n");
+  CHECK(points.call({"evaluate", "noise.toml", "--folds", "3", "--output", "of_noise"}) == 0);
+  CHECK_MESSAGE(says(points.out, "over the folds the model is not better than no model: \"mean\" has the "), points.out);
   const struct {
     std::vector<std::string> words;
     std::string says;
   } wrong[] = {{{"evaluate", "out", "--folds", "4"}, "--folds trains a TOML file: name one"},
                {{"evaluate", "run.toml", "--folds", "1"}, "--folds"},
                {{"evaluate", "run.toml", "--folds=3", "--output=a", "--set=task.validation=points.csv"},
-                "a fold needs data of which a share is held out at random or by group"},
+                "a fold needs data of which a share is held out"},
                {{"compare", "run.toml", "--folds=3", "--seeds=4"}, "--folds takes the place of --seeds"}};
   for (const auto& [given, part] : wrong) {
     CHECK(points.call(given) == 2);

@@ -163,6 +163,27 @@ TEST_CASE("sequence: a forecast sees its context alone, and training nothing of 
   CHECK(strided.tensors[1][1][0][0].item<float>() == 9 - 1000);
 }
 
+// The 45 steps behind the first context are 6 parts. Each but the first is held out once.
+TEST_CASE("sequence: in folds the part after the steps to train on is held out, and goes on with each") {
+  const TemporaryFolder folder;
+  const std::pair<std::int64_t, std::int64_t> ends[] = {{12, 20}, {20, 27}, {27, 35}, {35, 42}, {42, 50}};
+  for (std::int64_t fold = 1; fold <= 5; ++fold) {
+    CAPTURE(fold);
+    const auto& [training, held_out] = ends[fold - 1];
+    const LoadedTask task(
+        "sequence",
+        forecast(folder, {{"fold", value(c10::str(fold, "/5"))}, {"horizon", value(1)}, {"batch_size", value(100)}}));
+    CHECK(task->next().samples == training - 5);
+    const torch::NoGradGuard no_grad;
+    std::int64_t samples = 0;
+    supervised(task).validate_with(task.run, [&](const vernier::Batch& batch) {
+      samples += batch.samples;
+      return batch.tensors[1];
+    });
+    CHECK(samples == held_out - training);
+  }
+}
+
 TEST_CASE("sequence: several series in one file have the windows and the means of each series alone") {
   const TemporaryFolder folder;
   LoadedTask task("sequence", forecast(folder, {{"data", value(folder.write("shops.csv", shops()))},

@@ -66,27 +66,27 @@ TEST_CASE("baselines: mean and median of each output") {
   CHECK(of_one[1].forward(batch).equal(torch::full({5}, 2.0F)));
 }
 
-TEST_CASE("baselines: a forecast repeats the last value, and the season that fits best") {
+TEST_CASE("baselines: a forecast is the mean, or repeats the last value or the season that fits best") {
   const auto hours = torch::arange(480, torch::kFloat64);
   const auto daily = (hours * (2 * M_PI / 24)).sin() + 0.1 * (hours * hours * 0.37).sin();
   const auto series = torch::stack({hours, daily}, 1);
   const auto facts = vernier::forecast_facts(series, {1}, 48, 12);
   CHECK(facts.integer("season") == 24);
   const auto all = vernier::baselines_of(facts);
-  REQUIRE(all.size() == 2);
-  CHECK(all[0].name == "last value");
-  CHECK(all[1].name == "24 steps before");
+  CHECK(names_of(facts) == std::vector<std::string>{"mean", "last value", "24 steps before"});
   const auto seen = series.narrow(0, 100, 48).unsqueeze(0);
-  const auto last = all[0].forward(batch_of(seen)), season = all[1].forward(batch_of(seen));
+  CHECK(all[0].forward(batch_of(seen)).equal(daily.mean().expand({1, 12, 1})));
+  const auto last = all[1].forward(batch_of(seen)), season = all[2].forward(batch_of(seen));
   CHECK(last.sizes() == torch::IntArrayRef({1, 12, 1}));
   CHECK(last.eq(daily[147]).all().item<bool>());
   CHECK(season.squeeze().equal(daily.narrow(0, 148 - 24, 12)));
   // A season shorter than the horizon is repeated; a walk has none.
   const auto short_season = vernier::forecast_facts((hours * (2 * M_PI / 5)).sin().unsqueeze(1), {0}, 8, 12);
   CHECK(short_season.integer("season") == 5);
-  const auto repeated = vernier::baselines_of(short_season)[1].forward(batch_of(seen.narrow(2, 1, 1).narrow(1, 0, 8)));
+  const auto repeated = vernier::baselines_of(short_season)[2].forward(batch_of(seen.narrow(2, 1, 1).narrow(1, 0, 8)));
   CHECK(repeated[0][7].equal(repeated[0][2]));
-  CHECK(names_of(vernier::forecast_facts(hours.unsqueeze(1), {0}, 8, 1)) == std::vector<std::string>{"last value"});
+  CHECK(names_of(vernier::forecast_facts(hours.unsqueeze(1), {0}, 8, 1)) ==
+        std::vector<std::string>{"mean", "last value"});
 }
 
 }  // namespace baselines_test

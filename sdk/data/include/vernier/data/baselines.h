@@ -22,8 +22,8 @@ struct Baseline {
 // numbers mean and median, or that they are ranks.
 VERNIER_API State target_facts(const torch::Tensor& targets, const Targets& are);
 // The same for forecasts: of a training series [steps, features] the "season", the number of steps from 1 to `context`
-// after which its outputs, some of the features, repeat themselves best, and the "error" of that forecast: its mean
-// square as a share of the variance of the series.
+// after which its outputs, some of the features, repeat themselves best, the "error" of that forecast: its mean square
+// as a share of the variance of the series, and the "mean" of the series.
 VERNIER_API State forecast_facts(const torch::Tensor& series, const std::vector<std::int64_t>& outputs,
                                  std::int64_t context, std::int64_t horizon);
 
@@ -31,8 +31,8 @@ VERNIER_API State forecast_facts(const torch::Tensor& series, const std::vector<
 // steps, features]. A season of 1 repeats the last value.
 VERNIER_API torch::Tensor season_before(const torch::Tensor& seen, std::int64_t horizon, std::int64_t season);
 
-// "most frequent class"; "shares of the labels"; "mean" and "median"; "any order" of ranks; or "last value" and "24
-// steps before", of inputs [samples, steps, features]; none where the facts are empty. Outputs of classes are
+// "most frequent class"; "shares of the labels"; "mean" and "median"; "any order" of ranks; or "mean", "last value" and
+// "24 steps before", of inputs [samples, steps, features]; none where the facts are empty. Outputs of classes are
 // logarithms of their shares.
 VERNIER_API std::vector<Baseline> baselines_of(const State& facts);
 

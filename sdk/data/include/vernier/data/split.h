@@ -23,7 +23,8 @@ VERNIER_API SplitRows split_random(std::int64_t samples, double share, std::uint
 VERNIER_API SplitRows split_classes(const torch::Tensor& classes, double share, std::uint64_t seed);
 // Whole groups (int64 [samples]) at random, until they have the share; at least one group is trained on.
 VERNIER_API SplitRows split_groups(const torch::Tensor& groups, double share, std::uint64_t seed);
-// The last samples, for data that are in order of time.
-VERNIER_API SplitRows split_last(std::int64_t samples, double share);
+// The last samples, for data that are in order of time. In folds each holds out the part that follows its training
+// samples, and the first `first` samples are never held out.
+VERNIER_API SplitRows split_last(std::int64_t samples, double share, std::int64_t first = 0);
 
 }  // namespace vernier
