@@ -86,11 +86,17 @@ GivenData options_of(const po::variables_map& words, Keys& keys) {
   return given;
 }
 
-// Puts the options that are given in the place of those that were found.
+// Puts the options that are given in the place of those that were found. Types that were found are of other columns.
 void put(const Keys& keys, Keys& task) {
   for (const auto& [key, value] : keys) {
     const auto found = std::ranges::find(task, key, &Keys::value_type::first);
-    found == task.end() ? void(task.emplace_back(key, value)) : void(found->second = value);
+    if (found == task.end()) {
+      task.emplace_back(key, value);
+    } else if (key == "types" && value.find('=') != std::string::npos) {
+      found->second.replace(0, 1, value.substr(0, value.rfind('}')) + ", ");
+    } else {
+      found->second = value;
+    }
   }
 }
 

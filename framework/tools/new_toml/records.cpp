@@ -128,7 +128,7 @@ std::optional<Records> records_of_csv(const std::string& path, const GivenData& 
   Options options("task", given.task, "--set task");
   auto csv = csv_options(options, {"refuse", "mean", "zero", "drop", "previous"});
   csv.fill = CsvFill::zero;
-  csv.classes = false;
+  csv.names = true;
   Records records{.path = path, .has_header = csv.header};
   std::optional<CsvTable> table;
   try {

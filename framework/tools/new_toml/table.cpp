@@ -150,7 +150,7 @@ CsvTable read_any(const std::string& path, CsvOptions& options, Form& form) {
   } catch (const Error&) {
     if (!options.doubts_header) throw;
     auto without = options;
-    without.header = without.doubts_header = false;
+    without.header = without.doubts_header = without.names = false;
     try {
       auto table = read_csv(path, without);
       form.has_header = false;
@@ -242,6 +242,12 @@ bool is_time(const Values& values) {
   return values.is_date || (values.numbers.defined() && values.meaning == CsvName::time);
 }
 
+// Returns true for a column that orders the rows of a person or a firm, whatever it orders elsewhere.
+bool may_be_time(const Values& values) {
+  const auto name = lower_case(values.name);
+  return is_time(values) || name == "age" || name == "t" || name == "step" || name == "epoch";
+}
+
 // Returns the column whose groups must stay together: one that stands for a person, a firm or the like and is there
 // several times, or with a time beside it that makes each row another one. "": there is none.
 std::string group_of(const std::vector<Values>& columns, std::int64_t rows) {
@@ -254,11 +260,10 @@ std::string group_of(const std::vector<Values>& columns, std::int64_t rows) {
     const bool is_repeated = is_unit ? column.different * 10 <= rows * 9 : column.different * 2 <= rows;
     if (!is_whole || column.is_date || column.different < fewest || !is_repeated) continue;
     const bool is_panel = std::ranges::any_of(columns, [&](const Values& time) {
-      const bool is_age = time.name == "age" || time.name == "Age";
-      if ((!is_time(time) && !is_age) || time.name == column.name || time.different == rows) return false;
+      if (!may_be_time(time) || time.name == column.name || time.different == rows) return false;
       return std::get<0>(at::_unique(column.codes * time.different + time.codes)).numel() == rows;
     });
-    if (is_time(column) || (!is_panel && !is_unit)) continue;
+    if (may_be_time(column) || (!is_panel && !is_unit)) continue;
     const auto weight = column.different + (is_unit ? rows : 0);
     if (weight > most) most = weight, group = column.name;
   }
@@ -311,6 +316,7 @@ Reading reading_of(const GivenData& given) {
   reading.csv.leave_out = options.get("leave_out", none, "");
   reading.kind = options.choose("kind", "auto", {"auto", "classification", "regression"}, "");
   reading.csv.classes = reading.kind == "auto";
+  reading.csv.names = true;
   return reading;
 }
 
@@ -395,6 +401,12 @@ Findings look(const std::string& path, const GivenData& given) {
   found.task.insert(found.task.end(), left.task.begin(), left.task.end());
   found.comments.insert(found.comments.end(), left.comments.begin(), left.comments.end());
   found.task.insert(found.task.end(), split.task.begin(), split.task.end());
+  std::string types;
+  for (const auto& column : table.schema.columns) {
+    if (std::ranges::count(table.found.named, column.name) == 0) continue;
+    types += (types.empty() ? "{" : ", ") + toml_key(column.name) + " = \"category\"";
+  }
+  if (!types.empty()) found.task.emplace_back("types", types + "}");
   if (!given.task.contains("missing") && (!table.found.filled.empty() || table.found.dropped > 0)) {
     found.task.emplace_back("missing", "\"mean\"");
     found.lines.push_back("there are missing values: a number becomes the mean of its column");

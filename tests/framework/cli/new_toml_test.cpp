@@ -89,9 +89,30 @@ std::string counted_rows(const std::string& name, int step) {
   return text;
 }
 
+// Rows with a column of whole numbers each.
+std::string with_column(const std::string& name, const std::function<int(int)>& number, int rows = 101) {
+  std::string text = name + ",a,kind\n";
+  for (int i = 0; i < rows; ++i) {
+    text += std::to_string(number(i)) + "," + std::to_string(wave(i, 0.7)) + "," + (i % 3 == 0 ? "low" : "high") + "\n";
+  }
+  return text;
+}
+
+// 1500 cars with 4, 6 or 8 cylinders, and below them `more` with another word there.
+std::string cars(const std::string& word, int more, const std::string& number = "") {
+  std::string text = "cylinders,a,kind\n";
+  for (int i = 0; i < 1500 + more; ++i) {
+    text += (i >= 1500        ? word
+             : number.empty() ? std::to_string(4 + 2 * (i % 3))
+                              : std::to_string(10 + i % 40) + number) +
+            "," + std::to_string(wave(i, 0.7)) + "," + (i % 3 == 0 ? "low" : "high") + "\n";
+  }
+  return text;
+}
+
 // Firms with a row for each year.
-std::string panel() {
-  std::string text = "firm,year,value,invest\n";
+std::string panel(const std::string& time = "year") {
+  std::string text = "firm," + time + ",value,invest\n";
   for (int i = 0; i < 120; ++i) {
     text += std::to_string(1 + i / 12) + "," + std::to_string(1935 + i % 12) + "," + std::to_string(wave(i, 0.7)) +
             "," + std::to_string(wave(i, 0.9) + i / 12) + "\n";
@@ -188,7 +209,50 @@ const std::vector<Case> tables = {
      "leave_out = [\"\"]  # column '' counts the rows\n"},
     {file("r.csv", counted_rows("Unnamed: 0", 37)), {"r.csv"}, "1 column of numbers\n", "leave_out = [\"Unnamed: 0\"]"},
     {file("r.csv", counted_rows("id", 37)), {"r.csv"}, "column 'id' counts the rows", "leave_out = [\"id\"]"},
-    {file("r.csv", counted_rows("lfd", 37)), {"r.csv"}, "2 columns of numbers\ntarget", "target = \"kind\""},
+    {file("r.csv", counted_rows("lfd", 37)), {"r.csv"}, "column 'lfd' counts the rows", "leave_out = [\"lfd\"]"},
+    {file("r.csv", with_column("lfd", [](int i) { return 1 + i * 37 % 101; })),
+     {"r.csv"},
+     "column 'lfd' counts the rows",
+     "leave_out = [\"lfd\"]"},
+    {file("r.csv", with_column("lfd", [](int i) { return 3 + i * 53 % 211; })),  // half of the rows, in any order
+     {"r.csv"},
+     "column 'lfd' counts the rows",
+     "leave_out = [\"lfd\"]"},
+    {file("r.csv", with_column("lfd", [](int i) { return i * 37 % 101 / 2; })),  // each number twice
+     {"r.csv"},
+     "2 columns of numbers\ntarget",
+     "target = \"kind\""},
+    {file("r.csv", with_column("area", [](int i) { return 7 + i * 5003 % 15013; })),
+     {"r.csv"},
+     "2 columns of numbers\ntarget",
+     "target = \"kind\""},
+    {file("r.csv", with_column("rank", [](int i) { return 1 + i * 37 % 101; })),
+     {"r.csv"},
+     "2 columns of numbers\ntarget",
+     "target = \"kind\""},
+    {file("r.csv", std::regex_replace(with_column("wealth", [](int i) { return 1 + i * 37 % 101; }),
+                                      std::regex("\n([0-9]+),[^,]*"), "\n$1,$1")),  // places in two rankings
+     {"r.csv"},
+     "2 columns of numbers\ntarget",
+     "target = \"kind\""},
+    {file("cars.csv", cars("rotary", 3)),
+     {"cars.csv"},
+     "column cylinders has names such as 'rotary' among whole numbers, so all are words; if it stands for no value, "
+     "set missing_words = [\"rotary\"]\n",
+     "types = {cylinders = \"category\"}\n"},
+    {file("cars.csv", cars("12a", 1, "0")), {"cars.csv"}, "such as '12a' among", "types = {cylinders = \"category\"}"},
+    {file("cars.csv", cars("12a", 1, "0")),
+     {"cars.csv", "--set", "task.types={a = \"category\"}"},
+     "such as '12a' among",
+     "types = {a = \"category\", cylinders = \"category\"}"},
+    {file("cars.csv", cars("rotary", 40)),
+     {"cars.csv", "--target", "cylinders"},
+     "target cylinders: 4 classes: ",
+     "kind = \"classification\""},
+    {file("cars.csv", cars("rotary", 3)),
+     {"cars.csv", "--set", "task.missing_words=[\"rotary\"]"},
+     "2 columns of numbers",
+     "missing = \"mean\""},
     {file("r.csv", counted_rows("id", 1)),
      {"r.csv", "--set", "task.leave_out=[]"},
      "column 'id' counts the rows, and is an input",
@@ -200,6 +264,9 @@ const std::vector<Case> tables = {
      "--set "
      "task.split=random\n",
      "split = \"group:firm\"\n"},
+    {file("p.csv", panel("t")), {"p.csv"}, "column 'firm' has several rows", "split = \"group:firm\"\n"},
+    {file("p.csv", panel("visit")), {"p.csv"}, "column 'firm' has several rows", "split = \"group:firm\"\n"},
+    {file("p.csv", panel("dose")), {"p.csv"}, "3 columns of numbers\n", "target = \"invest\""},
     {file("p.csv", patients()), {"p.csv"}, "column 'patient' has several rows", "split = \"group:patient\"\n"},
     {file("p.csv", panel()), {"p.csv", "--set", "task.split=random"}, "3 columns of numbers\n", "split = \"random\"\n"},
     {file("v.csv", visits(900)),
@@ -252,11 +319,17 @@ const std::vector<Case> refusals = {
      {"a.csv", "--target", "species"},
      "its columns are '',petal,Species; did you mean 'Species'?",
      ""},
-    {file("a.csv", "a,b,c\n1,1,x\n112/112,5/7,x\n2,2,y\n"),
+    {file("a.csv", "a,b,c\n1.5,1.5,x\nnone,about 2,x\n2,2,y\n"),
      {"a.csv"},
-     "has 2 columns that are not clear: line 3, column 'a' is '112/112', and other lines have numbers there; line 3, "
-     "column 'b' is '5/7'",
+     "has 2 columns that are not clear: line 3, column 'a' is 'none', and other lines have numbers there; line 3, "
+     "column 'b' is 'about 2'",
      ""},
+    {file("a.csv", cars("unknown", 5, "0")),
+     {"a.csv"},
+     "column 'cylinders' is 'unknown', and other lines have numbers there; correct it, set missing_words = "
+     "[\"unknown\"] if it stands for no value",
+     ""},
+    {file("a.csv", cars("2 cm", 5)), {"a.csv"}, "column 'cylinders' is '2 cm', a number in another notation", ""},
     {file("a.csv", "size,price\n1,\"$1,302\"\n2,\"$2,100\"\n"),
      {"a.csv"},
      "set thousands = \",\" and types = {price = \"number\"}, or for words",

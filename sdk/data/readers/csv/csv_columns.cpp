@@ -134,7 +134,7 @@ void CsvReader::infer_types() {
   std::vector<SeenColumn> seen(names_.size());
   CsvRecords records(*file_, text_, table_.found.separator, table_.first_line);
   std::vector<CsvField> fields;
-  for (std::int64_t i = 0; i < csv_records_to_infer && records.next(fields); ++i) {
+  for (std::int64_t i = 0; (options_.names || i < csv_records_to_infer) && records.next(fields); ++i) {
     check_length(fields, records.line());
     for (std::size_t place = 0; place < fields.size(); ++place) {
       const auto text = fields[place].text();
@@ -176,11 +176,21 @@ void CsvReader::infer_types() {
                   "' has dates, and is the target; predict a number or a class, or set " +
                   types_key(options_.target, "category"));
   }
+  std::string name;  // one among whole numbers
   for (const auto* column : columns()) {
-    if (!options_.types.contains(column->name)) {
-      note_written(*column, seen[place_of(column->name)].written, remedies_, table_.found.odd);
-    }
+    if (options_.types.contains(column->name)) continue;
+    const auto& values = seen[place_of(column->name)];
+    note_written(*column, values.written, remedies_, table_.found.odd);
+    if (column->type != CsvType::category || values.numbers == 0) continue;
+    table_.found.named.push_back(column->name);
+    if (name.empty()) name = *values.names.begin();
   }
+  const auto count = table_.found.named.size();
+  if (count == 0) return;
+  table_.found.odd.push_back((count == 1 ? "column " : "columns ") + shortened(names_of_columns(table_.found.named)) +
+                             (count == 1 ? " has" : " have") + " names such as '" + shortened(name) +
+                             "' among whole numbers, so all are words; if it stands for no value, set " +
+                             remedies_.missing_words({name}));
 }
 
 void CsvReader::check_length(const std::vector<CsvField>& fields, std::int64_t line) const {

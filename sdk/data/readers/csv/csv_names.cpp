@@ -40,8 +40,9 @@ bool says_number(const std::string& word) {
 }
 
 bool says_time(const std::string& word) {
-  return is_one_of(word, {"year", "years", "yr", "time", "date", "day", "days", "month", "months", "week", "weeks",
-                          "hour", "hours", "minute", "second", "quarter", "period", "wave"});
+  return is_one_of(word, {"year",     "years",  "yr",    "time",  "date",    "day",    "days",   "month",
+                          "months",   "week",   "weeks", "hour",  "hours",   "minute", "second", "quarter",
+                          "semester", "period", "wave",  "visit", "session", "round"});
 }
 
 bool says_order(const std::string& word) {

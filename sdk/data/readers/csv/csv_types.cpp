@@ -66,6 +66,12 @@ SeenColumn::First first_of(const SeenColumn& seen, std::initializer_list<TextKin
   return first;
 }
 
+// "207a" and "41B": the code of something, and not a number with its unit.
+bool is_code(std::string_view text) {
+  const auto digits = text.find_first_not_of("0123456789");
+  return digits != std::string_view::npos && digits > 0 && digits + 1 == text.size();
+}
+
 bool fits_all(const SeenColumn& seen, DateForm::Order order) {
   return seen.fits[static_cast<std::size_t>(order)] == seen.dates;
 }
@@ -129,6 +135,10 @@ void choose_for_texts(CsvColumn& column, const SeenColumn& seen, const Remedies&
   const auto units = seen.has_one_unit() ? seen.count(TextKind::unit) : 0;
   const auto strange = seen.count(TextKind::notation) + units + seen.count(TextKind::unread_number);
   const auto dates = seen.dates + seen.count(TextKind::unread_date);
+  if (remedies.options.names && seen.are_names()) {
+    column.type = CsvType::category;
+    return;
+  }
   if (strange * 2 > seen.texts && (seen.numbers == 0 || strange == seen.texts)) {
     const auto first = units > 0 ? first_of(seen, {TextKind::notation, TextKind::unit, TextKind::unread_number})
                                  : first_of(seen, {TextKind::notation, TextKind::unread_number});
@@ -233,10 +243,20 @@ std::int64_t SeenColumn::count(TextKind kind) const {
   return found == kinds.end() ? 0 : found->second;
 }
 
+bool SeenColumn::are_names() const {
+  constexpr std::size_t few = 20;
+  if (numbers == 0 || has_fraction || name_texts * 2 <= texts) return false;
+  const auto has_digit = [](const auto& name) { return name.find_first_of("0123456789") != std::string::npos; };
+  return different.size() <= few || names.size() > 2 || std::ranges::any_of(names, has_digit);
+}
+
 void SeenColumn::add(std::string_view text, std::int64_t line, const Notation& notation) {
+  constexpr std::size_t enough = 32;
   double value = 0;
   if (parse_number(text, notation, value)) {
     ++numbers;
+    has_fraction = has_fraction || std::trunc(value) != value;
+    if (different.size() < enough) different.insert(value);
     if (notation.decimal == '.' && notation.thousands == 0) written.add(text, value, line);
     return;
   }
@@ -263,6 +283,10 @@ void SeenColumn::add(std::string_view text, std::int64_t line, const Notation& n
     if (units.size() < most_units) ++units[std::string(unit)];
   } else if (other == OtherNotation::none && is_unread_number(text, notation)) {
     kind = TextKind::unread_number;
+  }
+  if (kind == TextKind::word || (kind == TextKind::unit && is_code(text))) {
+    ++name_texts;
+    if (names.size() < enough) names.emplace(text);
   }
   ++kinds[kind];
   if (!firsts.contains(kind)) firsts[kind] = {std::string(text), line};

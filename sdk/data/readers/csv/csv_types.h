@@ -33,12 +33,19 @@ struct SeenColumn {
   std::int64_t fits[3] = {};  // number of dates, by DateForm::Order
   bool has_time = false, has_zone = false;
   bool has_name = false;  // one value is the column's name
+  bool has_fraction = false;
+  std::set<double> different;   // some of the numbers
+  std::set<std::string> names;  // some of the texts that are words, or codes such as 207a
+  std::int64_t name_texts = 0;
   WrittenNumbers written;
   std::map<Kind, First> firsts;  // the first value of each kind
   First misfits[3];              // the first date that does not fit an order
   void add(std::string_view text, std::int64_t line, const Notation& notation);
   std::int64_t count(Kind kind) const;
   bool has_one_unit() const;  // or several that people mix, such as cm and m
+  // Returns whether there are names among whole numbers: codes such as 207a, several names, or one among few numbers. A
+  // single word among many numbers may stand for no value.
+  bool are_names() const;
 };
 
 // A column whose meaning is not clear. It is thrown, so that all of a file are refused together.

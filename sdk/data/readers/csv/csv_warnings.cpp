@@ -1,5 +1,6 @@
 #include "csv_warnings.h"
 
+#include <ATen/ops/_unique.h>
 #include <c10/util/StringUtil.h>
 #include <torch/types.h>
 #include <vernier/data/csv.h>
@@ -9,6 +10,7 @@
 #include <algorithm>
 #include <cstdlib>
 #include <initializer_list>
+#include <utility>
 
 #include "csv_fit.h"
 #include "csv_types.h"
@@ -23,11 +25,25 @@ std::string leave_out_key(const std::string& name) {
   return "leave_out = [\"" + shortened(name) + "\"]";
 }
 
-// Returns whether whole numbers count the rows, also after some rows were left out or the rest was shuffled. Names
-// decide where values do not: ranks are all different too.
-bool counts_rows(CsvName name, const torch::Tensor& numbers) {
+constexpr std::int64_t many_rows = 20;
+
+// Returns whether numbers are different whole ones, in any order, out of so few that chance does not explain it: as many
+// that are drawn have some twice. A part of the rows may have been left out.
+bool are_drawn_once(const torch::Tensor& numbers) {
   const auto rows = numbers.numel();
-  constexpr std::int64_t least = 3, many = 20;
+  if (rows < many_rows || !numbers.equal(numbers.trunc())) return false;
+  const auto first = numbers.min().item<double>(), last = numbers.max().item<double>();
+  const auto wide = static_cast<double>(rows);
+  constexpr double most = 3, pairs = 12;  // pairs: expected number of equal ones
+  if (first < 0 || first * wide > 10 * last || last > most * wide || wide * wide < 2 * pairs * last) return false;
+  return std::get<0>(at::_unique(numbers)).numel() == rows;
+}
+
+// Returns whether whole numbers count the rows, also after some rows were left out or the rest was shuffled. Names
+// decide where values do not: ranks are all different too. has_ranks: several columns are drawn once.
+bool counts_rows(CsvName name, const torch::Tensor& numbers, bool has_ranks) {
+  const auto rows = numbers.numel();
+  constexpr std::int64_t least = 3, many = many_rows;
   if (rows < least || !numbers.equal(numbers.trunc())) return false;
   const auto steps = numbers.narrow(0, 1, rows - 1) - numbers.narrow(0, 0, rows - 1);
   const auto sorted = std::get<0>(numbers.sort());
@@ -43,7 +59,21 @@ bool counts_rows(CsvName name, const torch::Tensor& numbers) {
   const auto wide = static_cast<double>(rows);
   const bool is_sample = rows >= many && last <= 20 * wide && first * wide <= 10 * last;
   if (name == CsvName::number) return is_sample || (first <= 1 && last < first + wide);
-  return name == CsvName::other && rows >= many && first <= 1 && last <= 1.5 * wide && steps.gt(0).all().item<bool>();
+  if (name != CsvName::other || rows < many) return false;
+  const bool rises = first <= 1 && last <= 1.5 * wide && steps.gt(0).all().item<bool>();
+  return rises || (!has_ranks && are_drawn_once(numbers));
+}
+
+// Returns whether two columns or more, whose names say nothing, have each number once: places in several rankings.
+bool has_rankings(const CsvTable& table) {
+  std::int64_t number = 0, rankings = 0;
+  for (const auto& column : table.schema.columns) {
+    const auto place = std::exchange(number, number + std::ssize(numbers_of(column)));
+    if (column.type != CsvType::number || meaning_of(column.name) != CsvName::other) continue;
+    const auto values = table.numbers.select(1, place);
+    rankings += are_drawn_once(values) && values.diff().lt(0).any().item<bool>();
+  }
+  return rankings > 1;
 }
 
 // Notes two words of a column that differ in their case or in blanks alone.
@@ -89,6 +119,7 @@ void note_odd_columns(CsvTable& table, std::vector<std::string>& odd) {
     note_copies(table, odd);
     note_cases(*table.schema.target, odd);
   }
+  const bool has_ranks = has_rankings(table);
   std::int64_t number = 0;
   for (const auto& column : table.schema.columns) {
     const auto name = "column '" + shortened(column.name) + "'";
@@ -110,7 +141,7 @@ void note_odd_columns(CsvTable& table, std::vector<std::string>& odd) {
     number += std::ssize(numbers_of(column));
     if (column.type == CsvType::date) continue;
     const auto there = values.masked_select(values.isnan().logical_not());
-    if (counts_rows(meaning, there)) {
+    if (counts_rows(meaning, there, has_ranks)) {
       table.found.row_names.push_back(column.name);
       odd.push_back(name + (column.name.empty() ? " (it has no name)" : "") + " counts the rows, and is an input" +
                     remedy);

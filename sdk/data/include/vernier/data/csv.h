@@ -33,6 +33,7 @@ struct CsvFound {
   std::vector<std::pair<std::string, std::int64_t>> filled;  // columns with missing values, and how many
   std::int64_t dropped = 0;                                  // rows that CsvTable::rows lacks
   std::vector<std::string> odd;  // sentences on inputs: constant ones, nearly a word a row, row numbers, unknown words
+  std::vector<std::string> named;      // columns that CsvOptions::names made a category
   std::vector<std::string> row_names;  // inputs that count the rows or name nearly each: they say nothing of other rows
 };
 

@@ -35,6 +35,7 @@ struct CsvOptions {
   // number that is given here signs of currencies and % are skipped.
   std::map<std::string, CsvType> types;
   bool classes = false;  // a target of whole numbers with few different values is a category
+  bool names = false;    // names among whole numbers, "rotary" among 4 and 6, make a category; all records decide
 
   // A first record that looks like data is refused, and so is a column where "2.085" may be 2085.
   bool doubts_header = false, doubts_points = false;
