@@ -40,20 +40,7 @@ Findings look_at_array(const std::string& path, const std::string& given) {
   if (y.dim() == 0 || y.size(0) != x.size(0)) {
     refuse(c10::str("'", path, "' has ", x.size(0), " samples, and '", targets, "' the shape ", y.sizes()));
   }
-  const auto classes = class_numbers(y.to(torch::kFloat64).flatten());
-  const bool is_classes = y.dim() == 1 && classes.defined();
-  Findings found;
-  found.samples = x.size(0);
-  const bool is_table = x.dim() == 2;
-  found.lines.push_back(
-      is_table ? c10::str(path, ": a table of ", x.size(0), " rows and ", x.size(1), " columns")
-               : c10::str(path, ": ", x.size(0), " sequences of ", x.size(1), " steps and ", x.size(2), " features"));
-  found.lines.push_back(c10::str(targets, ": ", is_classes ? c10::str(classes.numel(), " classes") : "numbers"));
-  found.task = {{"use", is_table ? "\"tabular\"" : "\"sequence\""},
-                {"kind", is_classes ? "\"classification\"" : "\"regression\""},
-                {"data", toml_value(path)},
-                {"targets", toml_value(targets)}};
-  return found;
+  return findings_of_arrays({path, x}, {targets, y}, x.dim() == 3);
 }
 
 // Returns true for a table with numbers whose name is that of a text.
@@ -210,10 +197,6 @@ Findings look_at(const std::vector<std::string>& paths, const GivenData& given) 
   }
   if (ending == ".npy" || ending == ".npz") {
     if (auto found = look_at_sequences(path, given)) return *found;
-    if (ending == ".npz") {
-      refuse("'" + path +
-             "' is a NumPy archive; save inputs and targets by numpy.save, and name x.npy and --target y.npy");
-    }
     return look_at_array(path, given.target);
   }
   return look_at_csv(path, given);

@@ -1,6 +1,7 @@
 // A look at data: what they are, and the options of the task that trains on them.
 #pragma once
 
+#include <vernier/tensor.h>
 #include <vernier/value.h>
 
 #include <cstdint>
@@ -51,7 +52,11 @@ Findings look_at_bytes(const std::string& path);
 // Counts the files below a folder that have the ending of a text file, at any depth.
 std::int64_t texts_in(const std::string& folder);
 
-// Findings of arrays: a series, or sequences and their targets. Returns nothing for a table.
+// Findings of inputs and their targets, each with the name of its source.
+using NamedArray = std::pair<std::string, torch::Tensor>;
+Findings findings_of_arrays(const NamedArray& x, const NamedArray& y, bool are_sequences);
+
+// Findings of a series, or of the arrays in an archive. Returns nothing for another .npy file.
 std::optional<Findings> look_at_sequences(const std::string& path, const GivenData& given);
 
 // Refuses a path that is not there, or whose bytes or name are those of a format that is not read. The error has the

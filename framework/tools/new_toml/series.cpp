@@ -9,6 +9,7 @@
 #include <cctype>
 #include <cmath>
 #include <set>
+#include <tuple>
 
 #include "records.h"
 
@@ -118,22 +119,69 @@ std::optional<Findings> look_at_series(const Records& records, const GivenData& 
   return found;
 }
 
+Findings findings_of_arrays(const NamedArray& x, const NamedArray& y, bool are_sequences) {
+  const auto& values = x.second;
+  const auto classes = class_numbers(y.second.to(torch::kFloat64).flatten());
+  const bool is_classes = y.second.dim() == 1 && classes.defined();
+  Findings found;
+  found.samples = values.size(0);
+  const std::string features = values.dim() > 2 ? c10::str(" and ", values.size(2), " features") : "";
+  found.lines.push_back(
+      are_sequences ? c10::str(x.first, ": ", values.size(0), " sequences of ", values.size(1), " steps", features)
+                    : c10::str(x.first, ": a table of ", values.size(0), " rows and ", values.size(1), " columns"));
+  found.lines.push_back(c10::str(y.first, ": ", is_classes ? c10::str(classes.numel(), " classes") : "numbers"));
+  found.task = {{"use", are_sequences ? "\"sequence\"" : "\"tabular\""},
+                {"kind", is_classes ? "\"classification\"" : "\"regression\""},
+                {"data", toml_value(x.first)},
+                {"targets", toml_value(y.first)}};
+  return found;
+}
+
+namespace {
+
+// The arrays to learn from in an archive: the largest of those with the most dimensions, but not one to test with.
+struct Chosen {
+  std::string x, y;
+};
+
+bool is_for_tests(const std::string& name) {
+  return small_letters(name).find("test") != std::string::npos || small_letters(name).find("val") == 0;
+}
+
+Chosen choose_arrays(const Tensors& arrays, const std::string& target) {
+  const auto rank = [](const Tensors::value_type& each) {
+    return std::tuple(std::min<std::int64_t>(3, each.second.dim()), !is_for_tests(each.first), each.second.numel());
+  };
+  Chosen chosen;
+  for (const auto& each : arrays) {
+    if (each.first != target && (chosen.x.empty() || rank(each) > rank(*arrays.find(chosen.x)))) chosen.x = each.first;
+  }
+  if (chosen.x.empty()) return chosen;
+  std::vector<std::string> fitting;
+  for (const auto& [name, array] : arrays) {
+    const bool fits = name != chosen.x && array.dim() == 1 && array.size(0) == arrays.at(chosen.x).size(0);
+    if (fits && (target.empty() ? !is_for_tests(name) : name == target)) fitting.push_back(name);
+  }
+  const auto usual = std::ranges::find_if(fitting, [](const auto& name) {
+    const auto small = small_letters(name);
+    return small.starts_with("y") || small.starts_with("label") || small.starts_with("target");
+  });
+  if (usual != fitting.end()) chosen.y = *usual;
+  if (usual == fitting.end() && fitting.size() == 1) chosen.y = fitting[0];
+  return chosen;
+}
+
+}  // namespace
+
 std::optional<Findings> look_at_sequences(const std::string& path, const GivenData& given) {
   const bool is_archive = ending_of(path) == ".npz";
   const auto arrays = is_archive ? read_npz(path) : Tensors{{"", read_npy(path)}};
   const auto source = [&](const std::string& name) { return is_archive ? path + ":" + name : path; };
   std::vector<std::string> shapes;
-  std::string x, y;
-  for (const auto& [name, array] : arrays) {
-    shapes.push_back(c10::str(name, " ", array.sizes()));
-    if (x.empty() || array.dim() > arrays.at(x).dim()) x = name;
-  }
+  for (const auto& [name, array] : arrays) shapes.push_back(c10::str(name, " ", array.sizes()));
   if (shapes.empty()) refuse("'" + path + "' has no array");
-  for (const auto& [name, array] : arrays) {
-    if (name != x && array.dim() == 1 && array.size(0) == arrays.at(x).size(0)) y = name;
-  }
-  if (is_archive && arrays.contains(given.target)) y = given.target;
-  const auto& values = arrays.at(x);
+  const auto [x, y] = choose_arrays(arrays, given.target);
+  const auto& values = arrays.at(x.empty() ? arrays.begin()->first : x);
   const bool is_series = (given.target.empty() && values.dim() == 1 && arrays.size() == 1) ||
                          (given.use == "sequence" && values.dim() == 2 && y.empty() && given.target.empty());
   Findings found;
@@ -143,23 +191,14 @@ std::optional<Findings> look_at_sequences(const std::string& path, const GivenDa
     found.lines.push_back(c10::str(printable(path), ": a series of ", values.size(0), " steps"));
     return found;
   }
-  const bool is_sequence = values.dim() == 3 || (values.dim() == 2 && given.use == "sequence");
-  if (!is_archive || (!is_sequence && values.dim() == 2)) return std::nullopt;
-  if (!is_sequence || y.empty()) {
+  if (!is_archive) return std::nullopt;
+  if (y.empty() || values.dim() < 2 || values.dim() > 3) {
     refuse("'" + path + "' has the arrays " + some_of(shapes) +
-           "; a series has [steps], sequences have [samples, steps, features] and targets [samples], which --target "
-           "names");
+           "; a series has [steps], a table [rows, columns], sequences [samples, steps, features], and their targets "
+           "[rows] or [samples], which --target names");
   }
-  const auto targets = arrays.at(y).to(torch::kFloat64);
-  const bool is_classes = targets.dim() == 1 && class_numbers(targets).defined();
-  found.samples = values.size(0);
-  found.lines.push_back(c10::str(printable(path), ": ", values.size(0), " sequences of ", values.size(1), " steps"));
-  found.lines.push_back(y + (is_classes ? ": classes" : ": numbers"));
-  found.task = {{"use", "\"sequence\""},
-                {"kind", is_classes ? "\"classification\"" : "\"regression\""},
-                {"data", toml_value(source(x))},
-                {"targets", toml_value(source(y))}};
-  return found;
+  return findings_of_arrays({source(x), values}, {source(y), arrays.at(y)},
+                            values.dim() == 3 || given.use == "sequence");
 }
 
 }  // namespace vernier

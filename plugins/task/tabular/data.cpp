@@ -4,7 +4,6 @@
 #include <torch/types.h>
 #include <vernier/data/data_source.h>
 #include <vernier/data/digits.h>
-#include <vernier/data/numpy.h>
 #include <vernier/error.h>
 #include <vernier/json_text.h>
 
@@ -193,7 +192,7 @@ Data data_of(vernier::CsvTable table) {
 }
 
 torch::Tensor read_numbers(const std::string& path, std::int64_t columns) {
-  const auto numbers = vernier::read_npy(path);
+  const auto numbers = vernier::read_source(path).tensor;
   if (numbers.dim() != 2) {
     vernier::refuse(c10::str("'", path, "' has the shape ", numbers.sizes(), "; wanted is [rows, columns]"));
   }

@@ -18,7 +18,7 @@ namespace tabular {
 struct Facts {
   bool is_array = false, is_classification = false;
   vernier::CsvSchema schema;             // CSV: the schema
-  std::int64_t numbers = 0;              // .npy: the number of columns
+  std::int64_t numbers = 0;              // array: the number of columns
   std::vector<std::string> missing;      // CSV: words for "no value"
   std::string decimal = ".", thousands;  // CSV: separators in its numbers
   bool fills = false;                    // CSV: a category without a value is one of its own
@@ -50,10 +50,10 @@ std::vector<std::int64_t> counts_of(const torch::Tensor& codes, std::size_t clas
 // Returns whether all words are whole numbers.
 bool are_whole(const std::vector<std::string>& words);
 
-// Numbers of a .npy file, float32 or float64. columns: the number there must be; 0: any.
+// Numbers of an array, float32 or float64. columns: the number there must be; 0: any.
 torch::Tensor read_numbers(const std::string& path, std::int64_t columns);
 
-// A .npy file and its targets. With is_first it learns the facts, where kind is "auto", "classification" or
+// An array and its targets. With is_first it learns the facts, where kind is "auto", "classification" or
 // "regression"; else it takes the classes from them.
 Data read_arrays(const std::string& path, const std::string& targets, const std::string& kind, bool is_first,
                  Facts& facts);

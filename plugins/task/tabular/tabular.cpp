@@ -1,11 +1,11 @@
 // tabular: trains on a table, from a CSV file or NumPy arrays, to predict a class or a number.
 //
-// data                  required: CSV file, or .npy file with numbers [rows, columns]
+// data                  required: CSV file, or numbers [rows, columns] in x.npy or x.npz:NAME
 // target = ""           CSV: the column that is predicted; required
-// targets = ""          .npy: the file of the targets, [rows]; required
+// targets = ""          arrays: the targets, [rows], as in y.npy or x.npz:y; required
 // kind = "auto"         classification | regression | auto: words and whole numbers of few kinds are classes
 // validation = ""       file with the same columns that is held out
-// validation_targets = ""  .npy: its targets
+// validation_targets = ""  arrays: its targets
 // validation_share = 0.1   of the rows that is held out, where `validation` is not given; 0: none
 // split = "auto"        how they are drawn: random; stratified, by class; group:COLUMN, whole groups; last, those at
 //                       the end; auto: stratified for classes, else random
@@ -71,8 +71,9 @@ using vernier::SplitRows;
 
 constexpr double widest = 1e6;
 
-bool is_array(const std::string& path) {
-  return path.ends_with(".npy");
+bool is_array(const std::string& source) {
+  const auto path = vernier::file_of(source);
+  return path.ends_with(".npy") || path.ends_with(".npz");
 }
 
 // The samples of some rows.
@@ -93,12 +94,12 @@ class Tabular final : public vernier::SupervisedTask,
  public:
   explicit Tabular(Options& options)
       : SupervisedTask(options),
-        data_(options.require<std::string>("data", "CSV file, or .npy file with numbers [rows, columns]")),
+        data_(options.require<std::string>("data", "CSV file, or numbers [rows, columns] in x.npy or x.npz:NAME")),
         target_(options.get("target", "", "CSV: the column that is predicted")),
-        targets_(options.get("targets", "", ".npy: the file of the targets, [rows]")),
+        targets_(options.get("targets", "", "arrays: the targets, [rows], as in y.npy or x.npz:y")),
         kind_(options.choose("kind", "auto", {"auto", "classification", "regression"}, "what is predicted")),
         validation_(options.get("validation", "", "file with the same columns that is held out")),
-        validation_targets_(options.get("validation_targets", "", ".npy: its targets")),
+        validation_targets_(options.get("validation_targets", "", "arrays: its targets")),
         share_(options.get("validation_share", 0.1, "of the rows that is held out, without `validation`; 0: none",
                            between(0, 0.9))),
         split_(options.get("split", "auto", "of the rows: random, stratified, group:COLUMN, last or auto")),
@@ -110,12 +111,13 @@ class Tabular final : public vernier::SupervisedTask,
     read_shape(options);
     read_csv_options(options);
     read_split(options);
-    const bool is_npy = is_array(data_);
-    if (options.given("data") && is_npy && targets_.empty()) options.refuse("targets", "is missing: name a .npy file");
-    if (options.given("data") && !is_npy && target_.empty()) options.refuse("target", "is missing: name a column");
+    const bool has_arrays = is_array(data_);
+    if (options.given("data") && has_arrays && targets_.empty())
+      options.refuse("targets", "is missing: name an array, as in y.npy or x.npz:y");
+    if (options.given("data") && !has_arrays && target_.empty()) options.refuse("target", "is missing: name a column");
     if (!validation_targets_.empty() && validation_.empty()) options.refuse("validation_targets", "needs `validation`");
-    if (is_npy && !validation_.empty() && validation_targets_.empty()) {
-      options.refuse("validation_targets", "is missing: name a .npy file");
+    if (has_arrays && !validation_.empty() && validation_targets_.empty()) {
+      options.refuse("validation_targets", "is missing: name an array, as in y.npy or x.npz:y");
     }
   }
 
@@ -149,7 +151,8 @@ class Tabular final : public vernier::SupervisedTask,
   }
 
   DatasetPtr read_inputs(const std::string& path) override {
-    if (is_array(data_)) return vernier::tensor_dataset({tabular::read_numbers(path, facts_.numbers)});
+    if (is_array(data_))
+      return vernier::tensor_dataset({tabular::read_numbers(vernier::same_part(data_, path), facts_.numbers)});
     auto table = more_rows(path, false);
     for (const auto& odd : table.found.odd) warn("'", path, "': ", odd);
     return vernier::csv_dataset(std::move(table));
@@ -199,13 +202,13 @@ class Tabular final : public vernier::SupervisedTask,
     if (kind_ == "regression" && !target_.empty()) csv_.types[target_] = vernier::CsvType::number;
     for (const char* key : {"targets", "validation_targets"}) {
       if (options.given("data") && !is_array(data_) && options.given(key)) {
-        options.refuse(key, "is for .npy files, and `data` is a CSV file; leave it out");
+        options.refuse(key, "is for arrays, and `data` is a CSV file; leave it out");
       }
     }
     if (!is_array(data_)) return;
     for (const char* key : {"target", "columns", "leave_out", "types", "missing", "missing_words", "separator",
                             "decimal", "thousands", "encoding", "header", "skip_lines"}) {
-      if (options.given(key)) options.refuse(key, "is for CSV files, and `data` is a .npy file; leave it out");
+      if (options.given(key)) options.refuse(key, "is for CSV files, and `data` is an array; leave it out");
     }
   }
 
@@ -214,7 +217,7 @@ class Tabular final : public vernier::SupervisedTask,
     if (split_.starts_with(group) && split_.size() > group.size()) {
       csv_.group = split_.substr(group.size());
       if (csv_.group == target_) options.refuse("split", "has the target as its group; name another column");
-      if (is_array(data_)) options.refuse("split", "by group is for CSV files, and `data` is a .npy file");
+      if (is_array(data_)) options.refuse("split", "by group is for CSV files, and `data` is an array");
     } else if (split_ != "auto" && split_ != "random" && split_ != "stratified" && split_ != "last") {
       options.refuse("split", "must be random, stratified, last, group:COLUMN or auto");
     }
@@ -329,7 +332,7 @@ class Tabular final : public vernier::SupervisedTask,
   // Reads data with the facts of the training: the same rows are held out, and all rows of other data.
   void read_again(Data& data, SplitRows& split) {
     std::error_code none;
-    const bool has_data = std::filesystem::exists(data_, none);
+    const bool has_data = std::filesystem::exists(vernier::file_of(data_), none);
     if (!has_data && validation_.empty())
       vernier::refuse("'" + data_ + "' is not there; name data to evaluate on: --set task.data=FILE");
     data = read_more(has_data ? data_ : validation_, has_data ? targets_ : validation_targets_);

@@ -152,6 +152,13 @@ const auto file = [](const char* name, const std::string& text) {
   return [=](const TemporaryFolder& folder) { folder.write(name, text); };
 };
 
+// An archive of NumPy's. points: X [60, 4], y of 0 and 1, weight. parts: x_train, y_train, x_test and y_test.
+const auto archive = [](const std::string& name) {
+  return [=](const TemporaryFolder& folder) {
+    fs::copy_file(VERNIER_SOURCE_DIR "/tests/framework/cli/arrays/" + name, folder.path() / name);
+  };
+};
+
 const std::vector<Case> runs = {
     {file("iris.csv", flowers()),
      {"iris.csv"},
@@ -183,6 +190,18 @@ const std::vector<Case> runs = {
      {"x.npy", "--target", "y.npy"},
      "x.npy: 60 sequences of 5 steps and 2 features\n",
      "use = \"sequence\"\nkind = \"classification\"\n"},
+    {archive("points.npz"),
+     {"points.npz"},
+     "points.npz:X: a table of 60 rows and 4 columns\npoints.npz:y: 2 classes\n",
+     "use = \"tabular\"\nkind = \"classification\"\ndata = \"points.npz:X\"\ntargets = \"points.npz:y\"\n"},
+    {archive("parts.npz"),
+     {"parts.npz"},
+     "parts.npz:x_train: a table of 50 rows and 4 columns\nparts.npz:y_train: numbers\n",
+     "data = \"parts.npz:x_train\"\ntargets = \"parts.npz:y_train\"\n"},
+    {archive("unclear.npz"),
+     {"unclear.npz", "--target", "second"},
+     "unclear.npz:second: numbers\n",
+     "unclear.npz:table"},
     {[](const TemporaryFolder& f) { write_stripes(f, "pictures", 10); },
      {"pictures/"},
      "pictures/: 20 images in 2 classes: left 10, right 10\n",
@@ -361,6 +380,7 @@ const std::vector<Case> refusals = {
      "'a.xlsx' is a sheet of Excel, which is not read; convert it: python3",
      ""},
     {file("a.npz", "PK"), {"a.npz"}, "'a.npz'", ""},
+    {archive("unclear.npz"), {"unclear.npz"}, "has the arrays first [60],second [60],table [60, 4]; a series has", ""},
     {file("b.npy", npy<float>("<f4", "4,", {1, 2, 3, 4})), {"b.npy"}, "'b.npy' has 4 steps; a forecast needs 12", ""},
     {file("iris.toml", ""), {"nope.csv"}, "'nope.csv' does not exist; paths are relative to the working folder", ""},
     {file("a.toml", ""), {"a.csv"}, "a.toml: is there already; name another file, or replace it with --force", ""},
@@ -411,6 +431,25 @@ TEST_CASE("new toml for data in another folder") {
   CHECK(place.call({"train", "iris.toml", "--quiet"}) == 0);
   CHECK(place.call({"evaluate", "runs/iris"}) == 0);
   CHECK_MESSAGE(std::regex_search(place.out, std::regex("accuracy +1 ")), place.out);
+}
+
+TEST_CASE("new toml for arrays in an archive: the run is evaluated, and predicts another archive and array elsewhere") {
+  RunFolder place("");
+  archive("points.npz")(place.folder);
+  REQUIRE(place.call({"new", "toml", "points.npz"}) == 0);
+  REQUIRE(place.call({"train", "points.toml", "--quiet", "--set", "run.epochs=20"}) == 0);
+  CHECK(place.call({"evaluate", "runs/points"}) == 0);
+  CHECK_MESSAGE(says(place.out, "accuracy"), place.out);
+  fs::rename(place.at("points.npz"), place.at("new.npz"));
+  CHECK(place.call({"predict", "runs/points", "--input", "new.npz", "--output", "p.csv"}) == 0);
+  CHECK_MESSAGE(place.err == "", place.err);
+  CHECK(place.call({"evaluate", "runs/points", "--set", "task.data=new.npz:X", "--set", "task.targets=new.npz:y"}) ==
+        0);
+  std::vector<float> x;
+  for (int i = 0; i < 12; ++i) x.push_back(static_cast<float>(wave(i, 0.7)));
+  place.folder.write("x.npy", npy("<f4", "3, 4", x));
+  CHECK(place.call({"predict", "runs/points", "--input", "x.npy", "--output", "x.csv"}) == 0);
+  CHECK(std::ranges::count(read_text(place.at("x.csv")), '\n') == 4);
 }
 
 TEST_CASE("new toml refuses in one line what is not clear, and writes nothing") {
