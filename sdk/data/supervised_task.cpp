@@ -48,7 +48,7 @@ struct SupervisedTask::Impl {
   };
   std::vector<Rival> rivals;  // baselines of this training; none where a model is used
   bool are_rivals_measured = false;
-  std::optional<double> loss_seen, accuracy_seen;  // metrics of the newest validation
+  std::optional<double> loss_seen, accuracy_seen, r2_seen;  // metrics of the newest validation
 
   torch::Tensor validate_on(Run& run, const std::string& name, const DatasetPtr& dataset, const Forward& model,
                             const Watch& watch);
@@ -531,6 +531,7 @@ void SupervisedTask::Impl::note(const Run& run) {
   if (!loss) return;
   loss_seen = loss;
   accuracy_seen = run.metrics.value("accuracy");
+  r2_seen = run.metrics.value("r2");
 }
 
 // At the end of a run. The loss of its newest validation is compared with those of models that have learned nothing. On
@@ -538,13 +539,18 @@ void SupervisedTask::Impl::note(const Run& run) {
 void SupervisedTask::Impl::warn_of_better(const SupervisedTask& task) const {
   constexpr std::int64_t few = 10;
   if (rivals.empty() || !loss_seen) return;
-  const bool is_chance = held_out.front().second->size() < few && !target_facts.has("season");
+  const bool is_forecast = target_facts.has("season");
+  const bool is_chance = held_out.front().second->size() < few && !is_forecast;
   double least = is_chance ? *loss_seen / 2 : *loss_seen;
   const Rival* best = nullptr;
   for (const auto& rival : rivals) {
     if (std::isnan(rival.loss) || rival.loss >= least) continue;  // the model's may be NaN, worse than all
     best = &rival;
     least = rival.loss;
+  }
+  if (best == nullptr && is_forecast && r2_seen && *r2_seen < 0) {
+    task.warn("the forecast is worse than the mean of the held-out steps, which no model knows before: its r2 is ",
+              *r2_seen);
   }
   if (best == nullptr) return;
   const bool is_right_more_often = accuracy_seen && *accuracy_seen > best->accuracy;

@@ -62,7 +62,8 @@ Losses losses_in(const std::vector<std::string>& runs, const std::vector<std::st
     all.insert(all.begin(), {"evaluate", run});
     if (const auto ended = children.run(all); ended.status != 0) refuse(last_line(ended.err));
     std::ifstream file(run + "/evaluation.json");
-    for (const auto& [name, metrics] : OrderedJson::parse(file)["metrics"].items()) {
+    const auto evaluation = OrderedJson::parse(file);
+    for (const auto& [name, metrics] : evaluation["metrics"].items()) {
       losses[name].push_back(metrics.value("validation_loss", NAN));
     }
   }
