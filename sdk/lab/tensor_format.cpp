@@ -79,16 +79,17 @@ class Scales {
     is_power_ = format.has_block_scale && format.scale.kind == NumberFormat::Kind::power_of_two;
     of_tensor_ = largest_of_tensor;
     if (format.has_block_scale) most_ = format.scale.largest();
-    if (!format.tensor_scale) return;
-    tensor_scale_ = static_cast<float>(largest_of_tensor / (most_ * largest_));
+    tensor_scale_ = 1 / format.headroom;
+    if (format.tensor_scale)
+      tensor_scale_ = static_cast<float>(largest_of_tensor / (most_ * largest_)) / format.headroom;
   }
 
   float operator()(float amax) const {
     if (std::isnan(amax)) return amax;
     if (amax == 0) return 1;
-    if (is_power_) return power(amax);
+    if (is_power_) return power(amax) * tensor_scale_;
     if (!format_.has_block_scale) {
-      const auto scale = static_cast<float>(amax / largest_);
+      const auto scale = static_cast<float>(amax / largest_) / format_.headroom;
       return std::isfinite(scale) && scale > 0 ? scale : 1;
     }
     return static_cast<float>(in_format(amax) * static_cast<double>(tensor_scale_));

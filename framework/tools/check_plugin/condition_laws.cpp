@@ -57,7 +57,7 @@ void check_conditions(const Subject& subject) {
   bool is_tried = false;
   std::string why, declined;
   for (const auto& [role, name, sets] : conditions) {
-    if (subject.role == role) continue;
+    if (subject.role_in_run() == role) continue;
     auto config = with_sets(subject.config(), sets);
     config = with_sets(std::move(config), {"run.steps=" + std::to_string(steps)});
     if (auto refused = refusal(subject.host, config); !refused.empty()) {

@@ -124,7 +124,7 @@ void check_trains(const Subject& subject) {
   const std::pair<const char*, std::vector<std::string>> conditions[] = {
       {"", {}}, {"at O2: ", {"precision.use=bf16", "precision.level=O2"}}};
   for (const auto& [name, sets] : conditions) {
-    if (!sets.empty() && subject.role == Precision::role) continue;
+    if (!sets.empty() && subject.role_in_run() == Precision::role) continue;
     unless_declined(subject, [&, &when = name, &changes = sets] {
       Trial trial(subject.host, with_sets(subject.config(), changes));
       if (trial.wiring().optimizer->steps_in_backward()) throw LawSkipped("the optimizer frees gradients in backward");

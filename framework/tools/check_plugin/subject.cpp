@@ -30,6 +30,24 @@ bool names(const Value& table, const std::string& name) {
   return std::filesystem::path(use_of(table)).stem() == name;
 }
 
+// Writes the table wherever an operand is given to the quantizer of this name. Returns whether one is.
+bool put_into(Table& operands, const std::string& name, const Value& table) {
+  bool is_there = false;
+  for (auto& [key, value] : operands) {
+    auto* inner = std::get_if<Table>(&value.data);
+    const auto* text = std::get_if<std::string>(&value.data);
+    const bool is_own =
+        text != nullptr ? *text == name : inner != nullptr && inner->contains("use") && names(value, name);
+    if (is_own) {
+      Table own = std::get<Table>(table.data);
+      if (inner != nullptr) own.insert(inner->begin(), inner->end());
+      value.data = std::move(own);
+    }
+    is_there |= is_own || (inner != nullptr && put_into(*inner, name, table));
+  }
+  return is_there;
+}
+
 Table take(const Value& table) {
   auto options = std::get<Table>(table.data);
   options.erase("use");
@@ -42,6 +60,13 @@ Table Subject::config() const {
   Table config = base, own = options;
   own.insert_or_assign("use", Value{use, "check"});
   Value table{std::move(own), "check"};
+  if (is_quantizer()) {
+    auto& precision = table_in(config, Precision::role);
+    precision.insert_or_assign("use", Value{"format", "check"});
+    auto& operands = table_in(precision, "operands");
+    if (!put_into(operands, name, table)) operands = {{"x", table}, {"w", table}, {"g", table}};
+    return config;
+  }
   if (is_list(role)) {
     list_in(config, role).push_back(std::move(table));
   } else {
@@ -53,7 +78,7 @@ Table Subject::config() const {
 Table Subject::config_without() const {
   Table config = base;
   if (is_list(role)) return config;
-  config.erase(role);
+  config.erase(role_in_run());
   const auto small = small_base();
   if (role == Task::role || role == Optimizer::role) config.insert_or_assign(role, small.at(role));
   return config;

@@ -18,6 +18,9 @@ struct Subject {
   Table base;              // the other tables of the run
 
   std::string id() const { return role + "/" + name; }
+  // precision/format makes quantizers, so a run has no table of this role.
+  bool is_quantizer() const { return role == "quantizer"; }
+  std::string role_in_run() const { return is_quantizer() ? Precision::role : role; }
   // The run: `base` with the plugin in its role, or behind the other callbacks or monitors.
   Table config() const;
   // The same without the plugin: the role has its default, or that of a small run.

@@ -162,7 +162,8 @@ Trained Trial::trained() const {
 
 Plugin* Trial::find(const std::string& id) const {
   const auto plugins = prepared_->wiring->plugins();
-  const auto found = std::ranges::find(plugins, id, [](const Plugin* plugin) { return plugin->id(); });
+  const auto in_run = id.starts_with("quantizer/") ? "precision/format" : id;
+  const auto found = std::ranges::find(plugins, in_run, [](const Plugin* plugin) { return plugin->id(); });
   return found == plugins.end() ? nullptr : *found;
 }
 

@@ -26,8 +26,8 @@ constexpr const char* usage = R"(usage: vernier new plugin ROLE NAME [--output F
 
 Writes the folder NAME, or FOLDER, which builds, tests itself and runs at once: source, CMakeLists.txt, test, README.md.
 
-  plugin   a strategy; ROLE is accumulation, callback, checkpoint, distributed, monitor, optimizer, precision, scaler
-           or task
+  plugin   a strategy; ROLE is accumulation, callback, checkpoint, distributed, monitor, optimizer, precision,
+           quantizer, scaler or task
   task     model, data and loss, from a CSV file; the same as plugin task
   app      a training loop of your own, with Vernier's toolkit
 
@@ -56,7 +56,7 @@ const Words kinds = {"plugin", "task", "app", "toml"};
 
 // The roles that have a template.
 const Words roles = {"accumulation", "callback",  "checkpoint", "distributed", "monitor",
-                     "optimizer",    "precision", "scaler",     "task"};
+                     "optimizer",    "precision", "quantizer",  "scaler",      "task"};
 
 // Says why this cannot be the name of a plugin or program; empty where it can.
 std::string why_no_name(const std::string& name) {

@@ -21,21 +21,26 @@ int mantissa_of(const vernier::TensorFormat& format) {
   return of(format.element) + (format.has_block_scale ? of(format.scale) : 0);
 }
 
-void refuse_short(Options& options, const Recipe& recipe, int mantissa) {
+void refuse_short(Options& options, const std::deque<Recipe>& recipes, int mantissa) {
   const vernier::TensorFormat* longest = nullptr;
-  for (const auto* format : {&recipe.x, &recipe.w, &recipe.g, &recipe.x_for_dw, &recipe.g_for_dw}) {
-    if (!*format) continue;
-    if (longest == nullptr || mantissa_of(**format) > mantissa_of(*longest)) longest = &**format;
-    if ((*format)->block > 0 && !(*format)->has_block_scale) {
-      options.refuse(key, "is for blocks that a matrix unit scales itself, and those of \"" + (*format)->name +
-                              "\" have float32 scales; write scale = \"e8m0\" in its [[precision.format]]");
+  bool is_emulated = false;
+  for (const auto& recipe : recipes) {
+    for (const auto slot : {Slot::y_x, Slot::y_w, Slot::dx_g, Slot::dx_w, Slot::dw_x, Slot::dw_g}) {
+      is_emulated |= recipe.rounds(slot) && recipe.rounds(Recipe::other(slot));
+      const auto* const own = dynamic_cast<const FormatQuantizer*>(recipe.at(slot).quantizer.get());
+      if (own == nullptr) continue;
+      const auto& format = own->format();
+      if (longest == nullptr || mantissa_of(format) > mantissa_of(*longest)) longest = &format;
+      if (format.block > 0 && !format.has_block_scale) {
+        options.refuse(key, "is for blocks that a matrix unit scales itself, and those of \"" + format.name +
+                                "\" have float32 scales; write scale = \"e8m0\" in its [[precision.format]]");
+      }
     }
   }
-  const bool is_emulated = recipe.x || (recipe.x_for_dw && recipe.g_for_dw);
   if (!is_emulated) {
     options.refuse(key, "is for products of two rounded operands, and the recipe has none; write forward = \"e4m3\"");
   }
-  if (mantissa >= mantissa_of(*longest)) return;
+  if (longest == nullptr || mantissa >= mantissa_of(*longest)) return;
   const auto least = std::to_string(mantissa_of(*longest));
   if (mantissa_of(*longest) > 23) {
     options.refuse(key, "is for formats of at most 23 fraction bits with their scales, and \"" + longest->name +
@@ -47,7 +52,7 @@ void refuse_short(Options& options, const Recipe& recipe, int mantissa) {
 
 }  // namespace
 
-std::optional<vernier::ProductAccumulator> read_accumulate(Options& options, const Recipe& recipe) {
+std::optional<vernier::ProductAccumulator> read_accumulate(Options& options, const std::deque<Recipe>& recipes) {
   const auto table = options.get(key, vernier::Table{},
                                  "emulated sums of products: mantissa, promote_every = 0, chunk = 32; none: float32");
   if (!options.given(key)) return std::nullopt;
@@ -81,7 +86,7 @@ std::optional<vernier::ProductAccumulator> read_accumulate(Options& options, con
                             ", not a multiple of chunk = " + chunk +
                             "; write promote_every = " + std::to_string(std::max(below, accumulator.chunk)));
   }
-  refuse_short(options, recipe, accumulator.mantissa);
+  refuse_short(options, recipes, accumulator.mantissa);
   return accumulator;
 }
 

@@ -8,8 +8,9 @@
 namespace formats {
 
 // Reads accumulate = {mantissa, promote_every, chunk}, or returns nothing if it is not given. Refuses an accumulator
-// that cannot be, one that is shorter than the numbers of `recipe`, and a recipe in which no product has two rounded
-// operands.
-std::optional<vernier::ProductAccumulator> read_accumulate(vernier::Options& options, const Recipe& recipe);
+// that cannot be, one that is shorter than the numbers of the built-in quantizers, and recipes in which no product has
+// two rounded operands.
+std::optional<vernier::ProductAccumulator> read_accumulate(vernier::Options& options,
+                                                           const std::deque<Recipe>& recipes);
 
 }  // namespace formats

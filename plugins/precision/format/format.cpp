@@ -17,10 +17,23 @@
 //   rounding = "nearest"         of x and w: nearest | away | zero | stochastic
 //   backward_rounding = "auto"   of g; auto: as `rounding`
 //   random_bits = 23             of stochastic rounding, for each number
-//   hadamard = 0                 the operands of dw are rotated in pieces of so many numbers, a power of two; 0: not
 //   uneven_blocks = "shorter"    if the block size does not divide the reduced dimension, the last block is shorter,
 //                                and the log names the layers; refuse: the run ends at the first such layer
 //   square_weights = false       blocks of weights are square, so that w and wᵀ have the same codes
+//   headroom = 1.0               scales are for this share of the format's largest number, so that stochastic rounding
+//                                has room above a block's maximum
+//   operands = {}                quantizers by operand: x, w, g, or y.x, y.w, dx.g, dx.w, dw.x, dw.g. A format's name,
+//   or
+//                                a table with use, from, and options of the quantizer: docs/guides/quantizers.md
+//   rotate = {}                  {y = 0, dx = 0, dw = 0, signs = "fixed"}: numbers that a rotation of both operands
+//                                mixes, a power of two; 0: none. signs = "drawn": anew for each product
+//   layers = []                  [[precision.layers]] tables, layers with other operands; the first that matches
+//   counts:
+//     layers.match = "*"           names of layers
+//     layers.first = 0             of them those in so many first blocks, and so many last ones; a block is what has
+//     layers.last = 0              a number in its name, as h.0
+//     layers.operands = {}         as above; what is not named stays
+//     layers.rotate = {}           as above
 //   accumulate = {}              emulated sums of products, as {mantissa = 13, promote_every = 128}; none: float32
 //     accumulate.mantissa          required: fraction bits of the accumulator, up to 23
 //     accumulate.promote_every = 0 products after which it is added to a float32 sum, a multiple of chunk; 0: never
@@ -51,11 +64,12 @@
 #include <torch/nn/module.h>
 #include <vernier/control.h>
 #include <vernier/error.h>
+#include <vernier/host.h>
 #include <vernier/linear_call.h>
 #include <vernier/mixed_precision.h>
 
 #include <algorithm>
-#include <bit>
+#include <cctype>
 #include <cmath>
 #include <fstream>
 #include <set>
@@ -63,6 +77,9 @@
 #include "accumulate.h"
 #include "directions.h"
 #include "names.h"
+#include "operands.h"
+#include "products.h"
+#include "quantizer_laws.h"
 #include "stored.h"
 #include "unrounded.h"
 
@@ -78,19 +95,6 @@ using vernier::Values;
 
 constexpr const char* automatic = "auto";
 
-// Sylvester's Hadamard matrix with random signs of its columns, orthogonal. Source: Ashkboos et al., QuaRot, 2024; the
-// signs of Transformer Engine are others.
-torch::Tensor rotation_of(std::int64_t size, std::uint64_t seed) {
-  auto matrix = torch::ones({1, 1});
-  while (matrix.size(0) < size) {
-    matrix = torch::cat({torch::cat({matrix, matrix}, 1), torch::cat({matrix, -matrix}, 1)}, 0);
-  }
-  auto generator = at::globalContext().defaultGenerator(torch::kCPU).clone();
-  generator.set_current_seed(seed);
-  const auto signs = torch::empty({size}).random_(0, 2, generator).mul_(2).sub_(1);
-  return (matrix * signs).div_(std::sqrt(static_cast<double>(size)));
-}
-
 torch::ScalarType otherwise_of(Options& options) {
   const auto word = options.choose("otherwise", "fp32", {"fp32", "bf16"}, "dtype of everything that is not rounded");
   return word == "bf16" ? torch::kBFloat16 : torch::kFloat32;
@@ -101,8 +105,8 @@ class Format final : public vernier::MixedPrecision {
   explicit Format(Options& options) : MixedPrecision(options, otherwise_of(options), Levels::none) {
     const Names names(options);
     read_formats(options, names);
-    read_rounding(options);
-    recipe_.accumulator = read_accumulate(options, recipe_);
+    accumulator_ = read_accumulate(options, products_->recipes());
+    for (auto& recipe : products_->recipes()) recipe.accumulator = accumulator_;
     measure_every_ =
         options.get("measure_every", 0, "steps between measurements of the rounding; 0: none", vernier::at_least(0));
     options.resumable("measure_every");
@@ -111,7 +115,7 @@ class Format final : public vernier::MixedPrecision {
   bool is_mixed() const override { return has_rounded_ || MixedPrecision::is_mixed(); }
   std::string describe() const override {
     std::string sums;
-    if (const auto& a = recipe_.accumulator) sums = ", sums with " + std::to_string(a->mantissa) + " fraction bits";
+    if (const auto& a = accumulator_) sums = ", sums with " + std::to_string(a->mantissa) + " fraction bits";
     return "products of operands in " + title_ + sums + ", emulated: the numbers are the format's, the speed is not";
   }
   std::string emulated() const override { return title_; }
@@ -142,11 +146,12 @@ class Format final : public vernier::MixedPrecision {
     }
     if (averages_) {
       bus.on(vernier::Event::UpdateDone, [this](Run& run) {
-        if (is_applied(run)) averages_->round(run, recipe_.forward, [&](const auto& name) { return !is_kept(name); });
+        if (is_applied(run)) averages_->round(run, stored_draw_, [&](const auto& name) { return !is_kept(name); });
       });
     }
-    if (recipe_.delayed) {
-      bus.on(vernier::Event::UpdateDone, [this](Run&) { products_->delayed()->end_update(); });
+    for (const auto& [place, quantizer] : quantizers_) {
+      quantizer->attach(bus);
+      bus.on(vernier::Event::UpdateDone, [&of = *quantizer](Run&) { of.end_update(); });
     }
     bus.on(vernier::Event::StepEnd, [this](Run& run) { end(run); });
   }
@@ -158,12 +163,24 @@ class Format final : public vernier::MixedPrecision {
 
   void prepare(Run& run) override {
     MixedPrecision::prepare(run);
-    if (recipe_.hadamard != 0) recipe_.rotation = rotation_of(recipe_.hadamard, run.seed);
-    products_ = std::make_shared<Products>(recipe_);
+    for (auto& recipe : products_->recipes()) prepare_rotations(recipe, run.seed);
+    for (const auto& [place, quantizer] : quantizers_) vernier::HostApi::prepare(*quantizer, run);
     layers_of_model_ = vernier::Layers(*run.model);
+    find_parts();
     if (weights_) round_weights(run);
     if (measure_every_ != 0 && run.control != nullptr) run.control->want_rerun(*this);
     if (!run.device.is_cpu()) info("numbers of ", run.device, " are rounded on the CPU, so a step takes longer");
+  }
+
+  void check(const Run& run) override {
+    MixedPrecision::check(run);
+    for (const auto& recipe : products_->recipes()) {
+      for (int i = 0; i < vernier::slot_count; ++i) {
+        const auto& quantizer = recipe.at(static_cast<Slot>(i)).quantizer;
+        const bool is_strange = quantizer != nullptr && dynamic_cast<FormatQuantizer*>(quantizer.get()) == nullptr;
+        if (is_strange) try_quantizer(*quantizer, static_cast<Slot>(i));
+      }
+    }
   }
 
   void commit(Run& run) override {
@@ -173,12 +190,12 @@ class Format final : public vernier::MixedPrecision {
 
   vernier::State save() const override {
     auto state = MixedPrecision::save();
-    if (recipe_.delayed) state.put("delayed", products_->delayed()->save());
+    for (const auto& [place, quantizer] : quantizers_) state.put("quantizer/" + place, quantizer->save());
     return state;
   }
   void load(const vernier::State& state) override {
     MixedPrecision::load(state);
-    if (recipe_.delayed) products_->delayed()->load(state.part("delayed"));
+    for (const auto& [place, quantizer] : quantizers_) quantizer->load(state.part("quantizer/" + place));
   }
 
   torch::Tensor forward(const std::function<torch::Tensor()>& body) override {
@@ -222,124 +239,154 @@ class Format final : public vernier::MixedPrecision {
     const auto weights = options.get("weights", unrounded, "format to which each update rounds the weights");
     const auto averages =
         options.get("optimizer_state", unrounded, "format to which each update rounds the optimizer's averages");
-    const auto scaling = options.choose("scaling", "auto", {"auto", "tensor", "delayed", "none"},
-                                        "of formats without blocks; auto: one scale a tensor, up to 8 bits");
-    const auto rule = options.choose("scale_rule", "auto", {"auto", "floor", "ceil", "even", "rceil"},
-                                     "of block scales that are powers of two; auto: the format's");
-    read_delayed(options, scaling == "delayed");
-    bool has_rule = false;
-    const auto format = [&](const char* key, const std::string& name) {
-      auto read = names.of(options, key, name);
-      if (!read) return read;
-      const bool is_scale = read->element.kind == vernier::NumberFormat::Kind::power_of_two;
-      if (is_scale) options.refuse(key, "is \"" + name + "\", a format of scales: it has neither sign nor zero");
-      const bool is_one = scaling == "tensor" || scaling == "delayed" || (scaling == "auto" && read->element.bits <= 8);
-      if (read->block == 0 && is_one) read->block = -1;
-      if (read->block < 0 && scaling == "delayed") read->element.saturate = true;  // numbers may be beyond the scale
-      const bool is_power = read->has_block_scale && read->scale.kind == vernier::NumberFormat::Kind::power_of_two;
-      if (rule != "auto" && is_power) {
-        has_rule = true;
-        read->rule = vernier::scale_rule_named(rule);
-      }
-      return read;
-    };
-    recipe_.x = recipe_.w = format("forward", forward);
-    recipe_.g = format("backward", backward);
+    const auto of_forward = RoundingOptions::read(options, {});
+    auto of_backward = of_forward;
+    of_backward.rounding =
+        options.choose("backward_rounding", automatic, {"auto", "nearest", "away", "zero", "stochastic"},
+                       "of the gradient of y; auto: as rounding");
+    if (of_backward.rounding == automatic) of_backward.rounding = of_forward.rounding;
     const bool is_own = for_dw != automatic;
-    recipe_.x_for_dw = is_own ? format("weight_gradient", for_dw) : recipe_.x;
-    recipe_.g_for_dw = is_own ? recipe_.x_for_dw : recipe_.g;
-    weights_ = format("weights", weights);
-    if (const auto of_averages = format("optimizer_state", averages)) averages_.emplace(options, *of_averages);
-    if (rule != "auto" && !has_rule) {
-      options.refuse("scale_rule", "is for formats whose scales are powers of two, such as mxfp8");
-    }
-    const auto has_one = [](const OptionalFormat& of) { return of && of->block < 0; };
-    if (recipe_.delayed && !has_one(recipe_.x) && !has_one(recipe_.g) && !has_one(recipe_.x_for_dw)) {
-      options.refuse("scaling", "is \"delayed\", for formats with one scale for a tensor, such as e4m3");
-    }
+    std::vector<std::shared_ptr<FormatQuantizer>> all;
+    const auto rounding = [&](const char* key, const std::string& name, const RoundingOptions& how) {
+      const auto format = names.of(options, key, name);
+      if (format) all.push_back(std::make_shared<FormatQuantizer>(options, key, *format, how));
+      return format ? all.back() : nullptr;
+    };
+    const auto placed = [&](const char* place, std::shared_ptr<FormatQuantizer> made) {
+      if (made != nullptr) quantizers_.push_back({place, made});
+      return made;
+    };
+    const auto x = placed("forward", rounding("forward", forward, of_forward));
+    const auto g = placed("backward", rounding("backward", backward, of_backward));
+    const auto for_dw_of = [&](const char* place, const std::string& usual, const auto& made, const auto& how) {
+      return !is_own || for_dw == usual ? made : placed(place, rounding("weight_gradient", for_dw, how));
+    };
+    const auto x_for_dw = for_dw_of("weight_gradient.x", forward, x, of_forward);
+    const auto g_for_dw = for_dw_of("weight_gradient.g", backward, g, of_backward);
+    auto& recipe = products_->recipes().emplace_back();
+    recipe.at(Slot::y_x).quantizer = recipe.at(Slot::y_w).quantizer = recipe.at(Slot::dx_w).quantizer = x;
+    recipe.at(Slot::dx_g).quantizer = g;
+    recipe.at(Slot::dw_x).quantizer = x_for_dw;
+    recipe.at(Slot::dw_g).quantizer = g_for_dw;
+    const auto of_stored = [&](const char* key, const std::string& name) {
+      const auto made = rounding(key, name, of_forward);
+      return made != nullptr ? OptionalFormat(made->format()) : std::nullopt;
+    };
+    weights_ = of_stored("weights", weights);
+    if (const auto stored = of_stored("optimizer_state", averages)) averages_.emplace(options, *stored);
+    refuse_unused(options, of_forward, all, x.get());
+    stored_draw_ = {vernier::rounding_named(of_forward.rounding), 0, static_cast<int>(of_forward.random_bits)};
+    const auto dw = is_own ? for_dw : forward;
+    const Usual of_x{forward, of_forward}, of_g{backward, of_backward};
+    const Usuals usuals{of_x, of_x, of_g, of_x, {dw, of_forward}, {is_own ? for_dw : backward, of_backward}};
+    read_operands(options, names, usuals, "", recipe, quantizers_);
+    read_layers(options, names, usuals);
     title_ = forward + (backward == forward ? "" : ", gradients in " + backward);
     if (is_own) title_ += ", weight gradients in " + for_dw;
-    if (!recipe_.x && !recipe_.g && !recipe_.x_for_dw && !weights_ && !averages_) {
+    if (options.given("operands") || options.given("layers")) title_ += ", but for `operands`";
+    const bool is_exact = std::ranges::all_of(products_->recipes(), [](const auto& each) { return each.is_exact(); });
+    if (is_exact && !weights_ && !averages_) {
       options.refuse("forward", "is fp32, and nothing else is rounded; take [precision] use = \"fp32\"");
     }
   }
 
-  void read_delayed(Options& options, bool is_delayed) {
-    const auto updates =
-        options.get("amax_history_len", 1024, "delayed: updates that are looked back on", vernier::between(1, 65536));
-    const auto counts = options.choose("amax_compute", "max", {"max", "most_recent"},
-                                       "delayed: which of the history's magnitudes makes the scale");
-    if (is_delayed) recipe_.delayed.emplace(updates, counts == "most_recent");
-    for (const char* key : {"amax_history_len", "amax_compute"}) {
-      if (!is_delayed && options.given(key)) options.refuse(key, "is for scaling = \"delayed\"");
-    }
+  // Layers with a recipe of their own; the first table that a layer matches counts.
+  struct Part {
+    std::string match;
+    std::int64_t first, last;
+    Options options;  // for error messages
+  };
+  void read_layers(Options& options, const Names& names, const Usuals& usuals) {
+    options.tables("layers", "layers with other operands", [&](Options& one) {
+      const auto match = one.get("match", "*", "names of layers, with * and ? as in a shell");
+      const auto first = one.get("first", 0, "of them those in so many first blocks", vernier::at_least(0));
+      const auto last = one.get("last", 0, "of them those in so many last blocks", vernier::at_least(0));
+      auto recipe = products_->recipes().front();
+      read_operands(one, names, usuals, "layers." + std::to_string(parts_.size()) + ".", recipe, quantizers_);
+      products_->recipes().push_back(recipe);
+      parts_.push_back({match, first, last, one});
+    });
   }
 
-  void read_rounding(Options& options) {
-    const auto word = options.choose("rounding", "nearest", {"nearest", "away", "zero", "stochastic"}, "of x and w");
-    const auto backward = options.choose("backward_rounding", "auto", {"auto", "nearest", "away", "zero", "stochastic"},
-                                         "of the gradient of y; auto: as rounding");
-    recipe_.forward.rounding = vernier::rounding_named(word);
-    recipe_.backward.rounding = vernier::rounding_named(backward == automatic ? word : backward);
-    const auto bits = options.get("random_bits", 23, "of stochastic rounding", vernier::between(1, 23));
-    recipe_.forward.bits = recipe_.backward.bits = static_cast<int>(bits);
-    if (options.given("random_bits") && word != "stochastic" && backward != "stochastic") {
-      options.refuse("random_bits", "is for stochastic rounding");
+  // Gives each layer its recipe. A block is what has a number in its name, as h.0 of h.0.mlp.c_fc.
+  void find_parts() {
+    const auto& names = layers_of_model_.names();
+    std::vector<std::string> blocks;
+    for (const auto& name : names) {
+      const auto block = block_of(name);
+      if (!block.empty() && std::ranges::find(blocks, block) == blocks.end()) blocks.push_back(block);
     }
-    recipe_.square_weights = options.get("square_weights", false, "blocks of weights are square");
-    if (recipe_.square_weights && !(recipe_.w && recipe_.w->block > 0)) {
-      options.refuse("square_weights", "is for a forward format with blocks, such as nvfp4");
+    for (std::size_t i = 0; i < parts_.size(); ++i) {
+      const auto& [match, first, last, options] = parts_[i];
+      if (first + last > 0 && blocks.empty()) {
+        options.refuse(first > 0 ? "first" : "last",
+                       "counts blocks with a number in their names, as h.0, and this "
+                       "model has none; write `match`");
+      }
+      for (const auto& name : vernier::matching(names, match, options, "match", "layer")) {
+        const auto at = std::ranges::find(blocks, block_of(name)) - blocks.begin();
+        const auto count = std::ssize(blocks);
+        const bool is_there = at < count && (at < first || at >= count - last);
+        if (is_there || first + last == 0) recipe_of_.try_emplace(name, &products_->recipes()[i + 1]);
+      }
     }
-    const auto uneven = options.choose("uneven_blocks", "shorter", {"shorter", "refuse"},
-                                       "if the block size does not divide the reduced dimension");
-    recipe_.refuses_uneven = uneven == "refuse";
-    recipe_.hadamard = options.get("hadamard", 0, "numbers that a rotation of dw's operands mixes; 0: none",
-                                   vernier::between(0, 4096));
-    const bool is_power = std::has_single_bit(static_cast<std::uint64_t>(recipe_.hadamard));
-    if (recipe_.hadamard != 0 && (recipe_.hadamard < 2 || !is_power)) {
-      options.refuse("hadamard", "is a power of two from 2 to 4096, or 0 for none");
+  }
+  static std::string block_of(const std::string& layer) {
+    for (std::size_t at = 0, dot = 0; dot != std::string::npos; at = dot + 1) {
+      dot = layer.find('.', at);
+      const auto word = layer.substr(at, dot - at);
+      if (!word.empty() && std::ranges::all_of(word, [](unsigned char c) { return std::isdigit(c) != 0; })) {
+        return layer.substr(0, dot);
+      }
     }
-    if (recipe_.hadamard != 0 && recipe_.delayed) {
-      options.refuse("hadamard", "is for scales of the numbers themselves, and scaling is delayed");
-    }
-    if (recipe_.hadamard != 0 && !(recipe_.x_for_dw && recipe_.g_for_dw)) {
-      options.refuse("hadamard", "is for rounded operands of dw, and a format of them is fp32");
-    }
+    return "";
+  }
+  const Recipe& recipe_of(const std::string& layer) const {
+    const auto found = recipe_of_.find(layer);
+    return found != recipe_of_.end() ? *found->second : products_->recipes().front();
   }
 
   // Returns nothing for an operator that is not covered.
   std::optional<torch::Tensor> rounded(const Operation& operation, const Values& arguments) {
     const auto name = operation.name();
     const std::string layer(operation.layer().empty() ? name : operation.layer());
+    const auto& recipe = recipe_of(layer);
+    if (recipe.is_exact()) {
+      Unrounded::settle();
+      return std::nullopt;
+    }
     if (const auto linear = vernier::linear_call(operation, arguments)) {
       const auto rows = linear->input.reshape({-1, linear->input.size(-1)});
       auto sizes = linear->input.sizes().vec();
       sizes.back() = linear->weight.size(0);
       Unrounded::settle();
-      return with_bias(Products::matmul(products_, layer, rows, linear->weight.t(), true), linear->bias).view(sizes);
+      return with_bias(Products::matmul(products_, recipe, layer, rows, linear->weight.t(), true), linear->bias)
+          .view(sizes);
     }
     const auto tensor = [&](std::size_t i) { return arguments[i].toTensor(); };
-    if (name == "matmul" || name == "mm" || name == "bmm" || name == "mv") return product(layer, tensor(0), tensor(1));
+    if (name == "matmul" || name == "mm" || name == "bmm" || name == "mv")
+      return product(recipe, layer, tensor(0), tensor(1));
     if (name == "linear") {
-      const auto y = product(layer, tensor(0), tensor(1).t());
+      const auto y = product(recipe, layer, tensor(0), tensor(1).t());
       return y ? with_bias(*y, arguments[2].toOptional<torch::Tensor>().value_or(torch::Tensor())) : y;
     }
     if ((name == "addmm" || name == "addmv" || name == "baddbmm") && arguments.size() == 5) {
-      const auto y = product(layer, tensor(1), tensor(2));
+      const auto y = product(recipe, layer, tensor(1), tensor(2));
       const auto beta = arguments[3].toScalar(), alpha = arguments[4].toScalar();
       if (!y) return y;
       return beta.equal(0) ? *y * alpha : *y * alpha + tensor(0) * beta;
     }
-    if (name == "conv1d" || name == "conv2d" || name == "conv3d") return convolved(layer, arguments);
+    if (name == "conv1d" || name == "conv2d" || name == "conv3d") return convolved(recipe, layer, arguments);
     return std::nullopt;
   }
 
   // Matrices or vectors, as matmul takes them.
-  std::optional<torch::Tensor> product(const std::string& layer, const torch::Tensor& a, const torch::Tensor& b) {
+  std::optional<torch::Tensor> product(const Recipe& recipe, const std::string& layer, const torch::Tensor& a,
+                                       const torch::Tensor& b) {
     if (!is_float(a) || !is_float(b) || a.dim() == 0 || b.dim() == 0) return std::nullopt;
     Unrounded::settle();
-    auto y = Products::matmul(products_, layer, a.dim() == 1 ? a.unsqueeze(0) : a, b.dim() == 1 ? b.unsqueeze(-1) : b,
-                              false);
+    auto y = Products::matmul(products_, recipe, layer, a.dim() == 1 ? a.unsqueeze(0) : a,
+                              b.dim() == 1 ? b.unsqueeze(-1) : b, false);
     if (b.dim() == 1) y = y.squeeze(-1);
     return a.dim() == 1 ? y.squeeze(b.dim() == 1 ? -1 : -2) : y;
   }
@@ -349,7 +396,7 @@ class Format final : public vernier::MixedPrecision {
   }
 
   // Arguments: input, weight, bias, stride, padding (numbers, "same" or "valid"), dilation, groups.
-  std::optional<torch::Tensor> convolved(const std::string& layer, const Values& arguments) {
+  std::optional<torch::Tensor> convolved(const Recipe& recipe, const std::string& layer, const Values& arguments) {
     auto input = arguments[0].toTensor();
     const auto weight = arguments[1].toTensor();
     if (!is_float(input) || !is_float(weight)) return std::nullopt;
@@ -376,7 +423,7 @@ class Format final : public vernier::MixedPrecision {
     const bool is_single = input.dim() == weight.dim() - 1;
     if (is_single) input = input.unsqueeze(0);
     Unrounded::settle();
-    auto output = Products::convolution(products_, layer, input, weight, shape);
+    auto output = Products::convolution(products_, recipe, layer, input, weight, shape);
     if (const auto bias = arguments[2].toOptional<torch::Tensor>(); bias && bias->defined()) {
       std::vector<std::int64_t> sizes(static_cast<std::size_t>(weight.dim()), 1);
       sizes[1] = bias->size(0);
@@ -394,7 +441,7 @@ class Format final : public vernier::MixedPrecision {
     for (const auto& parameter : run.parameters) {
       const auto& weight = parameter.model;
       if (!is_float(weight) || weight.dim() < 2 || is_kept(parameter.name)) continue;
-      round_stored(weight, *weights_, drawn(recipe_.forward));
+      round_stored(weight, *weights_, drawn(stored_draw_));
     }
   }
 
@@ -454,12 +501,16 @@ class Format final : public vernier::MixedPrecision {
     directions_.clear();
   }
 
-  Recipe recipe_;
+  std::shared_ptr<Products> products_ = std::make_shared<Products>();
+  std::vector<Placed> quantizers_;
+  std::vector<Part> parts_;                         // by [[precision.layers]]
+  std::map<std::string, const Recipe*> recipe_of_;  // the layers that have one of their own
+  std::optional<vernier::ProductAccumulator> accumulator_;
   OptionalFormat weights_;
+  vernier::Draw stored_draw_;  // the rounding of weights and averages
   std::optional<StoredAverages> averages_;
   std::string title_;
   std::int64_t measure_every_ = 0;
-  std::shared_ptr<Products> products_;
   vernier::Layers layers_of_model_;
   std::set<std::string> layers_, named_;           // rounded; said not to be rounded
   bool is_written_ = false, has_rounded_ = false;  // has_rounded_: in the last forward()

@@ -58,6 +58,17 @@ Names::Names(Options& options) {
   options.tables("format", "formats of your own, by name", [this](Options& one) { add(one); });
 }
 
+OptionalFormat Names::find(const std::string& name) const {
+  for (const auto& own : own_) {
+    if (own.name == name) return own;
+  }
+  try {
+    return vernier::tensor_format(name);
+  } catch (const vernier::Error&) {
+    return std::nullopt;
+  }
+}
+
 OptionalFormat Names::of(Options& options, const char* key, const std::string& name) const {
   if (name == unrounded) return std::nullopt;
   for (const auto& own : own_) {

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "products.h"
+#include "recipe.h"
 
 namespace formats {
 
@@ -18,6 +18,7 @@ class Names {
   explicit Names(vernier::Options& options);
   // Returns nothing for "fp32". key: the option, for messages.
   OptionalFormat of(vernier::Options& options, const char* key, const std::string& name) const;
+  OptionalFormat find(const std::string& name) const;  // nothing: there is no such format
 
  private:
   void add(vernier::Options& one);

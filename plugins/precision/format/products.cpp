@@ -3,12 +3,12 @@
 #include <ATen/ATen.h>
 #include <ATen/ExpandUtils.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
-#include <torch/csrc/autograd/custom_function.h>
 #include <torch/types.h>
 #include <vernier/error.h>
 
 #include <algorithm>
 
+#include "quantizer_laws.h"
 #include "stored.h"
 #include "unfolded.h"
 
@@ -20,29 +20,13 @@ using torch::autograd::variable_list;
 using vernier::ScaleBlock;
 using vernier::UnitOperand;
 
-namespace {
-
-struct Held final : torch::CustomClassHolder {
-  Held(std::shared_ptr<Products> of, std::string name, std::uint64_t next)
-      : products(std::move(of)), layer(std::move(name)), seed(next) {}
+struct Products::Held final : torch::CustomClassHolder {
+  Held(std::shared_ptr<Products> of, Call next) : products(std::move(of)), call(std::move(next)) {}
   std::shared_ptr<Products> products;
-  std::string layer;
-  std::uint64_t seed;  // the one that follows those of forward
+  Call call;  // the state in which forward left it
 };
 
-// A product draws once, in forward, whether a gradient is asked for or not: so a recomputation repeats what it draws.
-std::uint64_t seed_of(const Recipe& recipe) {
-  return drawn(recipe.forward.rounding == vernier::Rounding::stochastic ? recipe.forward : recipe.backward).seed;
-}
-
-// Called first by each backward.
-c10::intrusive_ptr<Held> held_in(AutogradContext* context) {
-  if (at::GradMode::is_enabled()) {
-    throw vernier::Error(
-        "a product in precision/format has no second derivative; keep its layer in float32 by a [[precision.rule]]");
-  }
-  return c10::static_intrusive_pointer_cast<Held>(context->saved_data["held"].toCapsule());
-}
+namespace {
 
 // [N, C, ...] as matrices [N, C, positions], or as one matrix [N, the rest].
 Tensor by_channels(const Tensor& x) {
@@ -58,31 +42,88 @@ UnitOperand as(const UnitOperand& x, at::IntArrayRef sizes) {
   return mapped(x, [&](const Tensor& tensor) { return tensor.view(all); });
 }
 
-// The numbers with their scale, for a product in float32.
-Tensor value(const UnitOperand& x) {
-  return x.scale.defined() ? x.numbers * x.scale : x.numbers;
-}
-
-Tensor multiplied(const Recipe& recipe, bool is_emulated, const UnitOperand& a, const UnitOperand& b) {
-  return is_emulated ? vernier::emulated_matmul(a, b, *recipe.accumulator) : at::matmul(value(a), value(b));
-}
-
-UnitOperand transposed(const UnitOperand& x) {
-  return mapped(x, [](const Tensor& tensor) { return tensor.transpose(-2, -1); });
-}
-
-// Two operands as six tensors of autograd, some of which are undefined.
-void save(AutogradContext* context, const UnitOperand& a, const UnitOperand& b) {
-  context->save_for_backward({a.numbers, a.least_exponents, a.scale, b.numbers, b.least_exponents, b.scale});
+// Two operands as six tensors of autograd, some of which are undefined, and the exact ones that a gradient needs.
+void save(AutogradContext* context, const UnitOperand& a, const UnitOperand& b, const Tensor& x = {},
+          const Tensor& w = {}) {
+  context->save_for_backward({a.numbers, a.least_exponents, a.scale, b.numbers, b.least_exponents, b.scale, x, w});
 }
 UnitOperand saved(const variable_list& list, std::size_t first) {
   return {list[first], list[first + 1], list[first + 2]};
 }
 
+// The product of a slot and the other one.
+Tensor multiplied(const Recipe& recipe, Slot slot, const UnitOperand& a, const UnitOperand& b) {
+  return recipe.is_emulated(slot) ? vernier::emulated_matmul(a, b, *recipe.accumulator)
+                                  : at::matmul(value(a), value(b));
+}
+
+// The summed dimension times a matrix, in pieces of its size; the last piece is filled up with zeros.
+Tensor multiplied_along(const Tensor& x, const Tensor& matrix, int summed) {
+  if (summed == -1) return multiplied_along(x.transpose(-2, -1), matrix, -2).transpose(-2, -1);
+  const auto n = matrix.size(0);
+  const auto exact = x.to(torch::kFloat32);
+  const auto missing = (n - x.size(-2) % n) % n;
+  const auto whole = missing == 0 ? exact : at::constant_pad_nd(exact, {0, 0, 0, missing});
+  auto pieces = whole.sizes().vec();
+  pieces.insert(pieces.end() - 1, n);
+  pieces[pieces.size() - 3] /= n;
+  return at::matmul(matrix.to(x.device()), whole.reshape(pieces)).reshape(whole.sizes());
+}
+
+// The matrix of one product. Its inverse is its transpose.
+Tensor matrix_of(const Recipe& recipe, Slot slot, std::uint64_t product_seed) {
+  const auto& rotation = recipe.rotation(slot);
+  if (!recipe.draws_signs) return rotation.matrix;
+  const auto signs = vernier::uniform_like(torch::empty({rotation.size}), product_seed + static_cast<int>(slot) / 2);
+  return rotation.matrix * signs.lt(0.5).mul(2).sub(1);
+}
+
+Tensor rotated(const Recipe& recipe, Slot slot, std::uint64_t product_seed, const Tensor& x, int summed) {
+  if (recipe.rotation(slot).size == 0) return x;
+  return multiplied_along(x, matrix_of(recipe, slot, product_seed), summed);
+}
+// The inverse, of `size` numbers along the summed dimension.
+Tensor turned_back(const Recipe& recipe, Slot slot, std::uint64_t product_seed, const Tensor& x, int summed,
+                   std::int64_t size) {
+  if (recipe.rotation(slot).size == 0) return x;
+  return multiplied_along(x, matrix_of(recipe, slot, product_seed).t(), summed).narrow(summed, 0, size);
+}
+
 }  // namespace
 
-void Products::note(const std::string& name, const Tensor& x, const Tensor& y, const vernier::TensorFormat& format,
-                    ScaleBlock block, const vernier::Draw& draw) {
+bool Recipe::is_exact() const {
+  return std::ranges::all_of(ways, [](const Way& way) { return way.quantizer == nullptr; });
+}
+
+From Recipe::from(Slot slot, bool is_weight) const {
+  const auto& way = at(slot);
+  if (way.from != From::automatic) return way.from;
+  const bool is_same = source(slot) != slot && way.quantizer == at(source(slot)).quantizer;
+  if (!is_same || rotation(slot).size != 0 || rotation(source(slot)).size != 0) return From::exact;
+  const bool serves = way.quantizer == nullptr || way.quantizer->serves_both(is_weight);
+  return serves || (slot != Slot::dw_g && !rounds(other(slot))) ? From::codes : From::exact;
+}
+
+bool Recipe::draws() const {
+  return draws_signs ||
+         std::ranges::any_of(ways, [](const Way& way) { return way.quantizer && way.quantizer->draws(); });
+}
+
+// A product draws once, in forward, whether a gradient is asked for or not: so a recomputation repeats what it draws.
+Products::Call Products::begin(const Recipe& recipe, const std::string& layer, bool is_recorded) {
+  return {&recipe, layer, is_recorded, recipe.draws() ? drawn_seed() : 0};
+}
+
+// Called first by each backward.
+c10::intrusive_ptr<Products::Held> Products::held_in(AutogradContext* context) {
+  if (at::GradMode::is_enabled()) {
+    throw vernier::Error(
+        "a product in precision/format has no second derivative; keep its layer in float32 by a [[precision.rule]]");
+  }
+  return c10::static_intrusive_pointer_cast<Held>(context->saved_data["held"].toCapsule());
+}
+
+void Products::note(const std::string& name, const Tensor& x, const Tensor& y, const FormatQuantizer* own) {
   const auto exact = x.to(torch::kFloat32);
   auto& loss = losses_[name];
   loss.numbers += static_cast<double>(x.numel());
@@ -90,6 +131,8 @@ void Products::note(const std::string& name, const Tensor& x, const Tensor& y, c
   loss.squares += exact.square().sum(at::kDouble).item<double>();
   loss.errors += (exact - y).square_().sum(at::kDouble).item<double>();
   loss.flushed += y.eq(0).logical_and_(exact.ne(0)).sum().item<double>();
+  if (own == nullptr) return;
+  const auto& [format, block, draw] = own->last();
   // The same rounding, with infinity or NaN for what is beyond the largest number.
   auto open = format;
   open.element.saturate = false;
@@ -101,31 +144,66 @@ void Products::note(const std::string& name, const Tensor& x, const Tensor& y, c
   loss.element = format.element;
 }
 
-UnitOperand Products::rounded(const Tensor& x, const std::string& layer, Operand operand, const OptionalFormat& wanted,
-                              int summed, bool is_weight) {
-  if (!wanted) return {x.to(torch::kFloat32)};
-  static constexpr const char* names[] = {"/x", "/w", "/g"};
-  const auto name = layer + names[static_cast<int>(operand)];
-  const bool is_delayed = recipe_.delayed && wanted->block < 0;
-  const auto format = is_delayed ? recipe_.delayed->of(name, *wanted, x, records_) : *wanted;
-  ScaleBlock block = vernier::per_tensor;
-  if (format.block > 0) {
-    if (x.size(summed) % format.block != 0) note_uneven(name, x.size(summed), format.block);
-    const bool is_square = is_weight && recipe_.square_weights;
-    block = is_square      ? ScaleBlock{format.block, format.block}
-            : summed == -1 ? ScaleBlock{1, format.block}
-                           : ScaleBlock{format.block, 1};
-  }
-  auto draw = operand == Operand::g ? recipe_.backward : recipe_.forward;
-  draw.seed = seed_++;
-  auto y = recipe_.accumulator ? vernier::unit_operand(x, format, block, draw)
-                               : UnitOperand{vernier::round_to(x, format, block, draw)};
-  if (measures_) note(name, x, value(y), format, block, draw);
+vernier::Operand Products::operand(const Call& call, const Tensor& x, Slot slot, int summed, bool is_weight) {
+  const auto exact = x.to(torch::kFloat32);
+  return {.numbers = summed == -1 ? exact : exact.transpose(-2, -1),
+          .slot = slot,
+          .key = call.layer + "/" + vernier::slot_name(slot),
+          .is_weight = is_weight,
+          .is_recorded = call.is_recorded,
+          .is_turned = summed == -2,
+          .is_for_unit = call.recipe->accumulator.has_value(),
+          .seed = call.seed,
+          .product_seed = call.product_seed};
+}
+
+UnitOperand Products::rounded(Call& call, const Tensor& x, Slot slot, int summed, bool is_weight) {
+  const auto& quantizer = call.recipe->at(slot).quantizer;
+  if (quantizer == nullptr) return {x.to(torch::kFloat32)};
+  auto of = operand(call, x, slot, summed, is_weight);
+  ++call.seed;
+  const auto letter = call.layer + "/" + of.key.back();
+  const auto* const own = dynamic_cast<const FormatQuantizer*>(quantizer.get());
+  const auto size = of.numbers.size(-1), block = own != nullptr ? own->format().block : quantizer->multiple();
+  if (block > 0 && size % block != 0) note_uneven(letter, size, block, own != nullptr && own->refuses_uneven());
+  const auto missing = own != nullptr ? 0 : (block - size % block) % block;
+  if (missing != 0) of.numbers = at::constant_pad_nd(of.numbers, {0, missing});
+  auto y = quantizer->quantize(of);
+  require_shape(*quantizer, y, of.numbers);
+  if (missing != 0) y = mapped(y, [&](const Tensor& tensor) { return tensor.narrow(-1, 0, size); });
+  if (summed == -2) y = turned(y);
+  if (measures_) note(letter, x, value(y), own);
   return y;
 }
 
-void Products::note_uneven(const std::string& name, std::int64_t count, std::int64_t block) {
-  if (!recipe_.refuses_uneven) {
+UnitOperand Products::again(Call& call, const Tensor& exact, const UnitOperand& of_y, Slot slot, int summed,
+                            bool is_weight) {
+  const auto& recipe = *call.recipe;
+  const auto from = recipe.from(slot, is_weight);
+  if (from == From::codes) return of_y;
+  const int other = -3 - summed;  // the dimension that y sums over
+  const auto source = from == From::exact ? exact
+                                          : turned_back(recipe, Recipe::source(slot), call.product_seed, value(of_y),
+                                                        other, exact.size(other));
+  return rounded(call, rotated(recipe, slot, call.product_seed, source, summed), slot, summed, is_weight);
+}
+
+Tensor Products::passed(const Call& call, const Tensor& x, const Tensor& gradient, Slot slot, int summed,
+                        bool is_weight) {
+  const auto& recipe = *call.recipe;
+  const auto in_pieces = [&](const Tensor& tensor) {
+    return rotated(recipe, slot, call.product_seed, tensor, summed).to(torch::kFloat32);
+  };
+  auto of = operand(call, in_pieces(x), slot, summed, is_weight);
+  of.seed = call.product_seed + (slot == Slot::y_w && recipe.rounds(Slot::y_x) ? 1 : 0);  // the seed of forward
+  const auto given = in_pieces(gradient);
+  const auto passes = recipe.at(slot).quantizer->gradient(of, summed == -1 ? given : given.transpose(-2, -1));
+  return turned_back(recipe, slot, call.product_seed, summed == -1 ? passes : passes.transpose(-2, -1), summed,
+                     x.size(summed));
+}
+
+void Products::note_uneven(const std::string& name, std::int64_t count, std::int64_t block, bool is_refused) {
+  if (!is_refused) {
     if (notes_uneven_) uneven_.insert(name + " (" + std::to_string(count) + ")");
     return;
   }
@@ -136,136 +214,115 @@ void Products::note_uneven(const std::string& name, std::int64_t count, std::int
       vernier::Error::Kind::configuration);
 }
 
-// The dimension -2, in pieces of `hadamard` numbers; the last piece is filled up with zeros.
-Tensor Products::rotated(const Tensor& x) const {
-  if (!rotates()) return x;
-  const auto n = recipe_.hadamard;
-  const auto exact = x.to(torch::kFloat32), rotation = recipe_.rotation.to(x.device());
-  const auto missing = (n - x.size(-2) % n) % n;
-  const auto whole = missing == 0 ? exact : at::constant_pad_nd(exact, {0, 0, 0, missing});
-  auto pieces = whole.sizes().vec();
-  pieces.insert(pieces.end() - 1, n);
-  pieces[pieces.size() - 3] /= n;
-  return at::matmul(rotation, whole.reshape(pieces)).reshape(whole.sizes());
-}
-
-// Returns whether the numbers of one product serve another that sums over the other dimension.
-bool Products::reuses(const OptionalFormat& first, const OptionalFormat& second, bool is_weight) const {
-  if (first.has_value() != second.has_value()) return false;
-  if (!first) return true;
-  return first->name == second->name && (first->block <= 0 || (is_weight && recipe_.square_weights));
-}
-
-bool Products::rotates() const {
-  return recipe_.hadamard != 0 && recipe_.x_for_dw && recipe_.g_for_dw;
-}
-
-// Returns whether x as it was rounded for y serves dw. It does where dw itself rounds nothing.
-bool Products::takes_x_again() const {
-  if (rotates()) return false;
-  return (recipe_.x_for_dw && !recipe_.g_for_dw) || reuses(recipe_.x, recipe_.x_for_dw, false);
-}
-
-UnitOperand Products::kernel(const Tensor& weight, const std::string& layer, bool is_for_dx) {
-  const auto& sizes = weight.sizes();
-  if (!recipe_.square_weights) {
-    const auto rows = is_for_dx ? by_samples(weight) : by_channels(weight);
-    return as(rounded(rows, layer, Operand::w, recipe_.w, -2), sizes);
+// Matrices of square blocks lie over outputs and channels, one for each position of the kernel.
+UnitOperand Products::kernel(Call& call, const Tensor& weight, Slot slot) {
+  const auto sizes = weight.sizes();
+  const auto* const quantizer = call.recipe->at(slot).quantizer.get();
+  const auto* const own = dynamic_cast<const FormatQuantizer*>(quantizer);
+  if (quantizer == nullptr || (own != nullptr && !own->has_squares())) {
+    return as(rounded(call, slot == Slot::y_w ? by_channels(weight) : by_samples(weight), slot, -2), sizes);
   }
   const auto matrices = by_channels(weight).permute({2, 0, 1});
-  return mapped(rounded(matrices, layer, Operand::w, recipe_.w, -1, /*is_weight=*/true), [&](const Tensor& tensor) {
-    return tensor.permute({1, 2, 0}).reshape(sizes);
-  });
+  return mapped(rounded(call, matrices, slot, slot == Slot::y_w ? -1 : -2, /*is_weight=*/true),
+                [&](const Tensor& tensor) {
+                  return tensor.permute({1, 2, 0}).reshape(sizes);
+                });
 }
 
 struct MatmulFunction final : torch::autograd::Function<MatmulFunction> {
   static Tensor forward(AutogradContext* context, const Tensor& a, const Tensor& b,
-                        const std::shared_ptr<Products>& products, const std::string& layer, bool is_weight,
-                        bool is_recorded) {
+                        const std::shared_ptr<Products>& products, const Recipe* recipe, const std::string& layer,
+                        bool is_weight, bool is_recorded) {
     const c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::autocast_dispatch_keyset);
-    using Operand = Products::Operand;
     auto& p = *products;
-    const auto& recipe = p.recipe();
-    p.seed_ = seed_of(recipe);
-    const auto x = p.rounded(a, layer, Operand::x, recipe.x, -1);
-    const auto w = p.rounded(b, layer, Operand::w, recipe.w, -2, is_weight);
-    const auto y = multiplied(recipe, recipe.is_emulated(recipe.x, recipe.w), x, w);
+    auto call = Products::begin(*recipe, layer, is_recorded);
+    const auto in_pieces = [&](const Tensor& of, Slot slot, int summed) {
+      return rotated(*recipe, slot, call.product_seed, of, summed);
+    };
+    const auto x = p.rounded(call, in_pieces(a, Slot::y_x, -1), Slot::y_x, -1);
+    const auto w = p.rounded(call, in_pieces(b, Slot::y_w, -2), Slot::y_w, -2, is_weight);
+    const auto y = multiplied(*recipe, Slot::y_x, x, w);
     if (is_recorded) {
-      // All copies are rounded from the exact tensors, not from rounded ones.
       UnitOperand for_dx, for_dw;
-      if (a.requires_grad()) {
-        for_dx = !recipe.g || p.reuses(recipe.w, recipe.w, is_weight)
-                     ? w
-                     : p.rounded(b, layer, Operand::w, recipe.w, -1, is_weight);
-      }
-      if (b.requires_grad()) {
-        for_dw = p.takes_x_again() ? x : p.rounded(p.rotated(a), layer, Operand::x, recipe.x_for_dw, -2);
-      }
-      save(context, for_dx, for_dw);
-      context->saved_data["held"] = c10::IValue::make_capsule(c10::make_intrusive<Held>(products, layer, p.seed_));
+      if (a.requires_grad()) for_dx = p.again(call, b, w, Slot::dx_w, -1, is_weight);
+      if (b.requires_grad()) for_dw = p.again(call, a, x, Slot::dw_x, -2, false);
+      const auto exact = [&](const Tensor& of, Slot slot) {
+        const auto& quantizer = recipe->at(slot).quantizer;
+        return quantizer != nullptr && quantizer->has_gradient() && of.requires_grad() ? of : Tensor();
+      };
+      save(context, for_dx, for_dw, exact(a, Slot::y_x), exact(b, Slot::y_w));
+      context->saved_data["held"] = c10::IValue::make_capsule(c10::make_intrusive<Products::Held>(products, call));
       context->saved_data["a"] = a.sizes().vec();
       context->saved_data["b"] = b.sizes().vec();
+      context->saved_data["is_weight"] = is_weight;
     }
     return y;
   }
 
   static variable_list backward(AutogradContext* context, variable_list gradients) {
-    using Operand = Products::Operand;
-    const auto held = held_in(context);
+    const auto held = Products::held_in(context);
     auto& p = *held->products;
-    p.records_ = true;
-    p.seed_ = held->seed;
-    const auto& recipe = p.recipe();
+    auto call = held->call;
+    const auto& recipe = *call.recipe;
     const auto list = context->get_saved_variables();
     const auto& g = gradients[0];
+    const auto in_pieces = [&](Slot slot, int summed) { return rotated(recipe, slot, call.product_seed, g, summed); };
     Tensor da, db;
     UnitOperand g_for_dx;
     if (context->needs_input_grad(0)) {
-      g_for_dx = p.rounded(g, held->layer, Operand::g, recipe.g, -1);
-      const bool is_emulated = recipe.is_emulated(recipe.g, recipe.w);
-      da = at::sum_to(multiplied(recipe, is_emulated, g_for_dx, transposed(saved(list, 0))),
+      g_for_dx = p.rounded(call, in_pieces(Slot::dx_g, -1), Slot::dx_g, -1);
+      da = at::sum_to(multiplied(recipe, Slot::dx_g, g_for_dx, turned(saved(list, 0))),
                       context->saved_data["a"].toIntVector());
+      if (list[6].defined()) da = Products::passed(call, list[6], da, Slot::y_x, -1, false);
     }
     if (context->needs_input_grad(1)) {
-      const bool reuses = g_for_dx.numbers.defined() && !p.rotates() && p.reuses(recipe.g, recipe.g_for_dw, false);
-      const auto g_for_dw = reuses ? g_for_dx : p.rounded(p.rotated(g), held->layer, Operand::g, recipe.g_for_dw, -2);
-      const bool is_emulated = recipe.is_emulated(recipe.x_for_dw, recipe.g_for_dw);
-      db = at::sum_to(multiplied(recipe, is_emulated, transposed(saved(list, 3)), g_for_dw),
+      const bool is_there = g_for_dx.numbers.defined() && recipe.from(Slot::dw_g) == From::codes;
+      const auto g_for_dw = is_there ? g_for_dx : p.rounded(call, in_pieces(Slot::dw_g, -2), Slot::dw_g, -2);
+      db = at::sum_to(multiplied(recipe, Slot::dw_g, turned(saved(list, 3)), g_for_dw),
                       context->saved_data["b"].toIntVector());
+      if (list[7].defined()) {
+        db = Products::passed(call, list[7], db, Slot::y_w, -2, context->saved_data["is_weight"].toBool());
+      }
     }
-    return {da, db, {}, {}, {}, {}};
+    return {da, db, {}, {}, {}, {}, {}};
   }
 };
 
 struct ConvolutionFunction final : torch::autograd::Function<ConvolutionFunction> {
   static Tensor forward(AutogradContext* context, const Tensor& input, const Tensor& weight,
-                        const std::shared_ptr<Products>& products, const std::string& layer,
+                        const std::shared_ptr<Products>& products, const Recipe* recipe, const std::string& layer,
                         const Products::Convolution& shape, bool is_recorded) {
     const c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::autocast_dispatch_keyset);
-    using Operand = Products::Operand;
     auto& p = *products;
-    const auto& recipe = p.recipe();
-    p.seed_ = seed_of(recipe);
-    const auto x = as(p.rounded(by_channels(input), layer, Operand::x, recipe.x, -2), input.sizes());
-    const auto w = p.kernel(weight, layer, /*is_for_dx=*/false);
-    const auto y = recipe.is_emulated(recipe.x, recipe.w)
-                       ? unfolded_convolution(x, w, shape, *recipe.accumulator)
+    auto call = Products::begin(*recipe, layer, is_recorded);
+    const auto x = as(p.rounded(call, by_channels(input), Slot::y_x, -2), input.sizes());
+    const auto w = p.kernel(call, weight, Slot::y_w);
+    const auto y = recipe->is_emulated(Slot::y_x)
+                       ? unfolded_convolution(x, w, shape, *recipe->accumulator)
                        : at::convolution(value(x), value(w), {}, shape.stride, shape.padding, shape.dilation, false,
                                          std::vector<std::int64_t>(shape.stride.size(), 0), shape.groups);
     if (is_recorded) {
+      const auto source = [&](Slot slot, const Tensor& exact, const UnitOperand& of_y) {
+        return recipe->from(slot) == From::forward ? value(of_y) : exact;
+      };
       UnitOperand for_dx, for_dw;
       if (input.requires_grad()) {
-        for_dx = !recipe.g || p.reuses(recipe.w, recipe.w, true) ? w : p.kernel(weight, layer, /*is_for_dx=*/true);
+        const bool is_there = recipe->from(Slot::dx_w, true) == From::codes;
+        for_dx = is_there ? w : p.kernel(call, source(Slot::dx_w, weight, w), Slot::dx_w);
       }
       if (weight.requires_grad()) {
-        for_dw = p.takes_x_again() ? x
-                                   : as(p.rounded(p.rotated(by_samples(input)), layer, Operand::x, recipe.x_for_dw, -2),
-                                        input.sizes());
+        const bool is_there = recipe->from(Slot::dw_x) == From::codes;
+        const auto samples = [&] { return by_samples(source(Slot::dw_x, input, x)); };
+        for_dw =
+            is_there
+                ? x
+                : as(p.rounded(call, rotated(*recipe, Slot::dw_x, call.product_seed, samples(), -2), Slot::dw_x, -2),
+                     input.sizes());
       }
       // Only shapes count where no gradient is asked for, and these tensors are there anyway.
       save(context, for_dx.numbers.defined() ? for_dx : w, for_dw.numbers.defined() ? for_dw : x);
       auto& data = context->saved_data;
-      data["held"] = c10::IValue::make_capsule(c10::make_intrusive<Held>(products, layer, p.seed_));
+      data["held"] = c10::IValue::make_capsule(c10::make_intrusive<Products::Held>(products, call));
       data["input"] = input.sizes().vec();
       data["stride"] = shape.stride;
       data["padding"] = shape.padding;
@@ -276,12 +333,10 @@ struct ConvolutionFunction final : torch::autograd::Function<ConvolutionFunction
   }
 
   static variable_list backward(AutogradContext* context, variable_list gradients) {
-    using Operand = Products::Operand;
-    const auto held = held_in(context);
+    const auto held = Products::held_in(context);
     auto& p = *held->products;
-    p.records_ = true;
-    p.seed_ = held->seed;
-    const auto& recipe = p.recipe();
+    auto call = held->call;
+    const auto& recipe = *call.recipe;
     const auto list = context->get_saved_variables();
     const auto w = saved(list, 0), x = saved(list, 3);
     const auto& g = gradients[0];
@@ -299,36 +354,32 @@ struct ConvolutionFunction final : torch::autograd::Function<ConvolutionFunction
     Tensor dx, dw;
     UnitOperand g_for_dx;
     if (context->needs_input_grad(0)) {
-      g_for_dx = as(p.rounded(by_channels(g), held->layer, Operand::g, recipe.g, -2), g.sizes());
-      dx = recipe.is_emulated(recipe.g, recipe.w)
-               ? unfolded_input_gradient(g_for_dx, w, sizes, shape, *recipe.accumulator)
-               : std::get<0>(gradient(g_for_dx, true));
+      g_for_dx = as(p.rounded(call, by_channels(g), Slot::dx_g, -2), g.sizes());
+      dx = recipe.is_emulated(Slot::dx_g) ? unfolded_input_gradient(g_for_dx, w, sizes, shape, *recipe.accumulator)
+                                          : std::get<0>(gradient(g_for_dx, true));
     }
     if (context->needs_input_grad(1)) {
-      const bool reuses = g_for_dx.numbers.defined() && !p.rotates() && p.reuses(recipe.g, recipe.g_for_dw, false);
-      const auto g_for_dw =
-          reuses ? g_for_dx
-                 : as(p.rounded(p.rotated(by_samples(g)), held->layer, Operand::g, recipe.g_for_dw, -2), g.sizes());
-      dw = recipe.is_emulated(recipe.x_for_dw, recipe.g_for_dw)
+      const bool is_there = g_for_dx.numbers.defined() && recipe.from(Slot::dw_g) == From::codes;
+      const auto samples = [&] { return rotated(recipe, Slot::dw_g, call.product_seed, by_samples(g), -2); };
+      const auto g_for_dw = is_there ? g_for_dx : as(p.rounded(call, samples(), Slot::dw_g, -2), g.sizes());
+      dw = recipe.is_emulated(Slot::dw_g)
                ? unfolded_weight_gradient(x, g_for_dw, w.numbers.sizes(), shape, *recipe.accumulator)
                : std::get<1>(gradient(g_for_dw, false));
     }
-    return {dx, dw, {}, {}, {}, {}};
+    return {dx, dw, {}, {}, {}, {}, {}};
   }
 };
 
-Tensor Products::matmul(const std::shared_ptr<Products>& products, const std::string& layer, const Tensor& a,
-                        const Tensor& b, bool is_weight) {
+Tensor Products::matmul(const std::shared_ptr<Products>& products, const Recipe& recipe, const std::string& layer,
+                        const Tensor& a, const Tensor& b, bool is_weight) {
   const bool is_recorded = at::GradMode::is_enabled() && (a.requires_grad() || b.requires_grad());
-  products->records_ = is_recorded;
-  return MatmulFunction::apply(a, b, products, layer, is_weight, is_recorded);
+  return MatmulFunction::apply(a, b, products, &recipe, layer, is_weight, is_recorded);
 }
 
-Tensor Products::convolution(const std::shared_ptr<Products>& products, const std::string& layer, const Tensor& input,
-                             const Tensor& weight, const Convolution& shape) {
+Tensor Products::convolution(const std::shared_ptr<Products>& products, const Recipe& recipe, const std::string& layer,
+                             const Tensor& input, const Tensor& weight, const Convolution& shape) {
   const bool is_recorded = at::GradMode::is_enabled() && (input.requires_grad() || weight.requires_grad());
-  products->records_ = is_recorded;
-  return ConvolutionFunction::apply(input, weight, products, layer, shape, is_recorded);
+  return ConvolutionFunction::apply(input, weight, products, &recipe, layer, shape, is_recorded);
 }
 
 }  // namespace formats

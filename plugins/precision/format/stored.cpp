@@ -30,9 +30,13 @@ vernier::Tensors averages_in(const vernier::State& snapshot) {
 
 }  // namespace
 
+std::uint64_t drawn_seed() {
+  return static_cast<std::uint64_t>(at::empty({}, at::kLong).random_().item<std::int64_t>());
+}
+
 Draw drawn(Draw draw) {
   if (draw.rounding != Rounding::stochastic) return draw;
-  draw.seed = static_cast<std::uint64_t>(at::empty({}, at::kLong).random_().item<std::int64_t>());
+  draw.seed = drawn_seed();
   return draw;
 }
 

@@ -11,6 +11,7 @@
 
 namespace formats {
 
+std::uint64_t drawn_seed();
 // Draws the seed of stochastic rounding from LibTorch's generator, as dropout does: a checkpoint has its state, and a
 // recomputation repeats its draws.
 vernier::Draw drawn(vernier::Draw draw);

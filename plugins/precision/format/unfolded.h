@@ -7,14 +7,6 @@
 
 namespace formats {
 
-// Returns the operand with `change` of its numbers, and of its least exponents if each number has one.
-template <class Change>
-vernier::UnitOperand mapped(const vernier::UnitOperand& x, const Change& change) {
-  const auto& least = x.least_exponents;
-  const bool has_each = least.defined() && least.dim() != 0;
-  return {change(x.numbers), has_each ? change(least) : least, x.scale};
-}
-
 // Returns y [N, O, ...] of x [N, C, ...] and w [O, C / groups, ...]. The sums go over the positions of the kernel, the
 // last dimension fastest, and at each over the channels of the group.
 torch::Tensor unfolded_convolution(const vernier::UnitOperand& x, const vernier::UnitOperand& w,

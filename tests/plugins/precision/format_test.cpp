@@ -170,7 +170,7 @@ TEST_CASE("format: a rotation cancels in the gradient of the weights, and helps 
   auto x = torch::randn({500, 64});
   const auto g = torch::randn({500, 48});
   x.mul_(torch::rand_like(x).lt(0.002).mul(30).add(1));  // outliers
-  Policy fine("forward = 'e7m16'\nhadamard = 16"), exact("forward = 'e7m16'");
+  Policy fine("forward = 'e7m16'\nrotate = {dw = 16}"), exact("forward = 'e7m16'");
   const auto rotated = linear(fine, x, g), plain = linear(exact, x, g);
   CHECK(torch::equal(rotated.y, plain.y));
   CHECK(torch::equal(rotated.dx, plain.dx));
@@ -180,7 +180,7 @@ TEST_CASE("format: a rotation cancels in the gradient of the weights, and helps 
     Policy policy(options);
     return (linear(policy, x, g).dw - plain.dw).norm().item<double>();
   };
-  CHECK(error("forward = 'int4'\nhadamard = 16") < error("forward = 'int4'"));
+  CHECK(error("forward = 'int4'\nrotate = {dw = 16}") < error("forward = 'int4'"));
 }
 
 TEST_CASE("format: square blocks give a weight the same codes in both directions") {
@@ -204,7 +204,7 @@ TEST_CASE("format: a convolution has rotations over its samples, and square bloc
   for (const std::string sums : {"", "\naccumulate = {mantissa = 23}"}) {
     CAPTURE(sums);
     const auto form = sums.empty() ? "e7m16" : "e8m10";
-    const auto [rotated, w] = convolved("forward = '" + std::string(form) + "'\nhadamard = 8" + sums);
+    const auto [rotated, w] = convolved("forward = '" + std::string(form) + "'\nrotate = {dw = 8}" + sums);
     const auto plain = std::get<0>(convolved("forward = '" + std::string(form) + "'" + sums));
     CHECK(torch::equal(rotated.y, plain.y));
     CHECK(torch::equal(rotated.dx, plain.dx));
@@ -668,7 +668,7 @@ TEST_CASE("format: a delayed scale comes from the magnitudes of earlier updates,
   std::vector<double> magnitudes;
   looks.on(vernier::Event::StepEnd, [&](vernier::Run& now) {
     magnitudes.push_back(*now.metrics.value("format_amax/layers.0/g"));
-    const auto past = now.control->snapshot().part("plugin/precision/format/delayed/layers.0/g");
+    const auto past = now.control->snapshot().part("plugin/precision/format/quantizer/backward/delayed/layers.0/g");
     const auto first = magnitudes.end() - std::min<std::ptrdiff_t>(4, static_cast<std::ptrdiff_t>(magnitudes.size()));
     CHECK(past.real("amax") == *std::max_element(first, magnitudes.end()));
   });
@@ -736,11 +736,11 @@ TEST_CASE("format: bad options end in one line") {
       {"backward = 'e8m0'", "backward", "neither sign nor zero"},
       {"forward = 'fp32'", "forward", "nothing else is rounded"},
       {"scale_rule = 'floor'", "scale_rule", "powers of two"},
-      {"hadamard = 12", "hadamard", "a power of two"},
-      {"hadamard = 16\nscaling = 'delayed'", "hadamard", "scaling is delayed"},
+      {"rotate = {dw = 12}", "dw", "a power of two"},
+      {"rotate = {dw = 16}\nscaling = 'delayed'", "rotate", "scaling is delayed"},
       {"forward = 'mxfp8'\nscaling = 'delayed'", "scaling", "one scale for a tensor"},
       {"amax_history_len = 4", "amax_history_len", "is for scaling = \"delayed\""},
-      {"hadamard = 16\nbackward = 'fp32'", "hadamard", "a format of them is fp32"},
+      {"rotate = {dw = 16}\nbackward = 'fp32'", "rotate", "one of them is fp32"},
       {"random_bits = 4", "random_bits", "stochastic"},
       {"square_weights = true", "square_weights", "blocks"},
       {"rounding = 'up'", "rounding", "nearest"},

@@ -35,6 +35,7 @@ struct VERNIER_API TensorFormat {
   ScaleRule rule = ScaleRule::nearest;
   bool tensor_scale = false;  // a float32 scale of the tensor besides, so that the largest block scale is used
   float amax = 0;             // with block = -1: the largest magnitude that the scale is for; 0: that of the tensor
+  float headroom = 1;         // share of the element's largest number that scales are for: they are divided by it
 };
 
 // Returns a format by name: a number format (number_format.h), without scales, or one of block_formats():

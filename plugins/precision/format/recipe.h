@@ -1,0 +1,54 @@
+// The recipe of a layer: its quantizers by operand, and its rotations.
+#pragma once
+
+#include <vernier/lab/emulated_matmul.h>
+#include <vernier/lab/quantizer.h>
+
+#include <array>
+#include <memory>
+#include <optional>
+
+namespace formats {
+
+using vernier::Slot;
+using OptionalFormat = std::optional<vernier::TensorFormat>;  // nothing: float32, not rounded
+
+// The source of an operand: the exact one; what it became in y; or the numbers of another product without rounding,
+// which are those of y, or for dw.g those of dx.g. automatic: these, where the same quantizer would make them again.
+enum class From { automatic, exact, forward, codes };
+
+struct Way {
+  std::shared_ptr<vernier::Quantizer> quantizer;  // null: float32
+  From from = From::automatic;
+};
+
+// Both operands of a product are multiplied along the summed dimension by an orthogonal matrix, which cancels.
+struct Rotation {
+  std::int64_t size = 0;  // 0: none
+  torch::Tensor matrix;   // Hadamard's over sqrt(size); with fixed signs these are in it
+};
+
+// How the operands of y = x w, dx = g wᵀ and dw = xᵀ g become what is multiplied. g is the gradient of y.
+struct Recipe {
+  std::array<Way, vernier::slot_count> ways;
+  std::array<Rotation, 3> rotations;                       // the rotations of y, dx and dw
+  bool draws_signs = false;                                // the signs of the rotations are drawn for each product anew
+  std::optional<vernier::ProductAccumulator> accumulator;  // adds up products of two rounded operands; nothing: float32
+
+  Way& at(Slot slot) { return ways[static_cast<std::size_t>(slot)]; }
+  const Way& at(Slot slot) const { return ways[static_cast<std::size_t>(slot)]; }
+  static Slot other(Slot slot) { return static_cast<Slot>(static_cast<int>(slot) ^ 1); }  // the product's other one
+  const Rotation& rotation(Slot slot) const { return rotations[static_cast<std::size_t>(slot) / 2]; }
+  // The slot of which `from` takes the numbers.
+  static Slot source(Slot slot) {
+    return slot == Slot::dx_w ? Slot::y_w : slot == Slot::dw_x ? Slot::y_x : slot == Slot::dw_g ? Slot::dx_g : slot;
+  }
+  From from(Slot slot, bool is_weight = false) const;  // never automatic
+  bool rounds(Slot slot) const { return at(slot).quantizer != nullptr; }
+  bool is_exact() const;  // no operand is rounded
+  bool draws() const;     // a product needs a seed
+  // Returns whether the accumulator adds up the product of a slot.
+  bool is_emulated(Slot slot) const { return accumulator && rounds(slot) && rounds(other(slot)); }
+};
+
+}  // namespace formats

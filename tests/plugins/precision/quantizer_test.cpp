@@ -1,0 +1,332 @@
+// Quantizers of precision/format: what the host gives them and takes from them, and the numbers of published recipes.
+#include <ATen/ATen.h>
+#include <doctest/doctest.h>
+#include <vernier/error.h>
+#include <vernier/host.h>
+#include <vernier/inner_plugin.h>
+#include <vernier/lab/quantizer.h>
+
+#include <filesystem>
+#include <limits>
+
+#include "../../../plugins/precision/format/quantizer_laws.h"
+#include "plugin_library.h"
+#include "small_run.h"
+#include "thrown.h"
+
+namespace quantizer_test {
+
+using torch::Tensor;
+using vernier::Operand;
+using vernier::Precision;
+using vernier::Quantizer;
+using vernier::round_to;
+using vernier::tensor_format;
+using vernier::UnitOperand;
+
+namespace {
+
+// The block of the papers' rules that all of them were computed for.
+Tensor block() {
+  return torch::tensor({{0.1, -0.25, 0.5, 1., -1.5, 2.2, 3.3, -4.4, 5.5, -6.6, 7.7, 0., 0.03, -0.9, 2.5, 10.}})
+      .to(torch::kFloat);
+}
+
+Tensor rounded(Quantizer& quantizer, const Tensor& x, std::uint64_t seed = 0) {
+  return quantizer.quantize({.numbers = x, .key = "layer/y.x", .seed = seed, .product_seed = seed}).numbers;
+}
+
+struct Model final : torch::nn::Module {
+  Model() {
+    for (const char* name : {"h.0", "h.1", "h.2", "head"}) {
+      auto place = std::make_shared<torch::nn::Module>();
+      weights.push_back(place->register_parameter("weight", torch::randn({48, 128}).div_(8)));
+      std::string path = name;
+      if (path != "head") path = path.substr(2);
+      (path == "head" ? register_module("head", place) : blocks()->register_module(path, place));
+    }
+  }
+  std::shared_ptr<torch::nn::Module> blocks() {
+    if (h == nullptr) h = register_module("h", std::make_shared<torch::nn::Module>());
+    return h;
+  }
+  std::shared_ptr<torch::nn::Module> h;
+  std::vector<Tensor> weights;
+};
+
+struct Products {
+  Tensor y, dx, dw;
+};
+
+struct Policy {
+  explicit Policy(const vernier::Table& precision) {
+    vernier::set_plugin_maker([](const std::string& role, const vernier::Value& table) {
+      return vernier::make(built_plugins(), role, table).plugin;
+    });
+    auto table = precision;
+    table.erase("use");
+    plugin = make_plugin<Precision>("precision/format", table);
+    torch::manual_seed(3);
+    model = std::make_shared<Model>();
+    run.model = model;
+    plugin->prepare(run);
+    plugin->check(run);
+  }
+  explicit Policy(const std::string& options)
+      : Policy(std::get<vernier::Table>(from_toml({"[precision]\n" + options}).at("precision").data)) {}
+  ~Policy() { vernier::set_plugin_maker(nullptr); }
+
+  Products linear(const Tensor& x, const Tensor& g, std::size_t layer = 0) const {
+    const auto input = x.detach().clone().requires_grad_();
+    const auto& weight = model->weights[layer];
+    weight.mutable_grad() = Tensor();
+    const auto y = plugin->forward([&] { return at::linear(input, weight); });
+    y.backward(g);
+    return {y.detach(), input.grad(), weight.grad()};
+  }
+  Tensor weight(std::size_t layer = 0) const { return model->weights[layer].detach(); }
+
+  vernier::TrainerRun run;
+  std::shared_ptr<Model> model;
+  std::unique_ptr<Precision> plugin;
+};
+
+bool is_near(const Tensor& a, const Tensor& b) {
+  return torch::allclose(a, b, 1e-5, 1e-5);
+}
+
+}  // namespace
+
+TEST_CASE("quantizers: blocks, rows and scales of published recipes are those of their authors") {
+  const auto x2 =
+      torch::tensor({{4.9, 4.8, -4.7, 5.1, 4.6, 1., 2., 3., .5, .2, -4.9, 5., 4.8, -2.2, 1.1, 6.}}).to(torch::kFloat);
+  struct Row {
+    const char *name, *options;
+    Tensor x, codes;
+    double scale;
+  };
+  const auto codes = [](std::vector<float> list) { return torch::tensor(list).view({1, -1}); };
+  const Row rows[] = {
+      {"four_over_six", "", block(), codes({0, 0, .5, .5, -1, 1.5, 2, -3, 3, -4, 4, 0, 0, -.5, 1.5, 6}), 256. / 153.6},
+      {"four_over_six", "error = 'magnitudes'", x2, codes({3, 3, -3, 3, 3, .5, 1.5, 2, .5, 0, -3, 3, 3, -1.5, .5, 4}),
+       384. / 256},
+      {"quest", "bits = 4", codes({-3, -1.2F, -.4F, 0, .1F, .7F, 1.5F, 2.9F}),
+       codes({-5.5, -2.5, -.5, -.5, .5, 1.5, 2.5, 5.5}), 0.552810737},
+  };
+  for (const auto& row : rows) {
+    CAPTURE(row.name);
+    const auto config = from_toml({std::string("[options]\n") + row.options});
+    const auto quantizer = make_plugin<Quantizer>(std::string("quantizer/") + row.name,
+                                                  std::get<vernier::Table>(config.at("options").data));
+    const auto y = rounded(*quantizer, row.x);
+    CAPTURE(y);
+    CHECK(torch::allclose(y, row.codes * row.scale, 1e-5, 1e-6));
+  }
+}
+
+TEST_CASE(
+    "quantizers: four_over_six has 0.836 of the squared error of nvfp4, and ms_eden is unbiased with less than SR's") {
+  torch::manual_seed(1);
+  const auto x = torch::randn({64, 1024});
+  const auto error = [&](const Tensor& y) { return (y - x).square().mean().item<double>(); };
+  const auto nvfp4 = tensor_format("nvfp4");
+  const auto four = make_plugin<Quantizer>("quantizer/four_over_six");
+  CHECK(error(rounded(*four, x)) / error(round_to(x, nvfp4, {1, 16})) == doctest::Approx(0.8357).epsilon(0.02));
+  const auto eden = make_plugin<Quantizer>("quantizer/ms_eden");
+  const double drawn = error(round_to(x, nvfp4, {1, 16}, {vernier::Rounding::stochastic, 1}));
+  CHECK(error(rounded(*eden, x, 1)) < drawn / 2);
+}
+
+TEST_CASE("quantizers: rows that the page gives for MS-EDEN") {
+  const auto z = torch::tensor({{-5.82, -4.145, 3.98, -0.945, 2.195, -4.83, 0.595, -1.83, 4.195, 1.57, -6.205, 4.57,
+                                 -1.22, 9.255, 1.98, -2.945}})
+                     .to(torch::kFloat);
+  const auto codes =
+      torch::tensor({{-4., -3., 3., -.5, 1.5, -3., .5, -1., 3., 1., -4., 3., -1., 6., 1.5, -2.}}).to(torch::kFloat);
+  const auto eden = make_plugin<Quantizer>("quantizer/ms_eden", {{"group", {std::int64_t{16}, "test"}}});
+  int up = 0;
+  for (std::uint64_t seed = 0; seed < 400; ++seed) {
+    const auto scale = rounded(*eden, z, seed)[0][13].item<double>() / 6 / 0.00595407164;
+    const bool is_up = std::abs(scale - 256) < 0.1;
+    CHECK((is_up || std::abs(scale - 240) < 0.1));
+    up += is_up ? 1 : 0;
+    if (is_up) CHECK(torch::allclose(rounded(*eden, z, seed), codes * (256 * 0.00595407164), 1e-4, 1e-4));
+  }
+  CHECK(up / 400.0 == doctest::Approx(0.707482).epsilon(0.1));
+}
+
+TEST_CASE("quantizers: `from` rounds the exact operand, that of y again, or takes its codes") {
+  torch::manual_seed(4);
+  const auto x = torch::randn({32, 128}), g = torch::randn({32, 48});
+  const auto format = tensor_format("mxfp4");
+  const auto q = [&](const Tensor& t, int summed) {
+    return round_to(t, format, summed == 1 ? vernier::ScaleBlock{1, 32} : vernier::ScaleBlock{32, 1});
+  };
+  const std::string base = "forward = 'mxfp4'\noperands = {dx = {w = {from = '";
+  for (const std::string from : {"exact", "forward", "codes"}) {
+    CAPTURE(from);
+    const Policy policy(base + from + "'}}, dw = {x = {from = '" + from + "'}}}");
+    const auto w = policy.weight();
+    const auto found = policy.linear(x, g);
+    const auto again = [&](const Tensor& t, int in_y, int here) {
+      return from == "exact" ? q(t, here) : from == "codes" ? q(t, in_y) : q(q(t, in_y), here);
+    };
+    CHECK(is_near(found.y, at::matmul(q(x, 1), q(w, 1).t())));
+    CHECK(is_near(found.dx, at::matmul(q(g, 1), again(w, 1, 0))));
+    CHECK(is_near(found.dw, at::matmul(q(g, 0).t(), again(x, 1, 0))));
+  }
+}
+
+TEST_CASE("quantizers: rotations of all products cancel, with fixed signs and with drawn ones") {
+  torch::manual_seed(5);
+  const auto x = torch::randn({40, 128}), g = torch::randn({40, 48});  // 40 and 48 are no multiples of 32
+  const auto plain = Policy("forward = 'e7m16'").linear(x, g);
+  for (const std::string from : {"exact", "forward"}) {
+    for (const std::string signs : {"fixed", "drawn"}) {
+      CAPTURE(from);
+      CAPTURE(signs);
+      const Policy policy("forward = 'e7m16'\nrotate = {y = 32, dx = 32, dw = 32, signs = '" + signs +
+                          "'}\noperands = {dx = {w = {from = '" + from + "'}}, dw = {x = {from = '" + from + "'}}}");
+      const auto found = policy.linear(x, g);
+      for (const auto& [a, b] : {std::pair(found.y, plain.y), {found.dx, plain.dx}, {found.dw, plain.dw}}) {
+        CHECK_FALSE(torch::equal(a, b));
+        CHECK((a - b).norm().item<double>() < 1e-4 * b.norm().item<double>());
+      }
+    }
+  }
+}
+
+TEST_CASE("quantizers: the gradient of quest passes where a number is near what it became") {
+  torch::manual_seed(6);
+  auto x = torch::randn({16, 128});
+  x[2][7] = 100;
+  const auto g = torch::randn({16, 48});
+  const Policy policy("forward = 'fp32'\nbackward = 'fp32'\noperands = {y = {x = 'quest'}}");
+  const auto found = policy.linear(x, g), exact = Policy("forward = 'bf16'\nbackward = 'fp32'").linear(x, g);
+  CHECK(found.dx[2][7].item<float>() == 0);
+  CHECK(found.dx.ne(0).to(torch::kFloat).mean().item<double>() > 0.9);
+  CHECK(torch::allclose(found.dx, at::matmul(g, policy.weight()) * found.dx.ne(0), 1e-4, 1e-4));
+}
+
+TEST_CASE("quantizers: layers have operands of their own by name and by place, and may stay out") {
+  torch::manual_seed(7);
+  const auto x = torch::randn({8, 128}), g = torch::randn({8, 48});
+  const std::string out = "operands = {x = 'fp32', w = 'fp32', g = 'fp32'}\n";
+  const Policy policy("forward = 'mxfp4'\n[[precision.layers]]\nfirst = 1\nlast = 1\n" + out +
+                      "[[precision.layers]]\nmatch = 'head'\noperands = {w = 'e4m3'}");
+  const auto product = [](const Tensor& a, const Tensor& b) { return at::matmul(a, b.t()); };
+  const auto mxfp4 = tensor_format("mxfp4");
+  auto e4m3 = tensor_format("e4m3");
+  e4m3.block = -1;
+  const auto xq = round_to(x, mxfp4, {1, 32});
+  CHECK(torch::equal(policy.linear(x, g, 0).y, product(x, policy.weight(0))));
+  CHECK(is_near(policy.linear(x, g, 1).y, product(xq, round_to(policy.weight(1), mxfp4, {1, 32}))));
+  CHECK(torch::equal(policy.linear(x, g, 2).y, product(x, policy.weight(2))));
+  CHECK(is_near(policy.linear(x, g, 3).y, product(xq, round_to(policy.weight(3), e4m3))));
+}
+
+TEST_CASE("quantizers: every recipe that ships computes gradients in the direction of the exact ones") {
+  torch::manual_seed(8);
+  const auto x = torch::randn({256, 128}), g = torch::randn({256, 48});
+  for (const auto& file : std::filesystem::directory_iterator(VERNIER_SOURCE_DIR "/configs/precision/formats")) {
+    CAPTURE(file.path());
+    const auto config = vernier::load_config({file.path().string()}, {});
+    const Policy policy(std::get<vernier::Table>(config.at("precision").data));
+    const auto found = policy.linear(x, g);
+    const auto w = policy.weight();
+    const auto cosine = [](const Tensor& a, const Tensor& b) {
+      return (a.flatten().dot(b.flatten()) / (a.norm() * b.norm())).item<double>();
+    };
+    CHECK(cosine(found.y, at::matmul(x, w.t())) > 0.97);
+    CHECK(cosine(found.dx, at::matmul(g, w)) > 0.95);
+    CHECK(cosine(found.dw, at::matmul(g.t(), x)) > 0.95);
+  }
+}
+
+TEST_CASE("quantizers: headroom makes stochastic rounding of blocks unbiased") {
+  torch::manual_seed(9);
+  const auto x = torch::randn({64, 256});
+  struct Row {
+    const char* format;
+    double headroom, least, most;  // the mean's share of the exact magnitudes
+  };
+  const Row rows[] = {{"nvfp4", 1, 0.99, 0.998},
+                      {"nvfp4", 16.0 / 17, 0.9995, 1.0005},
+                      {"mxfp4", 1, 0.97, 0.993},
+                      {"mxfp4", 0.75, 0.9995, 1.0005}};
+  for (const auto& row : rows) {
+    CAPTURE(row.format);
+    CAPTURE(row.headroom);
+    auto format = tensor_format(row.format);
+    format.headroom = static_cast<float>(row.headroom);
+    auto sum = torch::zeros_like(x);
+    for (std::uint64_t seed = 0; seed < 200; ++seed) {
+      sum += round_to(x, format, {1, format.block}, {vernier::Rounding::stochastic, seed * 7919});
+    }
+    const double kept = ((sum / 200 * x).sum() / x.square().sum()).item<double>();
+    CHECK(kept > row.least);
+    CHECK(kept < row.most);
+  }
+}
+
+TEST_CASE("quantizers: one that breaks a law is refused before the first step, and says how") {
+  struct Broken final : Quantizer {
+    explicit Broken(std::string name) : how(std::move(name)) { set_id("quantizer/broken"); }
+    UnitOperand quantize(const Operand& of) override {
+      const auto& x = of.numbers;
+      if (how == "in place") return {x.mul_(2)};
+      if (how == "shape") return {x.flatten()};
+      if (how == "random") return {x + torch::rand_like(x)};
+      if (how == "zero") return {x.div(x.abs().amax(-1, true))};
+      if (how == "nan") return {x.nan_to_num()};
+      return {x * 0.9 + 0.01 * vernier::uniform_like(x, of.seed) * x};
+    }
+    bool is_unbiased() const override { return how == "biased"; }
+    std::string how;
+  };
+  struct Row {
+    const char *how, *says;
+  };
+  for (const auto& row : {Row{"in place", "changes its operand"},
+                          {"shape", "must return float32 of shape [8, 128]"},
+                          {"random", "uniform_like"},
+                          {"zero", "makes zeros into"},
+                          {"nan", "makes NaN into a number"},
+                          {"biased", "not unbiased"}}) {
+    CAPTURE(row.how);
+    Broken broken(row.how);
+    CHECK(thrown_by([&] { formats::try_quantizer(broken, vernier::Slot::y_x); }).text.find(row.says) !=
+          std::string::npos);
+  }
+  Broken kept("none of these");
+  formats::try_quantizer(kept, vernier::Slot::y_x);
+}
+
+TEST_CASE("quantizers: what cannot be is refused, with the operand and a remedy") {
+  struct Row {
+    const char *options, *says;
+  };
+  const Row rows[] = {
+      {"operands = {y = {g = 'e4m3'}}", "there are x, w, g"},
+      {"operands = {dw = {w = 'e4m3'}}", "did you mean `dw.x`?"},
+      {"operands = {x = 4}", "write x = \"e4m3\""},
+      {"operands = {x = 'four_over_seven'}", "did you mean \"four_over_six\"?"},
+      {"operands = {x = {use = 'nvfp4', roundin = 'zero'}}", "did you mean `rounding`?"},
+      {"operands = {x = {use = 'four_over_six', error = 'none'}}", "`error`"},
+      {"operands = {dx = {g = {from = 'codes'}}}", "is for dx.w, dw.x and dw.g"},
+      {"operands = {dw = {g = {from = 'forward'}}}", "write \"codes\""},
+      {"operands = {x = {use = 'bf16', headroom = 0.9}}", "is for formats with scales"},
+      {"operands = {x = {use = 'e4m3', scale_rule = 'even'}}", "powers of two"},
+      {"rotate = {dw = 16}\noperands = {dw = {x = {from = 'codes'}}}", "write from = \"forward\""},
+      {"rotate = {dz = 16}", "`dz`"},
+      {"[[precision.layers]]\nmatch = 'nothing'\noperands = {x = 'fp32'}", "`match`"},
+  };
+  for (const auto& row : rows) {
+    CAPTURE(row.options);
+    const auto text = thrown_by([&] { Policy policy(row.options); }).text;
+    CAPTURE(text);
+    CHECK(text.find(row.says) != std::string::npos);
+  }
+}
+
+}  // namespace quantizer_test
