@@ -4,6 +4,7 @@
 #include <torch/nn/module.h>
 #include <vernier/error.h>
 #include <vernier/linear_call.h>
+#include <vernier/sampler.h>
 
 #include <algorithm>
 #include <cmath>

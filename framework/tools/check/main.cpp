@@ -1,5 +1,6 @@
 // `vernier check`: all of a run but its training, and a learning-rate range test.
 #include <vernier/error.h>
+#include <vernier/sampler.h>
 
 #include <csignal>
 #include <iostream>
