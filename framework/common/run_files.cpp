@@ -1,6 +1,7 @@
 #include "run_files.h"
 
-#include <vernier/json_text.h>
+#include <vernier/error.h>
+#include <vernier/json_in.h>
 
 #include <fcntl.h>
 #include <sys/file.h>
@@ -13,6 +14,7 @@
 #include <limits>
 
 #include "common/text/numbers.h"
+#include "common/toml_depth.h"
 
 namespace vernier {
 
@@ -22,6 +24,27 @@ using Json = nlohmann::ordered_json;
 namespace {
 
 constexpr const char* history = "losses.jsonl";
+
+// The types of what is read from a run's files, which may be a stranger's: each value has that of the value here. "*"
+// is every name.
+const Json form_of_line = Json::parse(R"({"step": 0, "notices": [{"step": 0, "name": ""}]})");
+const Json form_of_status = Json::parse(R"({"precision": ""})");
+const Json form_of_summary = Json::parse(R"({"ended_by": "", "steps": 0, "error": "", "loss": {}, "validation_loss": {},
+  "amp": {}, "versions": {}, "this_process": {"times": {}}, "configuration": {"task": {"use": ""}},
+  "validation": {"*": {"better": ""}}, "metrics": {"*": {"unit": ""}}})");
+
+bool has_form(const Json& value, const Json& form) {
+  if (form.is_string()) return value.is_string();
+  if (!form.is_structured()) return value.is_number_integer();
+  if (value.type() != form.type()) return false;
+  if (form.is_array()) return std::ranges::all_of(value, [&](const Json& each) { return has_form(each, form[0]); });
+  for (const auto& [name, part] : form.items()) {
+    for (const auto& [key, each] : value.items()) {
+      if ((name == key || name == "*") && !has_form(each, part)) return false;
+    }
+  }
+  return true;
+}
 
 // JSON has no infinities: they are written as text.
 std::optional<double> number_in(const Json& value) {
@@ -49,7 +72,7 @@ void add_notices(const Json& line, std::int64_t step, RunFiles& run) {
       const auto text = value.is_string() ? value.get<std::string>() : json_text(value);
       details += (details.empty() ? "" : ", ") + key + "=" + text;
     }
-    run.notices.push_back({notice.value("step", step), notice.value("name", ""), details});
+    run.notices.push_back({notice.value("step", step), printable(notice.value("name", "")), printable(details)});
   }
 }
 
@@ -60,8 +83,9 @@ void add_line(const Json& line, RunFiles& run) {
   for (const auto& [key, value] : line.items()) {
     const auto number = number_in(value);
     if (key == "step" || key == "updates" || !number) continue;
-    auto found = std::ranges::find(run.series, key, &Series::name);
-    if (found == run.series.end()) found = run.series.insert(found, {key, {}});
+    const auto name = printable(key);
+    auto found = std::ranges::find(run.series, name, &Series::name);
+    if (found == run.series.end()) found = run.series.insert(found, {name, {}});
     found->points.push_back({step, *number});
   }
 }
@@ -72,46 +96,44 @@ void read_history(RunFiles& run) {
   for (std::string text; std::getline(file, text);) {
     ++number;
     if (file.eof()) return;  // half of a line
-    const auto line = Json::parse(text, nullptr, /*allow_exceptions=*/false);
-    if (!line.is_object()) {
+    const auto line = json_in<Json>(text);
+    if (!has_form(line, form_of_line)) {
       throw Refused((run.folder / history).string() + ":" + std::to_string(number) +
-                    ": this line is not a JSON object");
+                    ": this line is not one that a run writes; remove it to see the rest of the run");
     }
     add_line(line, run);
   }
 }
 
-[[noreturn]] void refuse_summary(const fs::path& folder) {
-  throw Refused((folder / "summary.json").string() + ": it is damaged; remove it to see the rest of the run");
-}
-
 void read_summary(RunFiles& run) {
   std::ifstream file(run.folder / "summary.json");
   if (!file) return;
-  run.summary = Json::parse(file, nullptr, /*allow_exceptions=*/false);
-  if (!run.summary.is_object()) refuse_summary(run.folder);
+  run.summary = json_in<Json>(file);
+  if (!has_form(run.summary, form_of_summary)) {
+    throw Refused((run.folder / "summary.json").string() + ": it is damaged; remove it to see the rest of the run");
+  }
 }
 
 void read_config(RunFiles& run) {
   const auto path = run.folder / "config.toml";
   if (!fs::exists(path)) return;
-  const auto config = toml::parse_file(path.string());
-  run.name = config["run"]["name"].value_or(run.name);
+  const auto config = toml::parse(shallow_toml(path));
+  run.name = printable(config["run"]["name"].value_or(run.name));
   run.steps = config["run"]["steps"].value_or(std::int64_t{0});
   if (config["run"]["epochs"].value_or(std::int64_t{0}) > 0) run.steps = 0;  // counted once the data is there
-  run.precision = config["precision"]["use"].value_or(std::string("fp32"));
+  run.precision = printable(config["precision"]["use"].value_or(std::string("fp32")));
 }
 
 // status.json has the precision in force since the last step in which it changed. Before the first step it is that of
 // config.toml.
 void read_status(RunFiles& run) {
   std::ifstream file(run.folder / "status.json");
-  const auto status = Json::parse(file, nullptr, /*allow_exceptions=*/false);
-  if (!status.is_object()) return;
+  const auto status = json_in<Json>(file);
+  if (!has_form(status, form_of_status)) return;
   const auto id = status.value("precision", "");
   const auto dtype = status.value("dtype", Json());
   const std::map<Json, std::string> names = {{"bfloat16", "bf16"}, {"float16", "fp16"}, {"float32", "fp32"}};
-  const auto name = id.substr(id.find('/') + 1), in_force = names.contains(dtype) ? names.at(dtype) : name;
+  const auto name = printable(id.substr(id.find('/') + 1)), in_force = names.contains(dtype) ? names.at(dtype) : name;
   run.precision = in_force == name ? name : in_force + " (" + name + ")";
 }
 
@@ -148,8 +170,7 @@ std::vector<MetricSeen> RunFiles::metrics() const {
   std::vector<MetricSeen> all;
   if (!summary.is_object() || !summary.contains("validation")) return all;
   for (const auto& [metric, values] : summary["validation"].items()) {
-    if (!values.is_object()) continue;
-    all.push_back({metric, number_in(values.value("final", Json())), number_in(values.value("best", Json())),
+    all.push_back({printable(metric), number_in(values.value("final", Json())), number_in(values.value("best", Json())),
                    values.value("better", "")});
   }
   return all;
@@ -188,12 +209,8 @@ RunFiles read_run(const fs::path& folder) {
   read_summary(run);
   const bool is_running = is_locked(folder);
   if (run.summary.is_object() && !is_running) {
-    try {
-      run.state = run.summary.value("ended_by", "");
-      run.step = run.summary.value("steps", run.step);
-    } catch (const Json::exception&) {
-      refuse_summary(folder);
-    }
+    run.state = printable(run.summary.value("ended_by", ""));
+    run.step = run.summary.value("steps", run.step);
     const auto seen = fs::exists(folder / "config.toml", none) ? "config.toml" : history;
     run.seconds = seconds_between(folder / seen, folder / "summary.json");
   } else {

@@ -1,8 +1,11 @@
 #include "toml_depth.h"
 
 #include <algorithm>
+#include <fstream>
 #include <string_view>
 #include <vector>
+
+#include "common/run_files.h"
 
 namespace vernier {
 
@@ -82,6 +85,16 @@ int line_too_deep(const std::string& text) {
     at = end;
   }
   return 0;
+}
+
+std::string shallow_toml(const std::filesystem::path& path) {
+  std::ifstream file(path);
+  std::string text{std::istreambuf_iterator<char>(file), {}};
+  if (const int line = line_too_deep(text); line > 0) {
+    throw Refused(path.string() + ":" + std::to_string(line) + ": nests tables more than " +
+                  std::to_string(deepest_toml) + " deep");
+  }
+  return text;
 }
 
 }  // namespace vernier

@@ -7,7 +7,7 @@
 // its checkpoint. A line costs one pass over the gradients and the weights, and on a GPU their copy to the host.
 #include <vernier/append_file.h>
 #include <vernier/capsule.h>
-#include <vernier/json_text.h>
+#include <vernier/json_in.h>
 #include <vernier/sdk.h>
 
 #include <filesystem>
@@ -50,7 +50,7 @@ class Digest final : public vernier::Monitor {
   void open(const Run& run) {
     const auto path = std::filesystem::path(run.output) / name_;
     vernier::keep_lines(path, [&](std::string_view line, std::int64_t) {
-      const auto json = nlohmann::json::parse(line, nullptr, /*allow_exceptions=*/false);
+      const auto json = vernier::json_in<nlohmann::json>(line);
       return json.is_object() && json.value("step", run.step + 1) <= run.step;
     });
     file_ = std::make_unique<vernier::AppendFile>(path, "lines", [this](const std::string& text) { warn(text); });

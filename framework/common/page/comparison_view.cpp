@@ -1,6 +1,6 @@
 #include "comparison_view.h"
 
-#include <vernier/json_text.h>
+#include <vernier/json_in.h>
 
 #include <algorithm>
 #include <cmath>
@@ -290,7 +290,7 @@ bool is_comparison(const fs::path& folder) {
 
 Json read_comparison(const fs::path& folder) {
   std::ifstream file(folder / file_name);
-  auto comparison = Json::parse(file, nullptr, /*allow_exceptions=*/false);
+  auto comparison = json_in<Json>(file);
   if (!comparison.is_object()) {
     throw Refused((folder / file_name).string() + ": it is damaged; run `vernier compare` again");
   }

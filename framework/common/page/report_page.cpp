@@ -1,6 +1,6 @@
 #include "report_page.h"
 
-#include <vernier/json_text.h>
+#include <vernier/json_in.h>
 
 #include <algorithm>
 #include <cctype>
@@ -400,7 +400,7 @@ void write_classes(const Json& set, std::ostream& out) {
 // The results of `vernier evaluate`, which it leaves in the folder of a run.
 void write_evaluation(const RunFiles& run, std::ostream& out) {
   std::ifstream file(run.folder / "evaluation.json");
-  const auto seen = Json::parse(file, nullptr, /*allow_exceptions=*/false);
+  const auto seen = json_in<Json>(file);
   if (!seen.is_object()) return;
   try {
     out << "<h2>Evaluation of " << escaped(run.name) << " after step " << json_text(seen.at("step")) << "</h2>\n";

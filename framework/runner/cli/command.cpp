@@ -5,6 +5,7 @@
 #include <vernier/foreign_code.h>
 #include <vernier/fused_kernels.h>
 #include <vernier/hardware.h>
+#include <vernier/json_in.h>
 #include <vernier/memory.h>
 #include <vernier/missing_file.h>
 
@@ -146,7 +147,7 @@ std::string measured_speed(const Prepared& prepared) try {
     for (const auto& entry : fs::recursive_directory_iterator(beside.path(), none)) {
       if (entry.path().filename() != "summary.json") continue;
       std::ifstream file(entry.path());
-      const auto summary = OrderedJson::parse(file, nullptr, /*allow_exceptions=*/false);
+      const auto summary = json_in<OrderedJson>(file);
       if (!summary.is_object()) continue;
       const auto found = [&](const char* at) { return summary.value(OrderedJson::json_pointer(at), OrderedJson()); };
       const auto there = found("/configuration"), speed = found("/this_process/samples_per_second");

@@ -1,5 +1,7 @@
 #include "summary.h"
 
+#include <vernier/json_in.h>
+
 #include <ATen/Parallel.h>
 
 #include <cmath>
@@ -68,7 +70,7 @@ std::string ended_by(const Outcome& outcome) {
 
 bool is_summary_of(const std::string& path, const Run& run) {
   std::ifstream file(path);
-  const auto summary = OrderedJson::parse(file, nullptr, /*allow_exceptions=*/false);
+  const auto summary = json_in<OrderedJson>(file);
   if (!summary.is_object()) return false;
   const auto end = summary.value("ended_by", OrderedJson());
   return (end == "done" || end == "finished") && summary.value("steps", OrderedJson()) == run.step;

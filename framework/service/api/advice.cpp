@@ -1,5 +1,7 @@
 #include "service/api/advice.h"
 
+#include <vernier/json_in.h>
+
 #include <algorithm>
 #include <chrono>
 #include <cmath>
@@ -167,7 +169,7 @@ Json advice_on(const std::string& program, const AdviceRequest& request) {
   }
   const auto [status, printed] = finished_process(words, folder / "printed", patience);
   const auto begin = printed.find('{');
-  const auto found = begin == std::string::npos ? Json() : Json::parse(printed.substr(begin), nullptr, false);
+  const auto found = begin == std::string::npos ? Json() : vernier::json_in<Json>(printed.substr(begin));
   if (found.is_object() && found.contains("measured")) return by_measurement(found);
   return by_rule(status == 124 ? "it took too long" : vernier::reason_of({status, "", printed}), Json::object());
 }

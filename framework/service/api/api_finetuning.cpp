@@ -1,5 +1,5 @@
 // The endpoints for fine-tuning by name, /finetuning/…: each request becomes a job, or returns the state of one.
-#include <vernier/json_text.h>
+#include <vernier/json_in.h>
 
 #include <algorithm>
 #include <mutex>
@@ -98,8 +98,7 @@ Json statistics_of(const Json& summary) {
 
 Json answer_of(const ApiContext& api, const Job& job, const Json& warnings = Json::array()) {
   auto run = api.queue.run_of(job.id);
-  const auto summary =
-      run.empty() ? Json() : Json::parse(read_whole(run / "summary.json"), nullptr, /*allow_exceptions=*/false);
+  const auto summary = run.empty() ? Json() : vernier::json_in<Json>(read_whole(run / "summary.json"));
   if (run.empty()) run = api.queue.folder_of(job.id) / "run";
   const auto settings = settings_of(job.request.config);
   const auto of_run = [&](const char* place) {

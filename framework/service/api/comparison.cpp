@@ -1,4 +1,6 @@
 // The route that puts some jobs side by side: their numbers, and where their configurations differ.
+#include <vernier/json_in.h>
+
 #include <toml++/toml.h>
 
 #include <charconv>
@@ -48,7 +50,7 @@ Values figures_of(const ApiContext& api, const Job& job) {
     auto& step = figures["step"];
     if (step.is_null() || step < metric["step"]) step = metric["step"];
   }
-  const auto summary = Json::parse(read_whole(run / "summary.json"), nullptr, /*allow_exceptions=*/false);
+  const auto summary = vernier::json_in<Json>(read_whole(run / "summary.json"));
   for (const char* place : {"/loss/best", "/validation_loss/best", "/this_process/seconds",
                             "/this_process/samples_per_second", "/this_process/peak_memory_bytes"}) {
     const Json::json_pointer pointer(place);

@@ -1,6 +1,6 @@
 #include "service/api/finetuning_jobs.h"
 
-#include <vernier/json_text.h>
+#include <vernier/json_in.h>
 
 #include <toml++/toml.h>
 
@@ -263,7 +263,7 @@ void set_texts(const Json& dataset, const fs::path& model, FinetuningJob& job) {
 
 Json config_of_model(const fs::path& folder) {
   std::ifstream file(folder / "config.json");
-  return Json::parse(file, nullptr, /*allow_exceptions=*/false);
+  return vernier::json_in<Json>(file);
 }
 
 }  // namespace

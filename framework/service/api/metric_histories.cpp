@@ -1,5 +1,7 @@
 #include "service/api/metric_histories.h"
 
+#include <vernier/json_in.h>
+
 #include <algorithm>
 #include <charconv>
 #include <cstring>
@@ -77,7 +79,7 @@ void MetricHistories::add_line(RunHistory& run_history, std::string_view line) {
     for (const auto& [name, value] : numbers) add_value(run_history, place++, name, value);
     return;
   }
-  const auto values = Json::parse(line, nullptr, /*allow_exceptions=*/false);
+  const auto values = vernier::json_in<Json>(line);
   if (!values.is_object() || !values.contains("step") || !values["step"].is_number_integer()) return;
   run_history.step = values["step"].get<std::int64_t>();
   for (const auto& [name, value] : values.items()) {

@@ -1,6 +1,6 @@
 #include "audit.h"
 
-#include <vernier/json_text.h>
+#include <vernier/json_in.h>
 
 #include <fcntl.h>
 #include <openssl/sha.h>
@@ -41,7 +41,7 @@ std::string sha256(const std::string& text) {
 // Why a line does not follow one with this hash; "" if it does. Sets the hash to that of the line.
 std::string trouble_with(const std::string& line, std::int64_t number, std::string& hash) {
   const auto at = line.rfind(before_hash);
-  const auto json = Json::parse(line, nullptr, /*allow_exceptions=*/false);
+  const auto json = vernier::json_in<Json>(line);
   if (at == line.npos || !json.is_object() || !json.contains("seq") || !json.contains("prev")) {
     return "is not a line of an audit log";
   }
@@ -69,7 +69,7 @@ AuditLog::AuditLog(fs::path file) : file_(std::move(file)), last_hash_(no_hash) 
   const auto whole = text.rfind('\n') + 1;  // 0 if there is none
   if (whole > 0) {
     const auto from = whole > 1 ? text.rfind('\n', whole - 2) + 1 : 0;
-    const auto last = Json::parse(text.substr(from, whole - from), nullptr, /*allow_exceptions=*/false);
+    const auto last = vernier::json_in<Json>(text.substr(from, whole - from));
     const auto hash = last.is_object() && last.contains("hash") ? last["hash"] : Json();
     if (!hash.is_string() || !last.contains("seq") || !last["seq"].is_number_integer()) {
       ::close(descriptor_);

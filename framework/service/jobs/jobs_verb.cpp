@@ -1,5 +1,5 @@
 // `vernier jobs`: the client of `vernier serve`.
-#include <vernier/json_text.h>
+#include <vernier/json_in.h>
 
 #include <toml++/toml.h>
 
@@ -229,7 +229,7 @@ int swap(const Call& call) {
     if (equals == word.npos) throw Refused(word + ": say ROLE=PLUGIN or ROLE.KEY=VALUE, as in precision=bf16");
     const auto role = word.substr(0, std::min(dot, equals)), value = word.substr(equals + 1);
     const auto key = dot == word.npos ? "use" : word.substr(dot + 1, equals - dot - 1);
-    const auto parsed = Json::parse(value, nullptr, /*allow_exceptions=*/false);
+    const auto parsed = vernier::json_in<Json>(value);
     roles[role][key] = key == "use" || parsed.is_discarded() ? Json(value) : parsed;
   }
   if (roles.empty()) throw Refused("say what to swap, as in `vernier jobs swap 3 precision=bf16`");
@@ -237,7 +237,7 @@ int swap(const Call& call) {
 }
 
 int interval(const Call& call) {
-  const auto steps = call.words.size() == 3 ? Json::parse(call.words[2], nullptr, /*allow_exceptions=*/false) : Json();
+  const auto steps = call.words.size() == 3 ? vernier::json_in<Json>(call.words[2]) : Json();
   if (!steps.is_number_integer())
     throw Refused("say which monitor, and how often, as in `vernier jobs interval 3 jsonl 10`");
   return give(call, {{"command", "set_interval"}, {"monitor", call.words[1]}, {"every", steps}});

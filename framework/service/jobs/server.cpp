@@ -1,5 +1,7 @@
 #include "server.h"
 
+#include <vernier/json_in.h>
+
 #include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -140,7 +142,7 @@ Json Server::ask(const std::string& method, const std::string& target, const std
       throw NoAnswer(error.what());
     }
   } while (answer.status == 429 && Clock::now() < end);
-  const auto text = Json::parse(answer.body, nullptr, /*allow_exceptions=*/false);
+  const auto text = vernier::json_in<Json>(answer.body);
   if (answer.status < 300 && !text.is_discarded()) return text;
   const auto why = text.is_object() ? text.value("detail", "") : "";
   throw Refused(why.empty() ? "the server answers with status " + std::to_string(answer.status) : why);

@@ -1,6 +1,6 @@
 #include "service/queue/attempt.h"
 
-#include <vernier/json_text.h>
+#include <vernier/json_in.h>
 
 #include <fcntl.h>
 #include <linux/openat2.h>
@@ -147,7 +147,7 @@ bool Attempt::is_locked() const {
 std::optional<End> Attempt::how_it_ended() const {
   const auto text = read_whole(file("done"));
   if (text.empty()) return std::nullopt;
-  const auto end = Json::parse(text, nullptr, /*allow_exceptions=*/false);
+  const auto end = vernier::json_in<Json>(text);
   if (!end.is_object()) return std::nullopt;
   return End{end.value("status", 1), end.value("reason", ""), end.value("text", "")};
 }

@@ -7,6 +7,7 @@
 
 #include "common/run_files.h"
 #include "common/text/quoting.h"
+#include "common/toml_depth.h"
 
 namespace vernier {
 
@@ -90,7 +91,7 @@ std::vector<std::string> layers_in(const std::filesystem::path& run) {
   const auto path = (run / "formats.toml").string();
   std::vector<std::string> layers;
   try {
-    const auto table = toml::parse_file(path);
+    const auto table = toml::parse(shallow_toml(path));
     if (const auto* const list = table["layers"].as_array()) {
       for (const auto& layer : *list) layers.push_back(layer.value_or(std::string()));
     }

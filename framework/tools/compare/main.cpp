@@ -18,6 +18,7 @@
 #include "common/page/comparison_view.h"
 #include "common/page/report_page.h"
 #include "common/text/quoting.h"
+#include "common/toml_depth.h"
 #include "common/toml_text.h"
 #include "common/trials.h"
 #include "common/verb.h"
@@ -353,7 +354,7 @@ void search_formats(const Plan& plan, const std::vector<Row>& rows, Children& ch
                 << " seeds do not show it; with more --seeds the same command goes on\n";
       continue;
     }
-    if (toml::parse_file((plan.folder / candidate.name / "candidate.toml").string())["precision"]["rule"].is_array()) {
+    if (toml::parse(shallow_toml(plan.folder / candidate.name / "candidate.toml"))["precision"]["rule"].is_array()) {
       std::cout << candidate.name
                 << " costs loss; its layers are not searched, as the file has [[precision.rule]] tables\n";
       continue;

@@ -1,6 +1,7 @@
 #include "folds.h"
 
 #include <vernier/error.h>
+#include <vernier/json_in.h>
 
 #include <cmath>
 #include <fstream>
@@ -120,7 +121,7 @@ int cross_validate(const po::variables_map& given) {
     std::cout << "stopped; the same command goes on with what is missing\n";
     return 128 + signal;
   }
-  const auto comparison = OrderedJson::parse(ended.out, nullptr, /*allow_exceptions=*/false);
+  const auto comparison = json_in<OrderedJson>(ended.out);
   if (!comparison.is_object()) refuse(last_line(ended.err));
   for (const auto& run : comparison["candidates"][0]["runs"]) {
     if (run.contains("error")) refuse("fold " + json_text(run["seed"]) + ": " + run["error"].get<std::string>());

@@ -2,6 +2,7 @@
 
 #include <ATen/ops/tensor.h>
 #include <vernier/error.h>
+#include <vernier/json_in.h>
 #include <vernier/safetensors.h>
 
 #include <algorithm>
@@ -168,7 +169,9 @@ Tensors weights_of(const std::string& folder) {
 
 nlohmann::json json_of(const std::string& folder, const char* name) {
   std::ifstream file(std::filesystem::path(folder) / name, std::ios::binary);
-  return file ? Json::parse(file) : Json::object();
+  auto json = file ? json_in<Json>(file) : Json::object();
+  if (!json.is_object()) refuse(folder + "/" + name + ": is not a JSON object, or nests values too deeply");
+  return json;
 }
 
 void write_model(const std::string& folder, const std::string& path, Type type) {

@@ -4,6 +4,7 @@
 #include <vernier/data/data_source.h>
 #include <vernier/data/numpy.h>
 #include <vernier/error.h>
+#include <vernier/json_in.h>
 
 #include <algorithm>
 #include <filesystem>
@@ -30,7 +31,7 @@ using Json = nlohmann::ordered_json;
 Findings look_at_published(const std::string& folder, const std::vector<std::string>& data, const GivenData& given) {
   const auto path = fs::path(folder) / "config.json";
   std::ifstream file(path);
-  const auto config = Json::parse(file, nullptr, /*allow_exceptions=*/false);
+  const auto config = json_in<Json>(file);
   if (!config.is_object()) refuse("'" + path.string() + "' is not a JSON object");
   const auto type = config.value("model_type", std::string());
   const bool is_gpt = type == "gpt2";

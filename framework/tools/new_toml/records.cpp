@@ -4,6 +4,7 @@
 #include <torch/types.h>
 #include <vernier/data/csv.h>
 #include <vernier/error.h>
+#include <vernier/json_in.h>
 #include <zlib.h>
 
 #include <algorithm>
@@ -51,7 +52,7 @@ std::vector<Json> objects_in(const std::string& path) {
     objects.push_back(value);
   };
   if (ending_of(path) == ".json") {
-    const auto all = Json::parse(text, nullptr, /*allow_exceptions=*/false);
+    const auto all = json_in<Json>(text);
     if (!all.is_array()) refuse("'" + path + "' is not an array of JSON objects");
     for (const auto& value : all) add(value, std::ssize(objects) + 1);
   } else {
@@ -59,7 +60,7 @@ std::vector<Json> objects_in(const std::string& path) {
     std::int64_t number = 1;
     for (std::string line; std::getline(in, line); ++number) {
       if (line.find_first_not_of(" \t\r") != std::string::npos) {
-        add(Json::parse(line, nullptr, /*allow_exceptions=*/false), number);
+        add(json_in<Json>(line), number);
       }
     }
   }

@@ -7,6 +7,7 @@
 #include <torch/types.h>
 #include <vernier/checkpoint_folder.h>
 #include <vernier/error.h>
+#include <vernier/json_in.h>
 
 #include <algorithm>
 #include <cmath>
@@ -80,7 +81,7 @@ std::map<std::int64_t, Json> digests_of(const ReplayedRun& replayed) {
   std::map<std::int64_t, Json> all;
   std::ifstream file(replayed.name() + "/digests.jsonl");
   for (std::string text; std::getline(file, text) && !file.eof();) {
-    auto line = Json::parse(text, nullptr, /*allow_exceptions=*/false);
+    auto line = json_in<Json>(text);
     if (!line.is_object() || !line.contains("step")) continue;
     const auto step = line["step"].get<std::int64_t>();
     all[step] = std::move(line);

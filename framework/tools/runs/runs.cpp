@@ -55,8 +55,9 @@ std::string steps_of(const RunFiles& run) {
 // A run whose monitors kept no history still has a summary.
 std::optional<double> best(const RunFiles& run, const std::string& metric) {
   if (const auto found = vernier::lowest(run.find(metric))) return found;
-  if (!run.summary.is_object() || !run.summary.contains(metric)) return std::nullopt;
-  const auto value = run.summary[metric].value("best", nlohmann::ordered_json());
+  const auto losses =
+      run.summary.is_object() ? run.summary.value(metric, nlohmann::ordered_json()) : nlohmann::ordered_json();
+  const auto value = losses.is_object() ? losses.value("best", nlohmann::ordered_json()) : nlohmann::ordered_json();
   return value.is_number() ? std::optional(value.get<double>()) : std::nullopt;
 }
 

@@ -1,6 +1,7 @@
 #include "text_reader.h"
 
 #include <vernier/error.h>
+#include <vernier/json_in.h>
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
@@ -20,6 +21,8 @@ bool is_json_lines(const std::string& path, const TextFormat& format) {
 
 nlohmann::json parsed(const std::string& where, const std::string& line) {
   try {
+    if (const auto trouble = trouble_with_json(line, /*deepest=*/64, INFINITY); !trouble.empty())
+      refuse(where + " " + trouble);
     return nlohmann::json::parse(line);
   } catch (const nlohmann::json::parse_error& error) {
     refuse(where + " is not JSON at byte " + std::to_string(error.byte));

@@ -3,7 +3,7 @@
 #include <fcntl.h>
 #include <unistd.h>
 #include <vernier/error.h>
-#include <vernier/json_text.h>
+#include <vernier/json_in.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -24,7 +24,7 @@ std::vector<Recorded> read_journal(const std::filesystem::path& file, std::int64
   for (std::size_t begin = 0, end = 0; (end = text.find('\n', begin)) != text.npos; begin = end + 1) {
     number += 1;
     try {
-      const auto line = Json::parse(text.substr(begin, end - begin));
+      const auto line = vernier::json_in<Json>(text.substr(begin, end - begin));
       const auto id = line.at("id").get<std::int64_t>();
       next_id = std::max(next_id, id + 1);
       if (!line.contains("command")) continue;

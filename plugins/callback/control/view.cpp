@@ -1,6 +1,7 @@
 #include "view.h"
 
 #include <ATen/DeviceAccelerator.h>
+#include <vernier/json_in.h>
 #include <vernier/memory.h>
 
 #include <cmath>
@@ -96,7 +97,7 @@ Json View::status_locked(Json status) const {
 }
 
 Json View::run() const {
-  auto status = Json::parse(vernier::text_in(status_file_), nullptr, /*allow_exceptions=*/false);
+  auto status = vernier::json_in<Json>(vernier::text_in(status_file_));
   const std::lock_guard lock(mutex_);
   auto run = run_locked();
   run["status"] = status_locked(std::move(status));

@@ -4,7 +4,7 @@
 #include <torch/types.h>
 #include <vernier/data_file.h>
 #include <vernier/error.h>
-#include <vernier/json_text.h>
+#include <vernier/json_in.h>
 #include <vernier/safetensors.h>
 
 #include <algorithm>
@@ -53,8 +53,7 @@ bool is_nothing(const Json& value) {
 }
 
 Json read_config(const std::string& path) {
-  const auto limit = [](int depth, Json::parse_event_t, Json&) { return depth < 64; };  // deeper values are left out
-  auto config = Json::parse(vernier::read_data_file(path, largest_config), limit, false);
+  auto config = vernier::json_in<Json>(vernier::read_data_file(path, largest_config));
   if (!config.is_object()) vernier::refuse(path + ": is not a JSON object, as PEFT writes it");
   return config;
 }

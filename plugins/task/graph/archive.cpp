@@ -6,6 +6,7 @@
 #include <torch/types.h>
 #include <vernier/error.h>
 #include <vernier/graph/pt2_types.h>
+#include <vernier/json_in.h>
 #include <vernier/memory.h>
 
 #include <algorithm>
@@ -40,22 +41,7 @@ class Memory final : public caffe2::serialize::ReadAdapterInterface {
   torch::Tensor bytes_;
 };
 
-constexpr int deepest = 128;
-
-// Returns the place of the first bracket of a JSON text that is nested too deeply, or npos.
-std::size_t too_deep(std::string_view text) {
-  int depth = 0;
-  bool is_quoted = false;
-  for (std::size_t i = 0; i < text.size(); ++i) {
-    if (text[i] == '"') is_quoted = !is_quoted;
-    if (is_quoted && text[i] == '\\') ++i;
-    if (is_quoted) continue;
-    if (text[i] == '{' || text[i] == '[') ++depth;
-    if (text[i] == '}' || text[i] == ']') --depth;
-    if (depth > deepest) return i;
-  }
-  return std::string_view::npos;
-}
+constexpr std::size_t deepest = 128;
 
 std::vector<std::int64_t> integers(const json& list) {
   std::vector<std::int64_t> all;
@@ -149,10 +135,8 @@ json Archive::json(const std::string& record) {
   try {
     const auto [data, size] = record_of(record);
     const std::string_view text(static_cast<const char*>(data.get()), size);
-    if (const auto place = too_deep(text); place != std::string::npos) {
-      refuse("its record " + record + " nests values more than " + std::to_string(deepest) + " deep at byte " +
-             std::to_string(place));
-    }
+    if (const auto trouble = vernier::trouble_with_json(text, deepest, INFINITY); !trouble.empty())
+      refuse("its record " + record + " " + trouble);
     return json::parse(text);
   } catch (const nlohmann::json::exception& error) {
     refuse("its record " + record + " is damaged (" + vernier::message(error) + ")");

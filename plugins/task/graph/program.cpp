@@ -4,6 +4,7 @@
 #include <c10/util/StringUtil.h>
 #include <vernier/error.h>
 #include <vernier/graph/pt2_types.h>
+#include <vernier/json_in.h>
 
 #include <limits>
 #include <nlohmann/json.hpp>
@@ -175,7 +176,7 @@ class Reader {
     node.op = operator_of(target);
     const auto* rule = node.op ? rule_of(target) : nullptr;
     if (rule == nullptr) {  // the refusal names all of these operators
-      (node.op ? unlisted_ : unknown_).insert(target);
+      (node.op && !is_of_library(target) ? unlisted_ : unknown_).insert(target);
       return node.op.reset();
     }
     node.rule = *rule;
@@ -429,12 +430,10 @@ class Reader {
   static std::vector<std::string> names_of_outputs(const json& signature, std::size_t count) {
     std::vector<std::string> names;
     if (signature.is_object()) {
-      // Deeper values are left out: copies of them recurse.
-      const auto limit = [](int depth, json::parse_event_t, json&) { return depth <= most_nested; };
-      const auto spec = json::parse(signature.value("out_spec", std::string()), limit, /*allow_exceptions=*/false);
+      const auto spec = vernier::json_in<json>(signature.value("out_spec", std::string()), most_nested);
       if (spec.is_array() && spec.size() == 2 && spec[1].is_object() && spec[1].value("type", json()).is_string() &&
           spec[1].at("type").get<std::string>().ends_with("dict")) {
-        const auto keys = json::parse(spec[1].value("context", std::string()), limit, false);
+        const auto keys = vernier::json_in<json>(spec[1].value("context", std::string()), most_nested);
         if (keys.is_array() && keys.size() == count) {
           for (const auto& key : keys) names.push_back(key.is_string() ? key.get<std::string>() : key.dump());
         }
@@ -457,7 +456,8 @@ class Reader {
     };
     say(missing, "this LibTorch has no such operators");
     say(calls, "calls of graphs, which are not run here");
-    say(foreign, "no library has registered them; name the one that does, as in [task] operators = [\"libmine.so\"]");
+    say(foreign,
+        "no named library has registered them; name the one that does, as in [task] operators = [\"libmine.so\"]");
     say(unlisted_,
         "LibTorch has them, but a graph is data, and they are not on the list of operators that are safe with "
         "arguments "

@@ -8,7 +8,7 @@
 #include <c10/util/StringUtil.h>
 #include <vernier/data_file.h>
 #include <vernier/error.h>
-#include <vernier/json_text.h>
+#include <vernier/json_in.h>
 
 #include <algorithm>
 #include <cmath>
@@ -35,14 +35,12 @@ std::string shown(const nlohmann::json& value) {
 }  // namespace
 
 nlohmann::json read_json(const std::string& path, std::uint64_t most) {
-  constexpr int deepest = 64;  // copies of values recurse
+  constexpr std::size_t deepest = 64;
   const auto text = vernier::read_data_file(path, most);
-  const auto limit = [&](int depth, nlohmann::json::parse_event_t, nlohmann::json&) {
-    if (depth > deepest) vernier::refuse(path + ": nests values more than " + std::to_string(deepest) + " deep");
-    return true;
-  };
+  if (const auto trouble = vernier::trouble_with_json(text, deepest, INFINITY); !trouble.empty())
+    vernier::refuse(path + ": " + trouble);
   try {
-    return nlohmann::json::parse(text, limit);
+    return nlohmann::json::parse(text);
   } catch (const nlohmann::json::parse_error& error) {
     // "[json.exception.parse_error.101] parse error at line 3, column 1: syntax error …"
     const std::string what = error.what();

@@ -2,7 +2,7 @@
 
 #include <vernier/data_file.h>
 #include <vernier/error.h>
-#include <vernier/json_text.h>
+#include <vernier/json_in.h>
 #include <vernier/safetensors.h>
 
 #include <algorithm>
@@ -192,7 +192,7 @@ torch::ScalarType common_type(const vernier::Tensors& tensors) {
 }
 
 void write_config(const std::string& to, const std::string& source, torch::ScalarType type) {
-  auto config = OrderedJson::parse(source);
+  auto config = vernier::json_in<OrderedJson>(source);
   for (const char* key : {"dtype", "torch_dtype"}) {  // keys of transformers 5 and 4
     if (config.contains(key) || std::string(key) == "dtype") config[key] = name_of(type);
   }

@@ -5,7 +5,7 @@
 #include <unistd.h>
 #include <vernier/data_file.h>
 #include <vernier/error.h>
-#include <vernier/json_text.h>
+#include <vernier/json_in.h>
 #include <vernier/text/language_data.h>
 #include <vernier/text/tokenizer.h>
 
@@ -81,10 +81,10 @@ void write_model_files(const vernier::State& files, const fs::path& folder) {
 
 void add_end(vernier::State& files, std::int64_t token) {
   const auto text = text_of(files, generation);
-  auto json = text.empty() ? Json::object() : Json::parse(text, nullptr, false);
+  auto json = text.empty() ? Json::object() : vernier::json_in<Json>(text);
   if (!json.is_object()) return;
   auto ends = Json::array();
-  const auto config = Json::parse(text_of(files, "config.json"), nullptr, false);
+  const auto config = vernier::json_in<Json>(text_of(files, "config.json"));
   const auto& from = text.empty() && config.is_object() ? config : json;  // the rule of transformers
   if (from.contains("eos_token_id")) {
     const auto& had = from["eos_token_id"];
@@ -98,8 +98,8 @@ void add_end(vernier::State& files, std::int64_t token) {
 }
 
 void add_tokens(vernier::State& files, const std::vector<std::string>& words) {
-  auto json = Json::parse(text_of(files, "tokenizer.json"), nullptr, false);
-  auto config = Json::parse(text_of(files, "config.json"), nullptr, false);
+  auto json = vernier::json_in<Json>(text_of(files, "tokenizer.json"));
+  auto config = vernier::json_in<Json>(text_of(files, "config.json"));
   if (!json.is_object()) vernier::refuse("new_tokens needs a tokenizer with a tokenizer.json, and there is none");
   if (!config.is_object() || !config.value("vocab_size", Json()).is_number_integer()) {
     vernier::refuse("new_tokens needs vocab_size in the model's config.json, a whole number");

@@ -5,7 +5,7 @@
 #include <vernier/data/data_source.h>
 #include <vernier/data/digits.h>
 #include <vernier/error.h>
-#include <vernier/json_text.h>
+#include <vernier/json_in.h>
 
 #include <algorithm>
 #include <charconv>
@@ -145,7 +145,7 @@ std::string Facts::json() const {
 }
 
 Facts Facts::parse(const std::string& text) {
-  const auto json = Json::parse(text);
+  const auto json = vernier::json_in<Json>(text);
   Facts facts;
   facts.is_classification = json.at("task") == "classification";
   facts.is_array = json.contains("numbers");

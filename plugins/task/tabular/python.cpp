@@ -1,5 +1,5 @@
 #include <c10/util/StringUtil.h>
-#include <vernier/json_text.h>
+#include <vernier/json_in.h>
 
 #include <nlohmann/json.hpp>
 
@@ -313,7 +313,7 @@ std::string list(const std::vector<std::int64_t>& numbers) {
 
 std::string python_source(const Shape& shape, const std::string& facts) {
   // A JSON text in quotes of JSON and in ASCII is a literal of Python too.
-  const auto json = nlohmann::ordered_json::parse(facts);
+  const auto json = vernier::json_in<nlohmann::ordered_json>(facts);
   const auto literal = vernier::json_text(nlohmann::json(vernier::json_text(json, -1, true)), -1, true);
   const bool has_names = json.contains("columns");
   return c10::str(head, "NUMBERS, CATEGORIES, HIDDEN, RESIDUAL, OUTPUTS = ", shape.numbers, ", ",

@@ -6,7 +6,7 @@
 #include <ATen/ops/zeros.h>
 #include <c10/util/StringUtil.h>
 #include <torch/nn/modules/container/modulelist.h>
-#include <vernier/json_text.h>
+#include <vernier/json_in.h>
 
 #include <nlohmann/json.hpp>
 #include <utility>
@@ -177,7 +177,7 @@ torch::Tensor PublishedNetwork::outputs(const torch::Tensor& tokens) {
 }
 
 std::string python_source(const Shape& shape, const std::string& facts, const std::string& tokenizer) {
-  const auto json = nlohmann::ordered_json::parse(facts);
+  const auto json = vernier::json_in<nlohmann::ordered_json>(facts);
   return c10::str(head, "TOKENS, LENGTH, WIDTH, LAYERS, HEADS, DROPOUT, OUTPUTS = ", shape.tokens, ", ", shape.length,
                   ", ", shape.width, ", ", shape.layers, ", ", shape.heads, ", ", shape.dropout, ", ", shape.outputs,
                   "\nHAS_UNITS = ", shape.has_units ? "True" : "False",

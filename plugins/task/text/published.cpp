@@ -2,7 +2,7 @@
 
 #include <c10/util/StringUtil.h>
 #include <vernier/error.h>
-#include <vernier/json_text.h>
+#include <vernier/json_in.h>
 #include <vernier/plugin.h>
 
 #include <algorithm>
@@ -34,7 +34,7 @@ std::string architecture_of(const Json& config) {
 
 // The config.json of the model with its new head, by the names of transformers.
 std::string with_head(const std::string& text, const std::vector<std::string>& classes) {
-  auto config = Json::parse(text);
+  auto config = vernier::json_in<Json>(text);
   if (const auto name = architecture_of(config); !name.empty()) config["architectures"] = {name};
   config["problem_type"] = classes.empty() ? "regression" : "single_label_classification";
   auto names = Json::object(), numbers = Json::object();
@@ -99,7 +99,7 @@ std::string PublishedFolder::published_name(const std::string& name) const {
 void PublishedFolder::write(const std::string& to, vernier::State files, const Code& code,
                             const PublishedNetwork& network, const std::vector<std::string>& classes) const {
   const auto config = with_head(language::text_of(files, "config.json"), classes);
-  const auto padding = Json::parse(config).value("pad_token_id", Json());
+  const auto padding = vernier::json_in<Json>(config).value("pad_token_id", Json());
   if (!code.behind.empty() && padding == code.behind.back()) {
     vernier::refuse(c10::str("the tokenizer ends a text with token ", code.behind.back(),
                              ", which is pad_token_id of config.json, so transformers would read the token before it; "

@@ -42,7 +42,7 @@
 #include <vernier/data/split.h>
 #include <vernier/data/supervised_task.h>
 #include <vernier/draft/capture.h>
-#include <vernier/json_text.h>
+#include <vernier/json_in.h>
 #include <vernier/published_model.h>
 #include <vernier/sdk.h>
 #include <vernier/text/tokenizer.h>
@@ -259,7 +259,7 @@ class Text : public vernier::SupervisedTask, public vernier::Predictor, public v
   }
 
   void recall() {
-    const auto facts = nlohmann::ordered_json::parse(learned().text("texts"));
+    const auto facts = vernier::json_in<nlohmann::ordered_json>(learned().text("texts"));
     const auto target = facts.at("target").get<std::string>(), kind = facts.at("kind").get<std::string>();
     if (form_.target != target) {
       refuse("target = \"" + form_.target + "\", and the trained model predicts '" + target + "'");

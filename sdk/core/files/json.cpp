@@ -1,5 +1,7 @@
 #include "json.h"
 
+#include <vernier/json_in.h>
+
 #include <utility>
 #include <vector>
 
@@ -91,13 +93,7 @@ ParsedJson parse_json(const std::string& path, const std::string& what, const st
 }
 
 OrderedJson parse_ordered_json(const std::string& text, std::size_t deepest) {
-  bool is_deep = false;
-  const auto limit = [&](int depth, OrderedJson::parse_event_t, OrderedJson&) {
-    is_deep = is_deep || static_cast<std::size_t>(depth) > deepest;
-    return !is_deep;
-  };
-  auto json = OrderedJson::parse(text, limit, /*allow_exceptions=*/false);
-  return is_deep ? OrderedJson(OrderedJson::value_t::discarded) : json;
+  return json_in<OrderedJson>(text, deepest);
 }
 
 std::string quoted(const std::string& path, const std::string& text) {

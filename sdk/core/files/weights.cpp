@@ -3,6 +3,7 @@
 #include <torch/nn/module.h>
 #include <vernier/checkpoint_folder.h>
 #include <vernier/error.h>
+#include <vernier/json_in.h>
 #include <vernier/plugin.h>
 #include <vernier/safetensors.h>
 
@@ -45,7 +46,7 @@ std::optional<std::string> star_of(const std::string& pattern, const std::string
 
 Json record_in(const State& own) {
   const auto text = own.has("model") ? own.text("model") : "";
-  auto record = Json::parse(text, nullptr, /*allow_exceptions=*/false);
+  auto record = json_in<Json>(text);
   return record.is_object() ? record : Json::object();
 }
 

@@ -2,6 +2,7 @@
 
 #include <vernier/data_file.h>
 #include <vernier/error.h>
+#include <vernier/json_in.h>
 
 #include <filesystem>
 
@@ -36,7 +37,7 @@ std::optional<TokenNote> read_token_note(const std::string& tokens) {
   std::error_code none;
   if (!std::filesystem::exists(path, none)) return std::nullopt;
   const auto text = read_data_file(path, longest_note);
-  const auto json = Json::parse(text, nullptr, /*allow_exceptions=*/false);
+  const auto json = json_in<Json>(text);
   const auto has = [&](const char* key, auto is) { return json.contains(key) && (json[key].*is)(); };
   const bool is_note = json.is_object() && has("format", &Json::is_string) && json["format"] == format_of_note &&
                        has("type", &Json::is_string) && has("tokens", &Json::is_number_unsigned) &&

@@ -6,6 +6,7 @@
 #include <vernier/checksum.h>
 #include <vernier/copy.h>
 #include <vernier/fused_kernels.h>
+#include <vernier/json_in.h>
 #include <vernier/matmul.h>
 
 #include <algorithm>
@@ -196,7 +197,7 @@ Differences differences(const State& snapshot, const Run& run, const std::vector
   compare_plugins(words_of(snapshot.text("run/plugins")), words_of(ids_of(plugins)), found);
   compare_versions(snapshot.text("run/versions"), lines_of(plugins), found);
   if (snapshot.has("run/configuration") && !configuration.empty()) {
-    const auto saved = Json::parse(snapshot.text("run/configuration"), nullptr, /*allow_exceptions=*/false);
+    const auto saved = json_in<Json>(snapshot.text("run/configuration"));
     if (saved.is_object() && !saved.empty()) compare_configurations(saved, Json::parse(configuration), found);
   }
   found.compare("device", snapshot.text("run/device"), device_of(run));
