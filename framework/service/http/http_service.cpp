@@ -1,6 +1,6 @@
 #include "http_service.h"
 
-#include <vernier/json_text.h>
+#include <vernier/json_in.h>
 
 #include <algorithm>
 #include <boost/algorithm/string.hpp>
@@ -244,12 +244,10 @@ HttpResponse HttpService::answer(const HttpRequest& request) {
                   .scope = holder.scope,
                   .last_event = std::string(request.field("last-event-id"))};
     if (!found.route->body.is_null()) {
-      // The depth is limited, since JSON is read by recursion.
-      const auto limit = [](int depth, Json::parse_event_t, Json&) {
-        if (depth > 16) throw HttpRefused{422, "the body is nested too deeply"};
-        return true;
-      };
-      call.body = Json::parse(request.body, limit, /*allow_exceptions=*/false);
+      // All clients wait meanwhile.
+      const auto trouble = trouble_with_json(request.body, /*deepest=*/16, /*most_compared=*/1e8);
+      if (!trouble.empty()) throw HttpRefused{422, "the body " + trouble};
+      call.body = Json::parse(request.body, nullptr, /*allow_exceptions=*/false);
       if (!call.body.is_object())
         throw HttpRefused{call.body.is_discarded() ? 400U : 422U, "the body must be a JSON object"};
     } else if (!request.body.empty()) {

@@ -291,12 +291,14 @@ std::string GivenRows::table(const Rows& rows) {
     const auto begin = text.size();
     first_lines_.push_back(line);
     for (const auto& [name, value] : rows[i].items()) {
-      if (!rows[0].contains(name)) refuse_row(i, "has the column '" + name + "', which the first row has not");
+      if (!rows[0].contains(name))
+        refuse_row(i, "has the column '" + shortened(name) + "', which the first row has not");
     }
     for (std::size_t k = 0; k < names.size(); ++k) {
       const auto found = rows[i].find(names[k]);
-      if (found == rows[i].end()) refuse_row(i, "has no column '" + names[k] + "'; null is a missing value");
-      if (found->is_structured()) refuse_row(i, "column '" + names[k] + "' is a list or an object, and not one value");
+      if (found == rows[i].end()) refuse_row(i, "has no column '" + shortened(names[k]) + "'; null is a missing value");
+      if (found->is_structured())
+        refuse_row(i, "column '" + shortened(names[k]) + "' is a list or an object, and not one value");
       const auto cell = cell_of(*found);
       text += (k > 0 ? "," : "") + (names.size() == 1 && cell.empty() ? "\"\"" : cell);
     }

@@ -4,7 +4,6 @@
 #include <vernier/json_text.h>
 
 #include <iostream>
-#include <regex>
 
 #include "service/http/model_server.h"
 
@@ -16,14 +15,21 @@ struct Exchange final : ModelRequest {
   Json rows;
 };
 
+// The part of a text behind `before` and up to `end`; "" if it has none.
+std::string between(const std::string& text, const std::string& before, char end) {
+  const auto found = text.find(before);
+  const auto begin = found == text.npos ? text.size() : found + before.size(), stop = text.find(end, begin);
+  return stop == text.npos ? "" : text.substr(begin, stop - begin);
+}
+
 // {"error": "…", "row": 1, "column": "colour"}, as KServe has it, with the place where it is known.
 HttpResponse problem_of_rows(HttpResponse given) {
   const std::string reason = Json::parse(given.body)["detail"];
   Json body = {{"error", reason}};
-  std::smatch found;
-  static const std::regex row("instances\\[([0-9]{1,9})\\]"), column("column '([^']*)'");
-  if (std::regex_search(reason, found, row)) body["row"] = std::stol(found[1]);
-  if (std::regex_search(reason, found, column)) body["column"] = found[1];
+  const auto row = between(reason, "instances[", ']'), column = between(reason, "column '", '\'');
+  const bool is_number = !row.empty() && row.size() < 10 && row.find_first_not_of("0123456789") == row.npos;
+  if (is_number) body["row"] = std::stol(row);
+  if (!column.empty()) body["column"] = column;
   auto answer = json_response(body, given.status);
   answer.fields = std::move(given.fields);
   return answer;
@@ -40,6 +46,10 @@ Json rows_of(const Json& body) {
   if (!split.is_object() || !split.value("columns", Json()).is_array() || !split.value("data", Json()).is_array()) {
     throw HttpRefused{400, "write {\"instances\": [{\"COLUMN\": VALUE, …}, …]}, a row in each object"};
   }
+  // A row compares each of its names with all before it.
+  constexpr double most_compared = 2e8;
+  const auto names = static_cast<double>(split["columns"].size()), count = static_cast<double>(split["data"].size());
+  if (names * names * count > most_compared) throw HttpRefused{400, "has too many columns; send fewer rows at once"};
   auto rows = Json::array();
   for (const auto& values : split["data"]) {
     if (!values.is_array() || values.size() != split["columns"].size()) {

@@ -176,6 +176,13 @@ struct Server {
   std::string token;
 };
 
+// A row with so many columns.
+std::string keys_of(int count) {
+  std::string text = R"({"instances": [{"x": 1)";
+  for (int i = 0; i < count; ++i) text += ", \"k" + std::to_string(i) + "\": 1";
+  return text + "}]}";
+}
+
 }  // namespace
 
 TEST_CASE("predict: a file, a pipe, the command and a request have the same numbers") {
@@ -251,6 +258,10 @@ TEST_CASE("predict: the server names the row and the column, takes no more than 
       {R"({"instances": [[1, 2], [3]]})", ""},
       {R"({"dataframe_split": {"columns": ["x"], "data": [[1, 2]]}})", "instances[0]", 0},
       {R"({"dataframe_split": {"columns": [1], "data": [[1]]}})", "list of names"},
+      {R"({"instances": [)" + good + R"(, {"x": 1, ")" + std::string(1'000'000, 'y') + R"(": 2}]})", "instances[1]", 1},
+      {Json{{"dataframe_split", {{"columns", std::vector<std::string>(20'000, "c")}, {"data", {{1}}}}}}.dump(),
+       "too many columns"},
+      {keys_of(60'000), "has objects with too many keys"},
   };
   for (const auto& each : wrong) {
     CAPTURE(each.body);
