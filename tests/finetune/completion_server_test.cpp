@@ -129,6 +129,13 @@ TEST_CASE("completion server: answers, streams and refuses as OpenAI's API does,
   }
   const auto [status, answer] = server.asked("POST", "/v1/chat/completions", R"({"model": "out", "messages": []})");
   CHECK(status == 400);
+  // A stream begins with its first text, so that what is wrong with its prompt is its status.
+  CHECK(server.asked("POST", "/v1/completions", R"({"model": "out", "prompt": "", "stream": true})").first == 400);
+  Json many = {{"model", "out"}, {"prompt", std::vector<std::string>(300'000, "a")}};
+  CHECK(server.asked("POST", "/v1/completions", many.dump()).second.find("128 are the most") != std::string::npos);
+  std::string objects = R"({"model": "out", "prompt": [{})";
+  while (objects.size() < 4'000'000) objects += ",{}";
+  CHECK(server.asked("POST", "/v1/completions", objects + "]}").first == 400);
   CHECK(server.asked("POST", "/v1/completions", R"({"model": "gpt-4", "prompt": "a"})").first == 404);
   CHECK(server.asked("POST", "/v1/completions", "{").first == 400);
   auto large = server.request("POST", "/v1/completions", "{}");
@@ -163,7 +170,7 @@ TEST_CASE("completion server: clients that vanish or do not read keep nobody els
   const Connection waiting(server.port), other(server.port);
   for (const auto* each : {&waiting, &other}) {
     each->send(request);
-    each->read("event-stream");
+    CHECK(server.asked("GET", "/v1/models").first == 200);  // by then it has read the request, too
   }
   const auto [status, answer] = server.asked("POST", "/v1/completions", endless + "}");
   CHECK(status == 503);

@@ -32,8 +32,13 @@ void ModelRequest::answer(HttpResponse response) {
 
 void ModelRequest::send(const std::string& text, bool is_over) {
   const std::lock_guard lock(mutex_);
-  ready_ += text;
+  ready_ = ready_.value_or("") + text;
   is_over_ = is_over;
+}
+
+bool ModelRequest::has_sent() {
+  const std::lock_guard lock(mutex_);
+  return ready_.has_value();
 }
 
 ModelServer::ModelServer(const ModelServerOptions& options, std::vector<HttpRoute> routes,
@@ -78,18 +83,16 @@ HttpResponse ModelServer::take(const std::function<std::shared_ptr<ModelRequest>
     waiting_.push_back(request);
   }
   is_there_.notify_one();
-  HttpResponse response;
-  if (request->streams) {
-    response.content_type = "text/event-stream";
-    response.more = [request, client] {
-      const std::lock_guard lock(request->mutex_);
-      if (request->ready_.empty() && request->is_over_) throw HttpError("the stream has ended");
-      return std::exchange(request->ready_, "");
-    };
-    return response;
-  }
-  response.later = [request, client](bool last) {
+  HttpResponse stream{.content_type = "text/event-stream"};
+  stream.more = [request, client] {
     const std::lock_guard lock(request->mutex_);
+    if (request->ready_->empty() && request->is_over_) throw HttpError("the stream has ended");
+    return std::exchange(*request->ready_, "");
+  };
+  HttpResponse response;
+  response.later = [request, stream](bool last) {
+    const std::lock_guard lock(request->mutex_);
+    if (request->ready_) return std::optional(stream);
     if (last && !request->answer_) return std::optional(problem(503, "the server ends"));
     return request->answer_;
   };

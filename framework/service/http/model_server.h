@@ -18,15 +18,15 @@ class ModelRequest {
   virtual ~ModelRequest() = default;
   bool is_wanted() const { return !client_.expired(); }  // false: the client is gone
   void answer(HttpResponse response);
-  void send(const std::string& text, bool is_over);  // the next text of a stream
-
-  bool streams = false;
+  // The next text of a stream; the first one makes the answer a stream.
+  void send(const std::string& text, bool is_over);
+  bool has_sent();
 
  private:
   friend class ModelServer;
   std::weak_ptr<int> client_;
   std::mutex mutex_;
-  std::string ready_;                   // text that a stream has ready
+  std::optional<std::string> ready_;    // text that a stream has ready; none before the first
   std::optional<HttpResponse> answer_;  // answer to a request without a stream
   bool is_over_ = false;                // the stream has ended
 };

@@ -139,10 +139,13 @@ std::vector<TokenId> tokens_of(const Body& list) {
   return tokens;
 }
 
-std::vector<std::vector<TokenId>> prompts_in(Fields& fields, const Generator& generator) {
+std::vector<std::vector<TokenId>> prompts_in(Fields& fields, const Generator& generator, std::int64_t count) {
   const auto* prompt = fields.find("prompt");
   if (prompt == nullptr) Fields::fail("prompt", "is missing");
   const bool is_list = prompt->is_array() && !prompt->empty() && !prompt->front().is_number();
+  const auto choices = (is_list ? std::ssize(*prompt) : 1) * count;
+  if (choices > most_choices)
+    refuse(c10::str("the request asks for ", choices, " texts, and ", most_choices, " are the most"));
   std::vector<std::vector<TokenId>> prompts;
   for (const auto& each : is_list ? *prompt : Body::array({*prompt})) {
     prompts.push_back(each.is_string() ? generator.tokens_of({{"prompt", each}}, "") : tokens_of(each));
@@ -167,7 +170,7 @@ void read_completion(Fields& fields, const Generator& generator, Request& reques
   fields.refuse_unless("suffix", "");
   const auto* best = fields.find("best_of");
   if (best != nullptr && *best != request.settings.count) Fields::fail("best_of", "is not supported");
-  request.prompts = prompts_in(fields, generator);
+  request.prompts = prompts_in(fields, generator, request.settings.count);
 }
 
 // Before the answer begins, because a stream has sent its status by then.
@@ -179,9 +182,6 @@ void require_possible(const Request& request, const LanguageModel& model) {
     refuse(c10::str("the prompt has ", size, " tokens, and the server takes ", most,
                     "; shorten it, or start the server with --longest-prompt ", size));
   }
-  const auto choices = std::ssize(request.prompts) * request.settings.count;
-  if (choices > most_choices)
-    refuse(c10::str("the request asks for ", choices, " texts, and ", most_choices, " are the most"));
 }
 
 const char* reason_of(GenerationEnd end) {

@@ -14,6 +14,8 @@ namespace {
 
 // Between the server's thread, which has the client, and the main thread, which has the model.
 struct Exchange final : ModelRequest {
+  openai::Body body;
+  bool is_chat = true;
   openai::Request request;
 };
 
@@ -41,7 +43,7 @@ class Server {
                 [](ModelRequest& request, const std::exception& error) {
                   const auto reason = message(error);
                   std::cerr << "vernier: " << reason << std::endl;
-                  if (!request.streams) return request.answer(problem(500, reason));
+                  if (!request.has_sent()) return request.answer(problem(500, reason));
                   request.send("data: " + json_text(openai::error(500, reason)) + "\n\n", /*is_over=*/true);
                 });
   }
@@ -94,18 +96,26 @@ class Server {
     require_model(call.body.value("model", Json()));
     return server_.take([&] {
       const auto exchange = std::make_shared<Exchange>();
-      auto& request = exchange->request;
-      try {
-        request = openai::read_request(call.body, is_chat, settings_, generator_);
-      } catch (const Error& error) {
-        throw HttpRefused{400, message(error)};
-      }
-      exchange->streams = request.streams;
-      request.model = options_.model;
-      request.created = std::time(nullptr);
-      request.id = (is_chat ? "chatcmpl-" : "cmpl-") + std::to_string(began_) + "-" + std::to_string(++taken_);
+      exchange->body = call.body;
+      exchange->is_chat = is_chat;
       return exchange;
     });
+  }
+
+  // Texts are encoded here, and not on the server's thread: a long one takes a second. Returns false for a request that
+  // is refused.
+  bool read(Exchange& exchange) {
+    auto& request = exchange.request;
+    try {
+      request = openai::read_request(std::exchange(exchange.body, {}), exchange.is_chat, settings_, generator_);
+    } catch (const Error& error) {
+      exchange.answer(problem(400, message(error)));
+      return false;
+    }
+    request.model = options_.model;
+    request.created = std::time(nullptr);
+    request.id = (exchange.is_chat ? "chatcmpl-" : "cmpl-") + std::to_string(began_) + "-" + std::to_string(++taken_);
+    return true;
   }
 
   void send(Exchange& exchange, const std::string& text, bool is_over = false) {
@@ -114,6 +124,7 @@ class Server {
   }
 
   void complete(Exchange& exchange) {
+    if (!read(exchange)) return;
     const auto& request = exchange.request;
     const auto count = static_cast<std::size_t>(request.settings.count);
     std::vector<Completion> choices(request.prompts.size() * count);
