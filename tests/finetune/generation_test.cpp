@@ -5,10 +5,12 @@
 #include <vernier/text/generation.h>
 
 #include <algorithm>
+#include <cstdio>
 #include <functional>
 #include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <random>
 #include <set>
 
 #include "loaded_task.h"
@@ -458,6 +460,45 @@ TEST_CASE("generation: texts become tokens by a tokenizer, as bytes, or as numbe
     CHECK_FALSE(codec.special("a").has_value());
   }
   CHECK(vernier::Codec(bytes, folder + "gpt2").special("<|endoftext|>").has_value());
+}
+
+// A tokenizer whose tokens are bytes, too: a part of a character makes U+FFFD of each byte before it, which may be
+// printed.
+TEST_CASE("generation: what a stream has printed is the text, wherever it is cut, also within bytes of a character") {
+  Scripted model({});
+  const std::string folder = VERNIER_SOURCE_DIR "/tests/oracles/tokenizers/";
+  const vernier::Codec codec(model, folder + "llama2");
+  const auto prompt = codec.encode("It's");
+  const auto byte = [&](int value) {
+    char name[8];
+    std::snprintf(name, sizeof name, "<0x%02X>", static_cast<unsigned>(value));
+    return codec.id(name);
+  };
+  const auto text_of = [&](const Tokens& tokens) {
+    std::string printed;
+    vernier::TextStream stream(codec, prompt, {}, [&](const auto& piece) { printed += piece; });
+    for (const auto token : tokens) stream.add(token);
+    stream.finish();
+    CHECK(printed == stream.text());
+    CHECK(vernier::with_replacements(printed) == printed);
+    return printed;
+  };
+  const auto a = byte('A').value(), b = byte('B').value(), first = byte(0xC3).value(), last = byte(0xA9).value();
+  const auto word = codec.encode("It's so").back();
+  CHECK(text_of({a, b, first}) == "AB\uFFFD");
+  CHECK(text_of({a, b, first, last}) == "ABé");
+  CHECK(text_of({a, b, first, word, a}) == "AB\uFFFD soA");
+  CHECK(text_of({a, first, last, first}) == "Aé\uFFFD");
+  std::mt19937 random(1);
+  for (int i = 0; i < 500; ++i) {
+    Tokens tokens;
+    for (auto length = random() % 12; length > 0; --length) {
+      const TokenId some[] = {a, b, first, last, word, byte(static_cast<int>(random() % 256)).value()};
+      tokens.push_back(some[random() % std::size(some)]);
+    }
+    CAPTURE(tokens);
+    text_of(tokens);
+  }
 }
 
 // As OpenAI counts: a token begins with the first character that it has a part of.

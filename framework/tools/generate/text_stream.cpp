@@ -36,15 +36,8 @@ bool TextStream::add(TokenId token) {
   std::string_view whole = shown_;
   std::size_t replaced = 0;
   for (; whole.ends_with(unknown); whole.remove_suffix(3)) ++replaced;
-  // A part of a character behind whole ones of single bytes makes each of these bytes U+FFFD again.
-  if (const auto lost = settled_.size() - std::min(settled_.size(), whole.size());
-      lost < replaced && std::string_view(settled_).starts_with(whole)) {
-    replaced -= lost;
-    whole = settled_;
-  }
   const auto characters = characters_in(whole);
   begins_.push_back({whole.size(), characters, replaced, false});
-  settled_ = std::string(whole);
   const bool is_wanted = add_all({{token}});
   begins_.back().goes_on = replaced > 0 && characters_in(shown_) <= characters + replaced;
   return is_wanted;
@@ -58,11 +51,33 @@ std::size_t TextStream::offset(std::size_t token) const {
   return characters + stayed - (goes_on && stayed == replaced ? 1 : 0);
 }
 
+// The text behind the prompt. Where bytes are tokens, a part of a character makes U+FFFD of each byte before it, though
+// they were whole characters, which are printed. So these stay, and each byte behind them is a U+FFFD until it is a
+// part of a whole one.
+std::string TextStream::decoded() {
+  const auto all = codec_.decode(tokens_);
+  const auto rest = all.substr(std::min(before_.size() + settled_bytes_, all.size()));
+  auto same = static_cast<std::size_t>(std::ranges::mismatch(rest, whole_).in1 - rest.begin());
+  while (same > 0 && same < whole_.size() && (static_cast<unsigned char>(whole_[same]) & 0xC0U) == 0x80U) --same;
+  std::size_t lost = whole_.size() - same, behind = same;
+  for (; lost > 0 && rest.compare(behind, 3, unknown) == 0; behind += 3) --lost;
+  if (lost > 0 || same == whole_.size()) {  // it only became longer, or is another text
+    whole_ = rest;
+    while (whole_.ends_with(unknown)) whole_.resize(whole_.size() - 3);
+    return settled_ + rest;
+  }
+  const auto text = settled_ + whole_ + rest.substr(behind);
+  if (text.ends_with(unknown) || behind == rest.size()) return text;
+  settled_ = text;  // another token came behind the bytes, so they stay what they are
+  settled_bytes_ += rest.size();
+  whole_.clear();
+  return text;
+}
+
 bool TextStream::add_all(std::span<const TokenId> tokens) {
   count_ += std::ssize(tokens);
   tokens_.insert(tokens_.end(), tokens.begin(), tokens.end());
-  const auto whole = codec_.decode(tokens_);
-  text_ = whole.substr(std::min(before_.size(), whole.size()));
+  text_ = decoded();
   shown_ = with_replacements(text_);
   std::size_t first = std::string::npos;
   for (const auto& stop : stops_) {

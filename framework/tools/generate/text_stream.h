@@ -29,6 +29,7 @@ class TextStream {
   std::size_t offset(std::size_t token) const;
 
  private:
+  std::string decoded();
   std::size_t safe_length() const;
   void print_up_to(std::size_t length);
 
@@ -43,7 +44,8 @@ class TextStream {
   };
   std::vector<Begin> begins_;
   std::string before_, text_, shown_;  // shown_: the text with stop words, and U+FFFD for what is not UTF-8
-  std::string settled_;                // the whole characters of shown_ before the newest token
+  std::string settled_, whole_;        // text that stays what it is, and the whole characters behind it
+  std::size_t settled_bytes_ = 0;      // bytes that were decoded for settled_
   std::size_t printed_ = 0;
   std::int64_t count_ = 0;
 };
