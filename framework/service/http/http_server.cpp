@@ -112,8 +112,7 @@ class HttpServer::Impl {
         if (quiet == shared_.sessions.end()) quiet = std::ranges::find_if(shared_.sessions, &Session::is_quiet);
         if (quiet != shared_.sessions.end()) (*quiet)->close();
       }
-      // One that was closed goes a moment later.
-      if (shared_.sessions.size() <= shared_.limits.connections) session_on(std::move(socket))->begin();
+      if (shared_.sessions.size() < shared_.limits.connections) session_on(std::move(socket))->begin();
       accept();
     });
   }

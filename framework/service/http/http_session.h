@@ -98,8 +98,7 @@ class SessionOn final : public Session {
   }
   ~SessionOn() override {
     end_stream();
-    shared_.sessions.erase(place_);
-    if (shared_.is_stopping && shared_.sessions.empty()) shared_.is_empty();
+    leave();
   }
 
   void begin() override {
@@ -135,6 +134,7 @@ class SessionOn final : public Session {
     watch_.cancel();
     if (now_.later) now_ = {};
     lowest().socket().close(ignored);
+    leave();
   }
 
   void look_again(bool last = false) override {
@@ -144,6 +144,12 @@ class SessionOn final : public Session {
 
  private:
   static constexpr bool is_encrypted = std::is_same_v<Stream, EncryptedStream>;
+  // A closed session does not count, though its operations end later.
+  void leave() {
+    if (!std::exchange(is_listed_, false)) return;
+    shared_.sessions.erase(place_);
+    if (shared_.is_stopping && shared_.sessions.empty()) shared_.is_empty();
+  }
   static constexpr auto handshake_time = std::chrono::seconds(5);
   std::shared_ptr<SessionOn> self() { return std::static_pointer_cast<SessionOn>(shared_from_this()); }
   beast::tcp_stream& lowest() { return beast::get_lowest_layer(stream_); }
@@ -365,7 +371,7 @@ class SessionOn final : public Session {
   HttpResponse now_;   // the response that is being sent
   std::string chunk_;  // the stream's current chunk
   std::size_t body_bytes_ = 0, lingered_ = 0, idle_seconds_ = 0, waits_ = 0;
-  bool is_known_ = false, is_quiet_ = true, is_head_ = false, keep_ = false, is_writing_ = false;
+  bool is_listed_ = true, is_known_ = false, is_quiet_ = true, is_head_ = false, keep_ = false, is_writing_ = false;
 };
 
 }  // namespace vernier::http_server
