@@ -14,22 +14,16 @@
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <cstddef>
 #include <cstdint>
-#include <cstdlib>
 #include <cstring>
+#include <filesystem>
 #include <iterator>
-#include <set>
-#include <sstream>
 #include <stdexcept>
-
-#include "service/queue/attempt.h"
-#include "service/queue/start_process.h"
 
 namespace serve {
 
@@ -172,7 +166,7 @@ Sandbox::Sandbox(const SandboxPaths& paths) {
   const auto size = kernel >= 6 ? sizeof rules : sizeof rules.files;
   rules_ = static_cast<int>(::syscall(SYS_landlock_create_ruleset, &rules, size, 0));
   if (rules_ < 0) fail("rules");
-  for (const auto& place : paths.data) allow(place, reading, /*follows_links=*/false);
+  for (const auto& place : paths.data) allow(place, reading);
   for (const auto& place : paths.readable) allow(place, reading);
   for (const auto& place : paths.writable) allow(place, writing);
   for (const auto* device : {"/dev/null", "/dev/zero", "/dev/random", "/dev/urandom", "/dev/full"}) {
@@ -190,8 +184,8 @@ Sandbox::~Sandbox() {
   if (rules_ >= 0) ::close(rules_);
 }
 
-void Sandbox::allow(const std::string& place, unsigned long long access, bool follows_links) const {
-  open_how how{.flags = O_PATH | O_CLOEXEC, .mode = 0, .resolve = follows_links ? 0ULL : RESOLVE_NO_SYMLINKS};
+void Sandbox::allow(const std::string& place, unsigned long long access) const {
+  open_how how{.flags = O_PATH | O_CLOEXEC, .mode = 0, .resolve = RESOLVE_NO_SYMLINKS};
   const int opened = static_cast<int>(::syscall(SYS_openat2, AT_FDCWD, place.c_str(), &how, sizeof how));
   if (opened < 0 && (errno == ENOENT || errno == EACCES || errno == ELOOP)) return;
   if (opened < 0) fail(place);
@@ -209,60 +203,6 @@ void Sandbox::allow(const std::string& place, unsigned long long access, bool fo
 bool Sandbox::enter() const {
   return ::prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0 &&
          (rules_ < 0 || ::syscall(SYS_landlock_restrict_self, rules_, 0) == 0) && refuse_calls();
-}
-
-// A few files of /etc alone, because others have secrets.
-std::vector<std::string> places_of_system() {
-  return {"/usr",
-          "/bin",
-          "/lib",
-          "/lib32",
-          "/lib64",
-          "/sbin",
-          "/proc",
-          "/sys",
-          "/etc/ld.so.cache",
-          "/etc/localtime",
-          "/etc/hosts",
-          "/etc/host.conf",
-          "/etc/gai.conf",
-          "/etc/resolv.conf",
-          "/etc/nsswitch.conf",
-          "/etc/passwd",
-          "/etc/group",
-          "/etc/machine-id",
-          "/etc/ssl/openssl.cnf"};
-}
-
-std::vector<std::string> places_of_program(const std::string& program, const fs::path& scratch) {
-  const auto folder = fs::weakly_canonical(program).parent_path();
-  // In a build, plugins and this program's other files stand beside it; installed, below lib and share.
-  std::set<std::string> places = {folder.string(), (folder.parent_path() / "lib").string(),
-                                  (folder.parent_path() / "share").string()};
-  const char* given = std::getenv("VERNIER_PLUGIN_PATH");
-  std::istringstream parts(given == nullptr ? "" : given);
-  for (std::string part; std::getline(parts, part, ':');) {
-    if (!part.empty()) places.insert(part);
-  }
-  const char *data = std::getenv("XDG_DATA_HOME"), *home = std::getenv("HOME");
-  if (data != nullptr) places.insert(std::string(data) + "/vernier/plugins");
-  if (data == nullptr && home != nullptr) places.insert(std::string(home) + "/.local/share/vernier/plugins");
-  // The loader prints what it would load of the program that trains, and starts nothing.
-  std::error_code none;
-  fs::remove(scratch, none);
-  const auto process = start_process({"env", "LD_TRACE_LOADED_OBJECTS=1", program + "-train"}, scratch);
-  ::waitpid(process, nullptr, 0);
-  std::istringstream lines(read_whole(scratch));
-  fs::remove(scratch, none);
-  for (std::string name, arrow, library, rest; std::getline(lines, rest);) {
-    std::istringstream words(rest);
-    if (!(words >> name >> arrow >> library) || arrow != "=>" || !library.starts_with('/')) continue;
-    const auto place = fs::weakly_canonical(library).parent_path();  // lib/libtorch is a link
-    places.insert(place.string());
-    // Libraries of CUDA that are opened later stand beside LibTorch's.
-    if (name.starts_with("libtorch")) places.insert((place.parent_path().parent_path() / "nvidia").string());
-  }
-  return {places.begin(), places.end()};
 }
 
 }  // namespace serve

@@ -2,16 +2,14 @@
 // seccomp the calls that Landlock leaves open, whatever its configuration, a link or the code of a model asks for.
 #pragma once
 
-#include <filesystem>
 #include <string>
 #include <vector>
 
 namespace serve {
 
-// Folders and files; one that does not exist is left out.
+// Folders and files without links; one that does not exist, or that a link has replaced, is left out.
 struct SandboxPaths {
-  std::vector<std::string> data;  // readable; no link is followed to them
-  std::vector<std::string> readable, writable;
+  std::vector<std::string> data, readable, writable;
 };
 
 class Sandbox {
@@ -28,14 +26,8 @@ class Sandbox {
   bool enter() const;
 
  private:
-  void allow(const std::string& place, unsigned long long access, bool follows_links = true) const;
+  void allow(const std::string& place, unsigned long long access) const;
   int rules_ = -1;
 };
-
-// All that every program needs to read: the system's libraries, its devices, and /proc and /sys.
-std::vector<std::string> places_of_system();
-// The folders of a program, of the libraries that it loads, and of the plugins that it finds by itself. scratch: a file
-// that may be written.
-std::vector<std::string> places_of_program(const std::string& program, const std::filesystem::path& scratch);
 
 }  // namespace serve

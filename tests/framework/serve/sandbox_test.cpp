@@ -22,6 +22,7 @@
 #include "program.h"
 #include "service/api/job_check.h"
 #include "service/queue/attempt.h"
+#include "service/queue/reach.h"
 #include "service/queue/sandbox.h"
 
 namespace sandbox_test {
@@ -315,31 +316,139 @@ TEST_CASE("sandbox: no option of any plugin can name the server's folder, a link
   CHECK(refused == tried);
 }
 
-TEST_CASE("sandbox: whatever jobs may read and has the server's folder, or is in it, is refused") {
-  const TemporaryFolder temporary;
-  fs::create_directories(temporary.path() / "home/jobs/data");
-  fs::create_directory_symlink(temporary.path() / "home", temporary.path() / "link");
-  for (const char* option : {"--data", "--output-data", "--models", "--plugin-path", "VERNIER_PLUGIN_PATH"}) {
-    for (const char* data : {"home", "home/jobs", "home/jobs/data", "link", "."}) {
-      CAPTURE(data);
-      std::vector<std::string> words = {"serve", "home/jobs", "--listen", "127.0.0.1:0"};
-      const bool is_option = option[0] == '-';
-      if (is_option) words.insert(words.end(), {option, data});
-      if (!is_option) ::setenv(option, data, 1);
-      Program program(words, temporary.path());
-      CHECK(program.wait() == 2);
-      if (!is_option) ::unsetenv(option);
-      CHECK(program.err().find("must not reach the server's folder") != std::string::npos);
+// The places of a set-up: those that options and variables name, the program's own, and the system's.
+struct Setup {
+  Setup() {
+    for (const char* folder :
+         {"place/in", "prefix/bin", "prefix/lib/x", "prefix/share/x", "home/vernier/plugins/x", "apart"})
+      fs::create_directories(here / folder);
+    temporary.write("prefix/bin/vernier", "");
+    fs::create_directory_symlink(here, here / "apart/link");
+  }
+  fs::path here_of(const std::string& name) const { return name[0] == '/' ? fs::path(name) : here / name; }
+  // Returns the places that jobs may read; nothing where the server is refused.
+  std::optional<serve::Work> limits(const std::string& kind, const fs::path& server, const fs::path& place) const {
+    serve::QueueSettings settings;
+    settings.folder = fs::weakly_canonical(server);
+    settings.program = here / "prefix/bin/vernier";
+    ::setenv("XDG_DATA_HOME", (here / "home").c_str(), 1);
+    ::setenv("VERNIER_PLUGIN_PATH", kind == "VERNIER_PLUGIN_PATH" ? place.c_str() : "", 1);
+    // As main.cpp has the options.
+    if (kind == "data") settings.limits.data = {fs::canonical(place)};
+    if (kind == "output") settings.limits.data = settings.limits.writable = {fs::canonical(place)};
+    if (kind == "plugins") settings.more = {"--plugin-path", place};
+    std::optional<serve::Work> found;
+    try {
+      serve::set_reach(settings);
+      found = settings.limits;
+    } catch (const vernier::Refused& refused) {
+      CHECK(std::string(refused.what()).find("must not reach the server's folder") != std::string::npos);
+    }
+    ::unsetenv("XDG_DATA_HOME");
+    ::unsetenv("VERNIER_PLUGIN_PATH");
+    return found;
+  }
+
+  TemporaryFolder temporary;
+  fs::path here = fs::canonical(temporary.path());
+};
+
+TEST_CASE("sandbox: a server is refused in, at and above each place that jobs may read, also through a link") {
+  const Setup setup;
+  const struct {
+    std::string kind, place;
+    std::vector<std::string> servers;  // above, equal, below, and by links
+  } rows[] = {
+      {"data", "place", {"", "place", "place/in", "place/new/deep", "apart/link", "apart/link/place/in"}},
+      {"data", "apart/link/place", {"", "place", "place/in", "place/new", "apart/link/place"}},
+      {"output", "place", {"", "place", "place/in", "place/new", "apart/link/place/in"}},
+      {"output", "apart/link/place", {"", "place", "place/in"}},
+      {"plugins", "place", {"", "place", "place/in", "place/new", "apart/link/place/in"}},
+      {"plugins", "apart/link/place", {"", "place", "place/in"}},
+      {"VERNIER_PLUGIN_PATH", "place", {"", "place", "place/in", "place/new", "apart/link/place/in"}},
+      {"VERNIER_PLUGIN_PATH", "apart/link/place", {"", "place", "place/in"}},
+      {"home", "place", {"home", "home/vernier/plugins", "home/vernier/plugins/x", "apart/link/home/vernier/plugins"}},
+      {"program", "place", {"prefix", "prefix/bin", "prefix/bin/x", "apart/link/prefix/bin/new"}},
+      {"prefix", "place", {"prefix/lib", "prefix/lib/x", "prefix/share/x/y", "apart/link/prefix/share"}},
+      {"/usr", "place", {"/", "/usr", "/usr/local/lib/x/jobs", "/lib/jobs", "/proc/self", "/sys/x", "/etc"}},
+  };
+  int refused = 0;
+  for (const auto& [kind, place, servers] : rows) {
+    CAPTURE(kind);
+    for (const auto& server : servers) {
+      CAPTURE(server);
+      CHECK(!setup.limits(kind, setup.here_of(server), setup.here / place));
+      ++refused;
+    }
+    CHECK(setup.limits(kind, setup.here / "apart/jobs", setup.here / place));
+    CHECK(setup.limits(kind, setup.here / "placeholder", setup.here / place));  // the same letters, another folder
+  }
+  CHECK(refused > 50);
+}
+
+// Each way by which the code of a job could open a file: by its path, over each place that it may read, and by links.
+TEST_CASE("sandbox: in each set-up that is taken, no way leads to the server's files") {
+  if (!serve::Sandbox::is_possible()) return;
+  const Setup setup;
+  const auto& here = setup.here;
+  for (const char* folder : {"apart/jobs/jobs/1/run", "apart/jobs/jobs/2/run"}) fs::create_directories(here / folder);
+  const std::vector<std::string> secrets = {"tokens", "journal.sqlite", "audit.jsonl", "jobs/2/run/control.tokens"};
+  for (const auto& name : secrets) setup.temporary.write("apart/jobs/" + name, "secret");
+  for (const char* kind : {"data", "output", "plugins", "VERNIER_PLUGIN_PATH", "none"}) {
+    for (const char* place : {"place", "apart/link/place"}) {
+      CAPTURE(kind);
+      CAPTURE(place);
+      auto limits = setup.limits(kind, here / "apart/jobs", here / place);
+      REQUIRE(limits);
+      fs::remove(here / "place/link");
+      fs::create_directory_symlink(here / "apart/jobs", here / "place/link");
+      auto writable = limits->writable;
+      const auto own = (here / "apart/jobs/jobs/1").string();
+      writable.push_back(own);
+      const serve::Sandbox sandbox({.data = limits->data, .readable = limits->readable, .writable = writable});
+      Attempts attempts;
+      for (const auto& name : secrets) {
+        for (const auto& path : {(here / "apart/jobs" / name).string(), own + "/../../" + name,
+                                 (here / "place/link" / name).string(), (here / "place/../apart/jobs" / name).string(),
+                                 "/proc/self/root" + (here / "apart/jobs" / name).string()}) {
+          attempts.push_back({"read " + path, [=] { return opens(path, O_RDONLY); }});
+          attempts.push_back({"write " + path, [=] { return opens(path, O_WRONLY | O_APPEND); }});
+        }
+        attempts.push_back({"own link to " + name, [=, at = (here / "apart/jobs" / name).string()] {
+                              const auto link = own + "/link";
+                              ::unlink(link.c_str());
+                              return ::symlink(at.c_str(), link.c_str()) == 0 && opens(link, O_RDONLY);
+                            }});
+        attempts.push_back({"hard link to " + name, [=, at = (here / "apart/jobs" / name).string()] {
+                              return ::link(at.c_str(), (own + "/hard").c_str()) == 0;
+                            }});
+      }
+      CHECK(Json(not_refused(sandbox, attempts)).dump() == "[]");
     }
   }
-  for (const char* of_program : {"/jobs", "/lib/jobs"}) {
-    CAPTURE(of_program);
-    fs::create_directories(fs::path(VERNIER_BINARY_DIR) / "lib");
-    Program program({"serve", std::string(VERNIER_BINARY_DIR) + of_program, "--listen", "127.0.0.1:0"},
-                    temporary.path());
+}
+
+TEST_CASE("sandbox: the program refuses such set-ups when it starts, and makes no folder") {
+  const TemporaryFolder temporary;
+  fs::create_directories(temporary.path() / "home/jobs/data");
+  const auto refuses = [&](const std::string& server, const char* option, const char* place) {
+    CAPTURE(server);
+    std::vector<std::string> words = {"serve", server, "--listen", "127.0.0.1:0"};
+    const bool is_option = option[0] == '-';
+    if (is_option) words.insert(words.end(), {option, place});
+    if (!is_option) ::setenv(option, place, 1);
+    Program program(words, temporary.path());
     CHECK(program.wait() == 2);
+    if (!is_option) ::unsetenv(option);
     CHECK(program.err().find("must not reach the server's folder") != std::string::npos);
-    CHECK(!fs::exists(std::string(VERNIER_BINARY_DIR) + of_program));
+  };
+  for (const char* option : {"--data", "--output-data", "--models", "--plugin-path", "VERNIER_PLUGIN_PATH"}) {
+    refuses("home/jobs", option, "home");
+  }
+  fs::create_directories(fs::path(VERNIER_BINARY_DIR) / "lib");
+  for (const std::string of_program : {VERNIER_BINARY_DIR "/jobs", VERNIER_BINARY_DIR "/lib/jobs", "/usr/lib/x/jobs"}) {
+    refuses(of_program, "--data", "home");
+    CHECK(!fs::exists(of_program));
   }
 }
 
