@@ -15,7 +15,6 @@
 
 #include "common/child.h"
 #include "common/run_files.h"
-#include "common/scratch_folder.h"
 #include "common/verb.h"
 #include "service/api/api.h"
 #include "service/api/job_check.h"
@@ -24,6 +23,7 @@
 #include "service/jobs/server.h"
 #include "service/queue/attempt.h"
 #include "service/queue/attempt_process.h"
+#include "service/queue/reach.h"
 #include "service/queue/sandbox.h"
 
 namespace {
@@ -99,10 +99,6 @@ std::int64_t number_in(const po::variables_map& given, const char* option, std::
   if (number >= least && number <= most) return number;
   throw Refused("--" + std::string(option) + " is " + std::to_string(number) + ", and must be from " +
                 std::to_string(least) + " to " + std::to_string(most));
-}
-
-bool is_below(const fs::path& path, const fs::path& folder) {
-  return std::mismatch(folder.begin(), folder.end(), path.begin(), path.end()).first == folder.end();
 }
 
 fs::path folder_in(const std::string& text, const char* option) {
@@ -193,34 +189,6 @@ void say(const std::string& text) {
   std::cerr << "vernier: " << text << std::endl;
 }
 
-// Refuses to start the server if a job could read its tokens, its journal or other jobs.
-void refuse_reachable_server(const serve::QueueSettings& settings) {
-  const auto& limits = settings.limits;
-  for (const auto* places : {&limits.data, &limits.writable, &limits.readable}) {
-    for (const auto& name : *places) {
-      std::error_code is_missing;
-      const auto place = fs::canonical(name, is_missing);
-      if (is_missing || (!is_below(settings.folder, place) && !is_below(place, settings.folder))) continue;
-      throw Refused(place.string() + ": jobs may read it, and must not reach the server's folder, " +
-                    settings.folder.string() + "; keep the two apart, as in `vernier serve ~/vernier-jobs --data .`");
-    }
-  }
-}
-
-// All that every job may read beside its data and its own folder.
-void set_reach(serve::QueueSettings& settings) {
-  auto& readable = settings.limits.readable;
-  readable = serve::places_of_system();
-  const vernier::ScratchFolder scratch;
-  const auto more = serve::places_of_program(settings.program, fs::path(scratch.path()) / "libraries.txt");
-  readable.insert(readable.end(), more.begin(), more.end());
-  for (std::size_t i = 1; i < settings.more.size(); i += 2) readable.push_back(settings.more[i]);
-  refuse_reachable_server(settings);
-  if (serve::Sandbox::is_possible()) return;
-  say("this kernel has no Landlock: paths are checked, but the code of a TorchScript model reaches all files of this "
-      "user");
-}
-
 std::string trouble_with_configuration(const std::string& config, const std::vector<std::string>& data) {
   try {
     serve::checked_configuration(config, {data.begin(), data.end()});
@@ -232,7 +200,11 @@ std::string trouble_with_configuration(const std::string& config, const std::vec
 
 int serve_jobs(Settings settings) {
   const auto& folder = settings.queue.folder;
-  set_reach(settings.queue);
+  serve::set_reach(settings.queue);
+  if (!serve::Sandbox::is_possible()) {
+    say("this kernel has no Landlock: paths are checked, but the code of a TorchScript model reaches all files of this "
+        "user");
+  }
   const ServerLock lock(folder);
   std::signal(SIGINT, SIG_DFL);  // a script's shell has its background jobs ignore it
   const vernier::BlockedSignals signals({SIGINT, SIGTERM, SIGHUP});  // in threads that begin later, too
@@ -258,6 +230,10 @@ int serve_jobs(Settings settings) {
   live.begin([&] { server.wake(); });
   const auto address = std::string(settings.encryption ? "https://" : "http://") +
                        settings.listen.substr(0, settings.listen.rfind(':') + 1) + std::to_string(server.port());
+  if (audit.is_empty() && !queue.list({}).empty()) {
+    say((folder / "audit.jsonl").string() + " has no line, and there are jobs: somebody has removed or emptied it");
+    audit.add("server", "lost", {{"lines", "all"}});
+  }
   audit.add("server", "start", {{"version", VERNIER_VERSION}, {"listen", address}});
   serve::write_durably(folder / "server.url", address + "\n");
   say("jobs are taken at " + address + "/, with a token of " + (folder / "tokens").string());

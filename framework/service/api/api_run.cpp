@@ -1,5 +1,5 @@
 // Routes about the run of a job: its numbers, and commands, which go to its callback/control.
-#include <vernier/json_text.h>
+#include <vernier/json_in.h>
 
 #include <fstream>
 #include <memory>
@@ -23,8 +23,8 @@ namespace {
 constexpr auto run_patience = std::chrono::seconds(25), export_patience = std::chrono::seconds(50);
 
 // Asks the control service of a run and returns its answer. Called on a worker's thread.
-HttpResponse ask_run(const std::filesystem::path& run, const std::string& method, const std::string& target,
-                     const std::string& body) {
+HttpResponse ask_run(const std::filesystem::path& run, const std::string& who, const std::string& method,
+                     const std::string& target, const std::string& body) {
   auto url = read_whole(run / "control.url", 512);
   while (!url.empty() && (url.back() == '\n' || url.back() == '/')) url.pop_back();
   std::istringstream lines(read_whole(run / "control.tokens", 64 * 1024));
@@ -37,7 +37,7 @@ HttpResponse ask_run(const std::filesystem::path& run, const std::string& method
   }
   try {
     vernier::HttpRequest request{.method = method, .target = target};
-    request.fields = {{"Authorization", "Bearer " + token}};
+    request.fields = {{"Authorization", "Bearer " + token}, {"From", who}};
     if (!body.empty()) request.fields.emplace_back("Content-Type", "application/json");
     request.body = body;
     const auto place = vernier::place_of(url);
@@ -45,7 +45,7 @@ HttpResponse ask_run(const std::filesystem::path& run, const std::string& method
       throw vernier::HttpError("control.url names another machine, " + place.host);
     }
     const auto answer = vernier::ask_server(place, request, run_patience);
-    const auto json = nlohmann::json::parse(answer.body, nullptr, /*allow_exceptions=*/false);
+    const auto json = vernier::json_in<nlohmann::json>(answer.body);
     if (json.is_discarded()) throw vernier::HttpError("its answer is not JSON");
     return {.status = answer.status, .body = answer.body, .content_type = "application/json"};
   } catch (const vernier::HttpError& error) {
@@ -67,7 +67,8 @@ HttpRoute run_route(const ApiContext& api) {
           .answer = [api](const HttpCall& call) {
             const auto job = job_of(api, call);
             refuse_without_run(job);
-            return api.workers.answer([run = api.queue.run_of(job.id)] { return ask_run(run, "GET", "/v1/run", ""); });
+            return api.workers.answer(
+                [run = api.queue.run_of(job.id), who = call.who] { return ask_run(run, who, "GET", "/v1/run", ""); });
           }};
 }
 
@@ -96,9 +97,10 @@ HttpRoute command_route(const ApiContext& api) {
             refuse_without_run(job);
             check_command(call.body, api.data);
             note(api, call, "command", {{"job", job.id}, {"command", call.body}});
-            return api.workers.answer([run = api.queue.run_of(job.id), body = vernier::json_text(call.body)] {
-              return ask_run(run, "POST", "/v1/commands", body);
-            });
+            return api.workers.answer(
+                [run = api.queue.run_of(job.id), who = call.who, body = vernier::json_text(call.body)] {
+                  return ask_run(run, who, "POST", "/v1/commands", body);
+                });
           }};
 }
 

@@ -23,6 +23,8 @@ class AuditLog {
   // Any thread. The line is on the disk when it returns. Throws std::runtime_error: what it was for must not be done.
   void add(const std::string& who, const std::string& action, const nlohmann::ordered_json& details);
 
+  bool is_empty() const { return next_ == 1; }
+
  private:
   std::mutex mutex_;
   std::filesystem::path file_;

@@ -242,6 +242,7 @@ HttpResponse HttpService::answer(const HttpRequest& request) {
                   .body = nullptr,
                   .who = holder.scope == Scope::open ? name_of(holder.scope) : holder.name,
                   .scope = holder.scope,
+                  .from = std::string(Tokens::is_name(request.field("from")) ? request.field("from") : ""),
                   .last_event = std::string(request.field("last-event-id"))};
     if (!found.route->body.is_null()) {
       // All clients wait meanwhile.

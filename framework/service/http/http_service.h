@@ -21,6 +21,7 @@ struct HttpCall {
   Json body;                                      // body of a POST
   std::string who;                                // the token's name, or else its scope: "control"
   Scope scope = Scope::open;                      // the token's scope
+  std::string from;                               // the field From: for whom a program asks; or ""
   std::string last_event;                         // the field Last-Event-ID: what a stream goes on from; or ""
 
   // A parameter that is a whole number; throws HttpRefused with 422 where it is none or out of range.

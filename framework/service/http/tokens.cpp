@@ -83,6 +83,21 @@ Tokens::Tokens(std::filesystem::path file, Scope highest, std::function<void(con
   read();
 }
 
+void Tokens::forget(const std::filesystem::path& file) {
+  std::ifstream in(file, std::ios::binary);
+  std::string line, scope, token, name;
+  if (!std::getline(in, line) || line + "\n" != comment) return;
+  while (std::getline(in, line)) {
+    if (std::istringstream(line) >> scope >> token >> name) return;
+  }
+  std::error_code none;
+  std::filesystem::remove(file, none);
+}
+
+bool Tokens::is_name(std::string_view text) {
+  return text.size() <= 64 && text.find_first_not_of(name_letters) == text.npos;
+}
+
 // Under another name until it is whole: a server that is killed meanwhile makes it anew.
 void Tokens::make(Scope highest) const {
   const auto partial = file_.string() + ".partial";
@@ -112,7 +127,7 @@ Tokens::Token Tokens::token_of(const std::string& line, int number) const {
   if (found == std::end(scope_names) || scope == scope_names[0] || token.size() < shortest || !more.empty()) {
     wrong("must be `read`, `control` or `admin`, a token of 32 letters or more, and then a name and a time at most");
   }
-  if (name.find_first_not_of(name_letters) != name.npos || name.size() > 64) {
+  if (!is_name(name)) {
     wrong("has a name with other letters than a-z, A-Z, 0-9 and ._@-, or a name of more than 64");
   }
   std::tm time{};

@@ -31,6 +31,11 @@ class Tokens {
   // warn: gets a sentence when a changed file cannot be read.
   Tokens(std::filesystem::path file, Scope highest, std::function<void(const std::string&)> warn);
 
+  // Removes the tokens that a killed process has made: somebody else may have its port now, and be sent one. Tokens
+  // with a name are a person's, and stay.
+  static void forget(const std::filesystem::path& file);
+  static bool is_name(std::string_view text);
+
   // Takes as long for every token. A file that was changed is read again within a second; while it cannot be, no token
   // is good.
   Holder holder_of(std::string_view token);

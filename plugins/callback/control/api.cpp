@@ -111,7 +111,7 @@ HttpRoute ask_route(const ApiContext& api) {
           .answer = [&board = api.board, why = api.no_commands](const HttpCall& call) {
             auto command = command_of(call.body);
             if (!why.empty()) throw HttpRefused{409, why};
-            const auto id = board.ask(std::move(command), call.who);
+            const auto id = board.ask(std::move(command), call.from.empty() ? call.who : call.from);
             HttpResponse response;
             response.later = [&board, id](bool last) -> std::optional<HttpResponse> {
               const auto found = board.find(id).value_or(Json::object());

@@ -169,9 +169,10 @@ class Control final : public vernier::Callback {
   }
 
   void serve(const Run& run, Service::Settings settings, std::int64_t next_id) {
+    url_file_ = fs::path(run.output) / "control.url";
+    if (std::error_code none; fs::exists(url_file_, none)) vernier::Tokens::forget(settings.tokens);
     service_ = std::make_unique<Service>(run, settings, next_id);
     const auto url = "http://" + service_->address(settings_.listen) + "/";
-    url_file_ = fs::path(run.output) / "control.url";
     std::ofstream(url_file_) << url << '\n';
     info("this run is at ", url, ", with a token of ", settings.tokens.string());
     if (!recorded_.empty()) info("commands of commands.jsonl that this run repeats at their steps: ", recorded_.size());

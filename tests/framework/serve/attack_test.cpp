@@ -4,6 +4,7 @@
 #include <sys/stat.h>
 
 #include <fstream>
+#include <list>
 #include <optional>
 #include <random>
 #include <set>
@@ -13,7 +14,7 @@
 #include "program.h"
 #include "service/audit/audit.h"
 #include "service/queue/queue.h"
-#include "service/queue/sandbox.h"
+#include "service/queue/reach.h"
 
 namespace attack_test {
 
@@ -304,7 +305,8 @@ TEST_CASE("attack: names are printed as exact UTF-8, without control characters 
   } cases[] = {{"\x9b\xb1", "\\x9b\\xb1"},    {"\xa5\xb7", "\\xa5\\xb7"},
                {"\xc1\xbf", "\\xc1\\xbf"},    {"\u202e", "\\xe2\\x80\\xae"},
                {"\u2066", "\\xe2\\x81\\xa6"}, {"\u009b", "\\xc2\\x9b"},
-               {"\u061c", "\\xd8\\x9c"},      {"Grüße", "Grüße"}};
+               {"\u061c", "\\xd8\\x9c"},      {"Grüße", "Grüße"},
+               {"\u2028", "\\xe2\\x80\\xa8"}, {"\u200b", "\\xe2\\x80\\x8b"}};
   for (const auto& [name, shown] : cases) {
     CAPTURE(shown);
     Program program({"train", std::string(name) + ".toml"}, folder.path());
@@ -331,6 +333,64 @@ TEST_CASE("attack: retention says what it removed, in the log and in the audit")
   CHECK(wait_until([&] { return !fs::exists(server.path() / "attempts/1"); }));
   CHECK(wait_until([&] { return server.server_log().find("job 1 is removed") != std::string::npos; }));
   CHECK(read_text(server.path() / "audit.jsonl").find("\"action\":\"remove\",\"job\":1") != std::string::npos);
+}
+
+TEST_CASE("attack: connections that stay silent, however many come at once, keep out nobody") {
+  JobServer server;
+  std::list<Connection> silent;
+  for (int round = 0; round < 40; ++round) {
+    for (int i = 0; i < 25; ++i) silent.emplace_back(server.port);  // at last four times the most that there may be
+    while (silent.size() > 700) silent.pop_front();
+    CHECK(server.get("/v1/jobs").status == 200);
+  }
+}
+
+TEST_CASE("attack: a body that is slow to parse is refused, or is parsed at once") {
+  JobServer server;
+  const auto many = [](std::size_t size, const auto& part) {
+    std::string text = "{\"config\": {\"x\": [0";
+    for (int i = 0; text.size() < size; ++i) text += part(i);
+    return text;
+  };
+  const auto objects = many(1'000'000, [](int) { return ",{}"; }) + "]}}";
+  CHECK(server.post("/v1/jobs", objects).status < 500);  // it answers; a parser with a callback would take a minute
+  const auto keys = many(1'000'000, [](int i) { return (i == 0 ? ",{\"" : ",\"") + std::to_string(i) + "\":1"; });
+  const auto refused = server.post("/v1/jobs", keys + "}]}}");
+  CHECK(refused.status == 422);
+  CHECK(refused.text.find("the body has objects with too many keys") != std::string::npos);
+  CHECK(server.post("/v1/jobs", "{\"config\": " + std::string(100'000, '[')).status == 422);
+}
+
+TEST_CASE("attack: an audit log that was removed or emptied is noticed beside jobs") {
+  JobServer server;
+  const auto id = server.submit(takes("0"));
+  REQUIRE(server.waits_for(id, "done"));
+  CHECK(server.server_log().find("has no line") == std::string::npos);
+  for (const bool is_removed : {true, false}) {
+    server.kill();
+    fs::remove(server.path() / "audit.jsonl");
+    if (!is_removed) std::ofstream(server.path() / "audit.jsonl") << "";
+    server.start();
+    CHECK(read_text(server.path() / "audit.jsonl").find("\"action\":\"lost\"") != std::string::npos);
+  }
+  const auto log = server.server_log();
+  CHECK(log.find("audit.jsonl has no line, and there are jobs") !=
+        log.rfind("audit.jsonl has no line, and there are jobs"));
+}
+
+TEST_CASE("attack: tokens of a killed process go, and those of a person stay") {
+  const std::string made = "# Tokens of the service, each with its scope: `read` may look, `control` may also act.\n",
+                    token = " " + std::string(64, 'a');
+  const std::pair<std::string, bool> cases[] = {{made + "read" + token + "\ncontrol" + token + "\n", true},
+                                                {made + "read" + token + " ada\n", false},
+                                                {"read" + token + "\n", false},
+                                                {"", false}};
+  for (const auto& [text, goes] : cases) {
+    CAPTURE(text);
+    const TemporaryFolder folder;
+    vernier::Tokens::forget(folder.write("tokens", text));
+    CHECK(fs::exists(folder / "tokens") != goes);
+  }
 }
 
 TEST_CASE("attack: a half-written file of tokens is made anew") {
