@@ -124,6 +124,11 @@ void print_end(Prepared& prepared, const Outcome& outcome, const po::variables_m
   if (!outcome.finished.empty()) print_text("finished early by " + outcome.finished + '\n');
   std::cout << end << " after " << steps_text(run.step) << ", " << run.step - outcome.updates
             << " skipped; everything is in " << printable(run.output) << '\n';
+  const char* job = std::getenv("VERNIER_JOB");  // its number at `vernier serve`, whose files stand elsewhere
+  if (job != nullptr) {
+    if (is_stopped) std::cout << "resume with:  vernier jobs retry " << job << '\n';
+    return;
+  }
   if (is_stopped) {
     std::cout << "resume with:  " << command_of(given) << " --resume=" << shell_quoted(run.output) << '\n';
     return;

@@ -107,8 +107,8 @@ fs::path Queue::run_of(std::int64_t id) const {
 
 Finished call_confined(const QueueSettings& settings, std::vector<std::string> words, const fs::path& folder,
                        std::chrono::seconds patience, const std::string& data) {
-  const auto own = folder / "work";
-  fs::create_directories(own);
+  fs::create_directories(folder / "work");
+  const auto own = fs::canonical(folder / "work");
   auto work = settings.limits;
   work.words = std::move(words);
   if (work.words[0] == settings.program)
@@ -385,7 +385,8 @@ void Queue::write_files(const Job& job, const std::vector<int>& gpus_of_job) con
   const auto& request = job.request;
   work.words = {settings_.program, "train", config, "server.toml"};
   work.words.insert(work.words.end(), settings_.more.begin(), settings_.more.end());
-  work.environment = {"OMP_NUM_THREADS=" + std::to_string(request.cores), "TMPDIR=" + folder.string()};
+  work.environment = {"OMP_NUM_THREADS=" + std::to_string(request.cores), "TMPDIR=" + folder.string(),
+                      "VERNIER_JOB=" + std::to_string(job.id)};
   work.writable.push_back(folder.string());
   if (!slurm_) {  // Slurm sets the variable for its jobs
     std::string gpus;

@@ -1,4 +1,6 @@
 // Jobs that train, given by the client as a person gives them.
+#include <fstream>
+
 #include "job_server.h"
 #include "program.h"
 
@@ -88,11 +90,19 @@ TEST_CASE("jobs: submitted, paused, over a killed server, cancelled and tried ag
   CHECK(jobs.text({"cancel", "1"}) == "job 1 is ending\n");
   REQUIRE(server.waits_for(1, "cancelled"));
   CHECK(server.get("/v1/jobs/1/run").status == 409);
+  CHECK(has(jobs.text({"logs", "1"}), "resume with:  vernier jobs retry 1\n"));
+  // As a killed process leaves it.
+  const auto run = server.path() / "jobs/1/run";
+  std::ofstream(run / "control.url") << "http://127.0.0.1:1/\n";
+  const auto tokens = read_text(run / "control.tokens");
   CHECK(jobs.text({"retry", "1"}) == "job 1 is queued\n");
   REQUIRE(server.waits_for(1, "done"));
   const auto log = jobs.text({"logs", "1"});
   CHECK(has(log, "resumed after step "));
   CHECK(has(log, "done after 6000 steps"));
+  CHECK(log.find("try next") == std::string::npos);
+  CHECK(log.find("server.toml") == std::string::npos);
+  CHECK(read_text(run / "control.tokens") != tokens);
   CHECK(digest_of(server.path() / "jobs/1/run") == plain_digest(folder));
   CHECK(jobs.text({"remove", "1"}) == "job 1 is removed\n");
   CHECK(jobs.text({"list"}) == "there are no jobs\n");
@@ -109,6 +119,12 @@ TEST_CASE("jobs: a run is steered through the server, and stopped") {
   REQUIRE(jobs({"pause", "1"}) == 0);
   CHECK(has(jobs.text({"swap", "1", "precision=bf16"}), ": precision/bf16 takes over\n"));
   CHECK(jobs({"swap", "1", "precision=none_such"}) == 1);
+  std::ofstream(server.path() / "tokens", std::ios::app) << "admin " << std::string(64, 'a') << " grace\n";
+  REQUIRE(wait_until([&] { return server.ask_as(std::string(64, 'a'), "GET", "/v1/jobs").status == 200; }));
+  CHECK(server.ask_as(std::string(64, 'a'), "POST", "/v1/jobs/1/commands", R"({"command": "pause"})").status == 200);
+  const auto commands = read_text(server.path() / "jobs/1/run/commands.jsonl");
+  CHECK(has(commands, "\"who\":\"control\""));
+  CHECK(has(commands, "\"who\":\"grace\""));
   CHECK(has(jobs.text({"swap", "1", "precision=/x/y"}), "a job names plugins, and not files"));
   CHECK(has(jobs.text({"interval", "1", "jsonl", "100"}), ": monitor/jsonl looks every 100 steps\n"));
   CHECK(has(jobs.text({"interval", "1", "jsonl"}), "say which monitor, and how often"));
