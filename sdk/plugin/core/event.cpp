@@ -1,11 +1,14 @@
 #include <ATen/record_function.h>
 #include <c10/core/GradMode.h>
 #include <c10/util/ScopeExit.h>
+#include <pthread.h>
+#include <unistd.h>
 #include <vernier/error.h>
 #include <vernier/host.h>
 
 #include <algorithm>
 #include <chrono>
+#include <iostream>
 
 #include "plugin_calls.h"
 #include "process_state.h"
@@ -28,6 +31,18 @@ const Plugin* listening = nullptr;
 Event event_listened = Event::RunBegin;
 ListenerTimes* listener_times = nullptr;
 bool are_named = false, is_watched = false;  // is_watched: listeners are timed or named
+
+// How many fork() lie between the program and this process. A child of a plugin's fork() that came back to the bus
+// would train too, and write to the same files.
+int forks = 0;
+[[maybe_unused]] const int counts_forks = ::pthread_atfork(nullptr, nullptr, [] { ++forks; });
+
+void end_forked(const std::string& who) {
+  std::cerr << "vernier: " << who
+            << ": called fork(), and its child process came back; the child ends, and the run goes "
+            << "on; let it call _exit() or exec()" << std::endl;
+  ::_exit(static_cast<int>(Error::Kind::plugin));
+}
 
 double seconds_since(Clock::time_point begin) {
   return std::chrono::duration<double>(Clock::now() - begin).count();
@@ -160,6 +175,10 @@ void Bus::tell(Event event, Run& run) {
   });
   event_listened = event;
   const StepNumbers before(run);
+  const int own = forks;
+  const auto where = [&](const Plugin& plugin) {
+    return plugin.id() + " at " + name_of(event) + " of step " + std::to_string(step_of(event, run));
+  };
   std::size_t i = 0;
   while (i < listeners.size()) {
     try {
@@ -167,18 +186,19 @@ void Bus::tell(Event event, Run& run) {
         if (is_muted_ && listeners[i].monitor) continue;
         listening = listeners[i].plugin;
         is_watched ? call_watched(listeners[i].call, listeners[i].plugin, event, run) : listeners[i].call(run);
+        if (forks != own) end_forked(where(*listeners[i].plugin));
         if (has_gradients) refuse_no_gradients();
         before.refuse_wrong(event, run);
       }
     } catch (...) {
       const auto [text, kind] = caught();
       Plugin& plugin = *listeners[i].plugin;
-      const std::string where =
-          plugin.id() + " at " + name_of(event) + " of step " + std::to_string(step_of(event, run));
+      const auto here = where(plugin);
+      if (forks != own) end_forked(here);
       const bool is_monitor = listeners[i].monitor;
-      if (!is_monitor && event != Event::RunFailed) std::throw_with_nested(Error(where + ": " + text, kind));
-      if (is_monitor) log(Level::warning, where, text + " (the monitor is detached, the run goes on)");
-      if (!is_monitor) log(Level::error, name_of(event), where + ": " + text);
+      if (!is_monitor && event != Event::RunFailed) std::throw_with_nested(Error(here + ": " + text, kind));
+      if (is_monitor) log(Level::warning, here, text + " (the monitor is detached, the run goes on)");
+      if (!is_monitor) log(Level::error, name_of(event), here + ": " + text);
       detached_.push_back({"plugin_detached",
                            run.step,
                            {{"plugin", plugin.id()}, {"event", std::string(name_of(event))}},

@@ -164,6 +164,13 @@ TEST_CASE("plugin end: exit() in mid-run is not a success") {
   Place forks;
   CHECK(forks.train_with("fork", "StepEnd", "12") == 0);
   CHECK(forks.err.empty());
+  // A child that comes back ends, and the run has its steps once.
+  Place comes_back;
+  const auto status = comes_back.train_with("fork and return", "StepEnd", "12");
+  CHECK(status == 0);
+  CHECK(says(comes_back.err, "vernier: callback/ends at StepEnd of step 12: called fork(), and its child process"));
+  CHECK(is_one_line(comes_back.err));
+  CHECK(comes_back.summary()["steps"] == 20);
 }
 
 TEST_CASE("plugin end: a plugin that takes much of the steps' time is named, others are not") {
