@@ -68,6 +68,19 @@ TEST_CASE("apart: what one of two ranks does alone ends both within that step or
   }
 }
 
+TEST_CASE("apart: an option of one rank alone, such as the timeout, is a mistake of the configuration") {
+  const TemporaryFolder folder;
+  const auto ends = texts_of(2, folder, [&](int rank) -> std::string {
+    const std::string other = rank == 1 ? "[distributed]\ntimeout = 21\n" : "";
+    SmallRun(from_toml({base, other}), folder.path(), plugins_and_fixtures()).train();
+    return "";
+  });
+  for (const auto& end : ends) {
+    CHECK_MESSAGE(says(end, "the ranks differ in the plugin distributed: rank 0 has distributed/ddp"), end);
+    CHECK_MESSAGE(says(end, "; start all of them with the same options"), end);
+  }
+}
+
 TEST_CASE("apart: an update of other batches on one rank, and a gather where micro-batches may differ") {
   const TemporaryFolder folder;
   for (const auto& end : ends_of("[accumulation]\nuse = \"uneven\"\n", folder)) {

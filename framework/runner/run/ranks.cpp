@@ -232,6 +232,10 @@ void Ranks::refuse_apart(const double* digests) const {
     for (std::size_t r = 1; r < all.size(); ++r) {
       const auto a = value_in(all[0], key), b = value_in(all[r], key);
       if (a == b) continue;
+      if (key.starts_with("the plugin ")) {
+        refuse(c10::str("the ranks differ in ", key, ": rank 0 has ", a, ", rank ", r, " has ", b,
+                        "; start all of them with the same options"));
+      }
       throw Error(c10::str("the ranks have come apart: ", key, " is ", a, " on rank 0, and ", b, " on rank ", r,
                            "; a plugin decides by what only its own rank knows: let all ranks decide alike, by "
                            "run.control->gather()"));
