@@ -7,10 +7,11 @@ namespace vernier {
 
 namespace {
 
-// Characters that turn the direction of the text around them: a terminal would show another text than there is.
-bool turns_direction(std::uint32_t code) {
-  return code == 0x61c || code == 0x200e || code == 0x200f || (code >= 0x202a && code <= 0x202e) ||
-         (code >= 0x2066 && code <= 0x2069);
+// Characters that turn the direction of the text around them, end a line, or cannot be seen: a terminal would show
+// another text than there is. U+200C and U+200D join letters of some languages, and stay.
+bool misleads(std::uint32_t code) {
+  return code == 0x61c || code == 0x200b || code == 0x200e || code == 0x200f || (code >= 0x2028 && code <= 0x202e) ||
+         (code >= 0x2060 && code <= 0x206f) || code == 0xfeff;
 }
 
 // The length of the UTF-8 character that begins here; 0 where none begins or where it is a control character.
@@ -27,9 +28,8 @@ std::size_t length_of_character(const std::string& text, std::size_t at) {
   }
   constexpr std::uint32_t smallest[] = {0xa0, 0x800, 0x10000};  // below: too long a form; U+0080 … U+009F: control
   const bool surrogate = code >= 0xd800 && code <= 0xdfff;
-  return first <= 0xf4 && code >= smallest[length - 2] && code <= 0x10ffff && !surrogate && !turns_direction(code)
-             ? length
-             : 0;
+  return first <= 0xf4 && code >= smallest[length - 2] && code <= 0x10ffff && !surrogate && !misleads(code) ? length
+                                                                                                            : 0;
 }
 
 // The place at or before `at` where no character is cut in two.

@@ -16,6 +16,9 @@ TEST_CASE("printable: UTF-8 stays, control characters and other bytes are escape
   CHECK(printable("\xc2\x9b[31m") == "\\xc2\\x9b[31m");  // U+009B, which terminals take for ESC [
   CHECK(printable("\xc0\xaf\xed\xa0\x80\xf5\x80\x80\x80") == "\\xc0\\xaf\\xed\\xa0\\x80\\xf5\\x80\\x80\\x80");
   CHECK(printable("a\n\tb\x1b", "\n\t") == "a\n\tb\\x1b");
+  for (const char* hidden : {"\u2028", "\u2029", "\u200b", "\u200f", "\u202e", "\u2060", "\u2066", "\u061c", "\ufeff"})
+    CHECK(printable(hidden)[0] == '\\');
+  CHECK(printable("\u2027 \u200d \u2010") == "\u2027 \u200d \u2010");
   const auto once = printable("\x1b\xff");
   CHECK(printable(once) == once);
 }
