@@ -179,10 +179,16 @@ TEST_CASE("csv: bad files are refused with line and column") {
     for (int i = 0; i < 2000; ++i) text += "1,2\n";
     return text + last;
   };
+  const auto wide = [](int columns) {
+    std::string names = "c0", values = "1";
+    for (int i = 1; i < columns; ++i) names += ",c" + std::to_string(i), values += ",1";
+    return names + "\n" + values + "\n";
+  };
   const std::pair<std::string, std::string> cases[] = {
       {"", "is empty"},
       {"\n\r\n", "has no records: there are only line ends in it"},
       {"a,b\n", "has a header and no records"},
+      {wide(100'001), "has 100001 columns, and 100000 are the most"},
       {"\xff\xfe"
        "a",
        "is UTF-16; save it as UTF-8"},
