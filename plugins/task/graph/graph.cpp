@@ -103,7 +103,7 @@ class GraphTask final : public exported::ExportedTask, public vernier::PythonMod
   const graph::GraphNetwork& graph_network() const { return dynamic_cast<const graph::GraphNetwork&>(*network()); }
 
   std::shared_ptr<exported::Network> network_of(const torch::Tensor& bytes, const std::string& path) override {
-    for (const auto& library : operators_) graph::take_operators_of(library);
+    graph::take_operators_of(operators_);
     auto network = std::make_shared<graph::GraphNetwork>(bytes, path, output_);
     exported::require_parameters(*network, path);
     if (!network->guessed().empty()) {

@@ -11,6 +11,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <set>
 #include <sstream>
 #include <string_view>
 #include <unordered_map>
@@ -194,6 +195,27 @@ std::unordered_map<c10::OperatorName, std::string>& taken_operators() {
   return all;
 }
 
+// The libraries of the task whose graph is read now: another one in this process may have named more.
+std::set<std::string>& named_libraries() {
+  static std::set<std::string> named;
+  return named;
+}
+
+void take_operators_of_one(const std::string& library) {
+  auto& taken = taken_operators();
+  auto& dispatcher = c10::Dispatcher::singleton();
+  const auto before = dispatcher.getAllOpNames();
+  const std::unordered_set<c10::OperatorName> known(before.begin(), before.end());
+  vernier::open_library(library);  // a library that is open already stays as it is
+  const auto file = std::filesystem::canonical(library).string();
+  for (const auto& name : dispatcher.getAllOpNames()) {
+    if (!known.contains(name)) taken.emplace(name, file);
+  }
+  const bool has_some = std::ranges::any_of(taken, [&](const auto& each) { return each.second == file; });
+  if (!has_some) refuse("the library '" + library + "' registers no operators; TORCH_LIBRARY does");
+  named_libraries().insert(file);
+}
+
 // "aten.add.Tensor" is the overload Tensor of aten::add, and "mine.twice.default" the only one of mine::twice.
 std::optional<c10::OperatorName> name_of(const std::string& target) {
   const auto first = target.find('.'), last = target.rfind('.');
@@ -216,11 +238,17 @@ std::optional<c10::OperatorHandle> operator_of(const std::string& target) {
   return name ? c10::Dispatcher::singleton().findSchema(*name) : std::nullopt;
 }
 
+bool is_of_library(const std::string& target) {
+  const auto name = name_of(target);
+  return name && taken_operators().contains(*name);
+}
+
 const Rule* rule_of(const std::string& target) {
   static const Rule none;
   const auto name = name_of(target);
   if (!name) return nullptr;
-  if (taken_operators().contains(*name)) return &none;
+  const auto taken = taken_operators().find(*name);
+  if (taken != taken_operators().end() && named_libraries().contains(taken->second)) return &none;
   const auto overload = target.substr(target.rfind('.') + 1);
   for (const auto& row : rows) {
     if (name->name != "aten::" + std::string(row.name)) continue;
@@ -232,18 +260,9 @@ const Rule* rule_of(const std::string& target) {
   return nullptr;
 }
 
-void take_operators_of(const std::string& library) {
-  auto& taken = taken_operators();
-  auto& dispatcher = c10::Dispatcher::singleton();
-  const auto before = dispatcher.getAllOpNames();
-  const std::unordered_set<c10::OperatorName> known(before.begin(), before.end());
-  vernier::open_library(library);  // a library that is open already stays as it is
-  const auto file = std::filesystem::canonical(library).string();
-  for (const auto& name : dispatcher.getAllOpNames()) {
-    if (!known.contains(name)) taken.emplace(name, file);
-  }
-  const bool has_some = std::ranges::any_of(taken, [&](const auto& each) { return each.second == file; });
-  if (!has_some) refuse("the library '" + library + "' registers no operators; TORCH_LIBRARY does");
+void take_operators_of(const std::vector<std::string>& libraries) {
+  named_libraries().clear();
+  for (const auto& library : libraries) take_operators_of_one(library);
 }
 
 std::vector<std::string> all_targets() {

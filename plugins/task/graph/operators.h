@@ -29,8 +29,11 @@ struct Rule {
 std::optional<c10::OperatorHandle> operator_of(const std::string& target);
 // Returns the rule of a target, or null for one that a graph may not call.
 const Rule* rule_of(const std::string& target);
-// Opens a library of the user's, and lets graphs call the operators that it registers. Throws Error if it has none.
-void take_operators_of(const std::string& library);
+// Returns true for an operator of any library that was opened.
+bool is_of_library(const std::string& target);
+// Opens libraries of the user's, and lets the graphs that are read next call the operators of these alone. Throws Error
+// for one that registers none.
+void take_operators_of(const std::vector<std::string>& libraries);
 // Returns the targets of all operators of LibTorch that a graph may call.
 std::vector<std::string> all_targets();
 

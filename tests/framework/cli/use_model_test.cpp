@@ -737,7 +737,7 @@ TEST_CASE("graph: operators of a library that the user names are called, and are
   run.folder.write("points.csv", rows);
   CHECK(run.train({"--quiet"}) == 2);
   CHECK_MESSAGE(says(run.err,
-                     "mine.swish.default: no library has registered them; name the one that does, as in [task] "
+                     "mine.swish.default: no named library has registered them; name the one that does, as in [task] "
                      "operators = "),
                 run.err);
   REQUIRE_MESSAGE(run.train(take) == 0, run.err);

@@ -437,7 +437,7 @@ TEST_CASE("graph: a file that cannot be trained is refused in one line that says
       {"mlp", in_program("torch.ops.aten.gelu.default", "torch.ops.aten.gelu.fancy"),
        "aten.gelu.fancy: this LibTorch has no such operators"},
       {"mlp", in_program("torch.ops.aten.gelu.default", "torch.ops.mine.gelu.default"),
-       "mine.gelu.default: no library has registered them; name the one that does"},
+       "mine.gelu.default: no named library has registered them; name the one that does"},
       {"mlp", in_program("{\"as_float\": 0.25}", deep("as_sym_float", 200'000)),
        "nests values more than 128 deep at byte"},
       {"mlp", in_program("{\"as_float\": 0.25}", deep("as_optional_tensor", 200'000)),
