@@ -9,6 +9,7 @@
 #include <ATen/Parallel.h>
 #include <c10/core/CPUAllocator.h>
 #include <c10/util/Exception.h>
+#include <c10/util/Logging.h>
 #include <caffe2/serialize/inline_container.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
@@ -435,6 +436,8 @@ int main(int argc, char** argv) {
   at::set_num_threads(1);
   static NoWarnings no_warnings;
   c10::WarningUtils::set_warning_handler(&no_warnings);
+  c10::SetStackTraceFetcher(
+      std::function<c10::Backtrace()>([] { return c10::Backtrace(); }));  // each error would make one
   static GuardedMemory memory;
   c10::SetCPUAllocator(&memory, /*priority=*/0xFF);
   const auto calls = json::parse(std::ifstream(argv[3]));

@@ -69,10 +69,15 @@ constexpr Phrase phrases[] = {
 std::string reworded_error(const std::string& foreign, const std::string& otherwise) {
   constexpr std::size_t most = 2000;  // std::regex recurses for each character, and a stranger's text may be long
   const auto head = foreign.substr(0, most);
-  for (const auto& [theirs, ours, is_mistake] : phrases) {
-    const std::regex whole(theirs);
+  static const auto patterns = [] {  // to make them takes longer than to use them
+    std::vector<std::regex> all;
+    for (const auto& phrase : phrases) all.emplace_back(phrase.theirs);
+    return all;
+  }();
+  for (std::size_t i = 0; i < patterns.size(); ++i) {
+    const auto& [theirs, ours, is_mistake] = phrases[i];
     std::smatch match;
-    if (!std::regex_match(head, match, whole)) continue;
+    if (!std::regex_match(head, match, patterns[i])) continue;
     return match.format(ours) + (is_mistake ? "; that is a mistake in the code, so report it with this command" : "");
   }
   return otherwise.empty() ? foreign : otherwise;
