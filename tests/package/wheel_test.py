@@ -132,7 +132,7 @@ def try_libtorches(vernier, minor):
     remedy = f"pip install 'torch=={minor}.*'"
     for target, words in ((other, ("2.99.0", f"{minor}.", remedy)), (None, ("LibTorch is not found", remedy))):
         link_torch(target)
-        for verb in (["plugins"], ["train", "none.toml"], ["--libtorch-dir"]):
+        for verb in (["plugins"], ["train", "none.toml"], ["formats"], ["tokenize", "none"], ["--libtorch-dir"]):
             text = expect(2, words, *vernier, *verb)
             check(len(text.splitlines()) == 1, text)
         expect(0, ["vernier "], *vernier, "--version")
