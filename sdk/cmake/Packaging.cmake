@@ -4,10 +4,10 @@
 # Debian. LibTorch is in neither of them: it has gigabytes. The programs say where to link it. `./vernier wheel` makes a
 # wheel, which finds the LibTorch that pip installs.
 install(CODE "
-  set(link \${CMAKE_INSTALL_PREFIX}/lib/libtorch)
-  if(\"\$ENV{DESTDIR}\" STREQUAL \"\" AND NOT \${CMAKE_INSTALL_PREFIX} STREQUAL \"${LIBTORCH_ROOT}\"
-      AND (IS_SYMLINK \${link} OR NOT EXISTS \${link}))
-    file(CREATE_LINK \"${LIBTORCH_ROOT}\" \${link} SYMBOLIC)
+  set(link \"\${CMAKE_INSTALL_PREFIX}/lib/libtorch\")
+  if(\"\$ENV{DESTDIR}\" STREQUAL \"\" AND NOT \"\${CMAKE_INSTALL_PREFIX}\" STREQUAL \"${LIBTORCH_ROOT}\"
+      AND (IS_SYMLINK \"\${link}\" OR NOT EXISTS \"\${link}\"))
+    file(CREATE_LINK \"${LIBTORCH_ROOT}\" \"\${link}\" SYMBOLIC)
   endif()")
 set(CPACK_GENERATOR TGZ DEB)
 set(CPACK_PACKAGE_NAME vernier)
