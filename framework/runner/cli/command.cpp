@@ -5,23 +5,20 @@
 #include <vernier/foreign_code.h>
 #include <vernier/fused_kernels.h>
 #include <vernier/hardware.h>
-#include <vernier/json_in.h>
 #include <vernier/memory.h>
 #include <vernier/missing_file.h>
 
 #include <algorithm>
 #include <cmath>
 #include <csignal>
-#include <fstream>
 #include <iostream>
 
 #include "common/config/plugin_folders.h"
 #include "common/config/recorded_configuration.h"
 #include "common/config/shorthands.h"
 #include "common/log.h"
+#include "common/measured_speed.h"
 #include "common/own_runs.h"
-#include "common/statistics.h"
-#include "common/text/numbers.h"
 #include "common/text/terminal.h"
 #include "files/json.h"
 #include "output/output.h"
@@ -126,49 +123,6 @@ void print_table(const Wiring& wiring) {
   print_text(wiring.table(), options_begin);
 }
 
-namespace {
-
-// Returns the speed of this configuration beside float32, if a comparison in a folder beside the run's has measured
-// both with these options on this device; else "".
-std::string measured_speed(const Prepared& prepared) try {
-  const auto without = [](OrderedJson configuration, std::initializer_list<const char*> roles) {
-    for (const char* role : roles) configuration.erase(role);
-    for (const char* key : {"name", "output", "resume", "steps", "epochs", "seed"}) configuration["run"].erase(key);
-    return configuration;
-  };
-  const auto is_same = [&, own = OrderedJson::parse(resolved_configuration(prepared.run_table, *prepared.wiring))](
-                           const OrderedJson& there, std::initializer_list<const char*> but) {
-    return without(own, but) == without(there, but);
-  };
-  std::error_code none;
-  for (const auto& beside : fs::directory_iterator(fs::absolute(prepared.run.output).parent_path(), none)) {
-    std::vector<double> float32, configured;
-    if (!fs::exists(beside.path() / "compare.json", none)) continue;
-    for (const auto& entry : fs::recursive_directory_iterator(beside.path(), none)) {
-      if (entry.path().filename() != "summary.json") continue;
-      std::ifstream file(entry.path());
-      const auto summary = json_in<OrderedJson>(file);
-      if (!summary.is_object()) continue;
-      const auto found = [&](const char* at) { return summary.value(OrderedJson::json_pointer(at), OrderedJson()); };
-      const auto there = found("/configuration"), speed = found("/this_process/samples_per_second");
-      const bool is_here = found("/device") == prepared.run.device.str() && found("/threads") == at::get_num_threads();
-      if (!is_here || !there.is_object() || !speed.is_number()) continue;
-      if (is_same(there, {"checkpoint", "monitor"})) configured.push_back(speed);
-      const bool is_alike = is_same(there, {"checkpoint", "monitor", "precision", "scaler"});
-      if (is_alike && found("/amp/amp_steps") == 0) float32.push_back(speed);
-    }
-    if (float32.empty() || configured.empty()) continue;
-    const auto times = median_range_of(configured).median / median_range_of(float32).median;
-    return print_number("%.3gx", times) + " the speed of float32, as measured in " +
-           beside.path().lexically_proximate(fs::current_path()).string();
-  }
-  return "";
-} catch (const fs::filesystem_error&) {  // a folder that goes away, or that this user may not read
-  return "";
-}
-
-}  // namespace
-
 void print_wiring(const Prepared& prepared, const std::string& compare) {
   const Run& run = prepared.run;
   std::int64_t elements = 0;
@@ -189,7 +143,11 @@ void print_wiring(const Prepared& prepared, const std::string& compare) {
              hardware_of(run.device.type()).can() + '\n');
   const auto saved = run.amp.avg_memory_savings();
   if (!saved && !precision.is_mixed()) return;
-  auto speed = measured_speed(prepared);
+  auto speed =
+      measured_speed({.output = run.output,
+                      .configuration = OrderedJson::parse(resolved_configuration(prepared.run_table, *prepared.wiring)),
+                      .device = run.device.str(),
+                      .threads = at::get_num_threads()});
   if (speed.empty()) {
     speed = "speed unknown, " + (compare.empty()
                                      ? "vernier compare measures it"
