@@ -13,6 +13,7 @@
 #include "dry_run.h"
 #include "find_lr.h"
 #include "layer_table.h"
+#include "output/recorded_run.h"
 
 namespace vernier {
 
@@ -34,6 +35,7 @@ an update, its memory, advice. With a library of a plugin, tries the laws of plu
   --savings              prints only by how many bytes the peak memory of a step is below that of one in float32
   --advice               prints only the advice, a line each
   --options              only makes the plugins, and checks their options against each other; reads no data
+  --resume[=PATH]        only says whether the run may go on: with the configuration, data and files of its checkpoint
   --find-lr              also trains a copy of the model for 100 steps at ever higher learning rates, plots the loss,
                          and suggests a rate
   The options of `vernier train`; see vernier train --help.
@@ -101,7 +103,6 @@ std::string memory_of_ranks(TrainerRun& run, const MemoryUse& here) {
 }
 
 void check_run(const po::variables_map& given) {
-  if (wants_to_resume(given)) refuse("check looks at a new run only; leave --resume out");
   auto prepared = prepare(given);
   print_wiring(*prepared, "");
   std::cout.flush();
@@ -161,6 +162,14 @@ void print_advice(const po::variables_map& given) {
   for (const auto& line : advise(seen, in_float32)) print_text(line + '\n');
 }
 
+void check_resume(const po::variables_map& given) {
+  const auto prepared = prepare(given);
+  const auto from = word_or(given, "resume", "");
+  resume(*prepared, from, given.count("allow-inexact") != 0);
+  const auto& run = prepared->run;
+  print_text(c10::str("ready: ", from.empty() ? run.output : from, " goes on after step ", run.step, '\n'));
+}
+
 int check(const po::variables_map& given) {
   if (given.count("options") != 0) {
     stop_signal() = SIGTERM;  // a run that is asked to stop is wired, and reads nothing
@@ -173,6 +182,10 @@ int check(const po::variables_map& given) {
   }
   if (given.count("advice") != 0) {
     print_advice(given);
+    return 0;
+  }
+  if (wants_to_resume(given)) {
+    check_resume(given);
     return 0;
   }
   check_run(given);

@@ -232,18 +232,23 @@ bool is_running(const fs::path& folder) {
   }
 }
 
-void train(const Plan& plan, const Candidate& candidate, Trial& trial, Children& children) {
-  if (is_running(trial.folder)) {
-    throw Refused(trial.folder.string() + ": another process trains this run; wait for it, or stop it first");
-  }
-  fs::remove_all(trial.folder);
-  auto words = command_of("train", plan.common, candidate);
+// The words of `vernier VERB` for one run of a candidate.
+Words call_of(const char* verb, const Plan& plan, const Candidate& candidate, const Trial& trial) {
+  auto words = command_of(verb, plan.common, candidate);
   const auto number = std::to_string(trial.seed);
   const auto own =
       plan.has_folds ? "task.fold=\"" + number + "/" + std::to_string(plan.seeds) + "\"" : "run.seed=" + number;
   words.insert(words.end(),
                {"--quiet", "--set=" + own, "--set=run.output=" + toml_quoted(fs::absolute(trial.folder).string())});
-  const auto ended = children.run(words);
+  return words;
+}
+
+void train(const Plan& plan, const Candidate& candidate, Trial& trial, Children& children) {
+  if (is_running(trial.folder)) {
+    throw Refused(trial.folder.string() + ": another process trains this run; wait for it, or stop it first");
+  }
+  fs::remove_all(trial.folder);
+  const auto ended = children.run(call_of("train", plan, candidate, trial));
   if (is_refusal(ended)) {
     trial.refusal = reason_of(ended);
   } else if (!is_whole(ended) && children.stopped_by() == 0) {
@@ -260,6 +265,28 @@ std::vector<Row> planned(const Plan& plan) {
     rows.push_back(std::move(row));
   }
   return rows;
+}
+
+bool has_checkpoint(const Trial& trial) {
+  return fs::exists(trial.folder / "checkpoints");
+}
+
+// Refuses runs that are there if the data, or a file that they began with, have changed since. It asks for the first
+// run of each candidate that has a checkpoint, as on resume.
+void check_data(const Plan& plan, Children& children) {
+  const auto rows = planned(plan);
+  for (std::size_t i = 0; i < rows.size() && children.stopped_by() == 0; ++i) {
+    const auto first = std::ranges::find_if(
+        rows[i].trials, [](const Trial& each) { return is_complete(each.folder) && has_checkpoint(each); });
+    if (first == rows[i].trials.end()) continue;
+    auto words = call_of("check", plan, plan.candidates[i], *first);
+    words.emplace_back("--resume");
+    const auto ended = children.run(words);
+    if (ended.status == 0 || children.stopped_by() != 0) continue;
+    const auto reason = reason_of(ended);
+    throw Refused(reason.substr(0, reason.rfind("; ")) + "; choose another --output, or remove " +
+                  shell_quoted(plan.folder.string()));
+  }
 }
 
 // Merges the configuration of each candidate and keeps it as <candidate>/candidate.toml, by which a later call knows
@@ -307,7 +334,9 @@ std::vector<Row> train_rounds(const Plan& plan, Children& children) {
       if (!first.refusal.empty()) {  // no seed changes that
         trial.refusal = first.refusal;
       } else if (is_complete(trial.folder)) {
-        report_progress(plan, rows[index].name, trial, "is there, ");
+        report_progress(
+            plan, rows[index].name, trial,
+            has_checkpoint(trial) ? "is there, " : "is there, whatever its data were, as it has no checkpoint: ");
       } else {
         train(plan, plan.candidates[index], trial, children);
         report_progress(plan, rows[index].name, trial, "");
@@ -388,6 +417,7 @@ int train_and_compare(const po::variables_map& given) {
   refuse_folder_of_another(plan);
   Children children(program_beside_this());
   check_configurations(plan, children);
+  check_data(plan, children);
   if (plan.candidates.size() == 1 && !plan.is_quiet) {
     std::cerr << "vernier: there is one candidate, and nothing to compare it with; name a second file, or add --sweep "
                  "KEY=VALUE,VALUE\n";

@@ -14,6 +14,7 @@
 #include "common/statistics.h"
 #include "common/text/numbers.h"
 #include "common/text/text_table.h"
+#include "common/trials.h"
 #include "common/verb.h"
 #include "files/json.h"
 
@@ -21,6 +22,7 @@ namespace vernier {
 
 namespace {
 
+namespace fs = std::filesystem;
 namespace po = boost::program_options;
 
 constexpr double usual_confidence = 0.95;
@@ -101,11 +103,11 @@ bool chooses_by_validation(const std::string& folder, const OrderedJson& compari
 
 int cross_validate(const po::variables_map& given) {
   const auto files = words_of(given);
-  if (files.size() != 1 || std::filesystem::is_directory(files[0])) {
+  if (files.size() != 1 || fs::is_directory(files[0])) {
     refuse("--folds trains a TOML file: name one, as in `vernier evaluate run.toml --folds 5`");
   }
   const auto folds = std::to_string(number_in(given, "folds", 2, 100));
-  const auto folder = word_or(given, "output", "runs/folds");
+  const auto folder = word_or(given, "output", "runs/" + fs::path(files[0]).stem().string() + "-folds");
   std::vector<std::string> words = {"compare", files[0], "--folds=" + folds, "--output=" + folder, "--json", "--quiet"};
   auto sets = words_in(given, "set");
   for (const auto& set : sets_of_shorthands(given, sets, true)) sets.push_back(set);
@@ -122,7 +124,7 @@ int cross_validate(const po::variables_map& given) {
     return 128 + signal;
   }
   const auto comparison = json_in<OrderedJson>(ended.out);
-  if (!comparison.is_object()) refuse(last_line(ended.err));
+  if (!comparison.is_object()) refuse(reason_of(ended));
   for (const auto& run : comparison["candidates"][0]["runs"]) {
     if (run.contains("error")) refuse("fold " + json_text(run["seed"]) + ": " + run["error"].get<std::string>());
   }

@@ -36,7 +36,7 @@ mean and spread over the parts.
 
   --worst NUMBER         also the samples with the largest loss, with their places, for the page too
   --folds NUMBER         cross-validation; rows of a group stay together where [task] splits by group
-  --output FOLDER        of --folds: runs/folds, if not given; the same command goes on there after Ctrl-C
+  --output FOLDER        of --folds: runs/NAME-folds, if not given; the same command goes on there after Ctrl-C
   --set KEY=VALUE        changes the configuration, such as --set task.validation=other.csv
   --weights average|model
                          average: of callback/ema and the like, if the run has one (the default); model: without

@@ -148,20 +148,20 @@ TEST_CASE("evaluate names the worst rows, and a report draws what it saw") {
 
 TEST_CASE("folds: each row is held out once, and the metrics have an interval") {
   Points points;
-  const std::vector<std::string> words = {"evaluate", "run.toml", "--folds", "4", "--set", "run.steps=20"};
+  const std::vector<std::string> words = {"evaluate", "run.toml", "--folds", "3", "--set", "run.steps=20"};
   REQUIRE_MESSAGE(points.call(words) == 0, points.err);
   const auto lines = lines_of(points.out);
   REQUIRE(lines.size() > 4);
   CHECK(lines[1].find("mean") != std::string::npos);
-  CHECK(lines[1].ends_with("fold 4"));
+  CHECK(lines[1].ends_with("fold 3"));
   CHECK(says(points.out, "\naccuracy "));
   CHECK(says(points.out, "over the folds the model is better than no model: \"most frequent class\" has the "));
   const auto first = points.out;
   REQUIRE(points.call(words) == 0);  // nothing is trained again
   CHECK(points.out == first);
   std::int64_t samples = 0;
-  for (int fold = 1; fold <= 4; ++fold) {
-    const auto run = "runs/folds/run/fold-" + std::to_string(fold) + "-of-4";
+  for (int fold = 1; fold <= 3; ++fold) {
+    const auto run = "runs/run-folds/run/fold-" + std::to_string(fold) + "-of-3";
     REQUIRE_MESSAGE(points.call({"evaluate", run}) == 0, points.err);
     const auto seen = nlohmann::json::parse(read_text(points.at(run + "/evaluation.json")));
     for (const auto& row : seen["validation"][0]["confusion"]) {
@@ -188,7 +188,13 @@ TEST_CASE("folds: each row is held out once, and the metrics have an interval") 
   for (const auto& [given, part] : wrong) {
     CHECK(points.call(given) == 2);
     CHECK_MESSAGE(says(points.err, part), points.err);
+    CHECK(!says(points.err, "vernier: vernier:"));
   }
+  // Runs of other data are not shown as if they were of these.
+  points.folder.write("points.csv", read_text(points.at("points.csv")) + "1,1,down\n");
+  CHECK(points.call(words) == 2);
+  CHECK_MESSAGE(says(points.err, "data have changed since this run was saved: then "), points.err);
+  CHECK(points.err.ends_with("; choose another --output, or remove runs/run-folds\n"));
 }
 
 // Expected values: scikit-learn 1.9.1, roc_auc_score of each class against the others; the calibration by its formula
@@ -368,7 +374,11 @@ TEST_CASE("a run is not evaluated on other data than it was trained with, and us
     CHECK_MESSAGE(says(points.err, says_what), points.err);
     CHECK(is_one_line(points.err));
   };
+  CHECK_MESSAGE(points.call({"check", "run.toml", "--resume"}) == 0, points.err);
+  CHECK(points.out == "ready: out goes on after step 60\n");
   evaluate(text + "1,1,down\n", "out: the held-out data have changed since this checkpoint was saved: then ");
+  CHECK(points.call({"check", "run.toml", "--resume"}) == 2);
+  CHECK_MESSAGE(says(points.err, "data have changed since this run was saved"), points.err);
   evaluate(other, "column 'class' is 'zero', which is none of the 2 known categories");
   CHECK_MESSAGE(points.call({"evaluate", "out", "--set", "task.data=moved.csv"}) == 0, points.err);
   std::filesystem::remove(points.at("points.csv"));
