@@ -169,6 +169,7 @@ void CsvReader::infer_types() {
       unclear.emplace_back(values.written.group_line, column->name,
                            "is '" + values.written.group + "', which may have decimals or thousands",
                            R"(set decimal = ".", or decimal = "," and thousands = ".")");
+      unclear.back().key = R"(decimal = "," and thousands = ".")";
     }
     if (column->type == CsvType::number && options_.fill == CsvFill::zero) column->fill = 0;
     if (column->type == CsvType::date && options_.fill == CsvFill::zero) {

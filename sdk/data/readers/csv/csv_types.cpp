@@ -25,7 +25,7 @@ std::string key_of(OtherNotation other) {
     case OtherNotation::thousands_point:
       return "decimal = \",\" and thousands = \".\"";
     case OtherNotation::thousands_blank:
-      return "thousands = \" \" or \"'\"";
+      return "thousands = \" \"";
     default:
       return "";
   }
@@ -35,6 +35,7 @@ std::string key_of(OtherNotation other) {
 void advise(Unclear& odd, OtherNotation other, std::string_view text) {
   const bool has_sign = other == OtherNotation::sign || without_sign(text) != text;
   odd.key = key_of(has_sign && other == OtherNotation::comma ? OtherNotation::thousands_comma : other);
+  if (other == OtherNotation::thousands_blank && text.find('\'') != text.npos) odd.key = "thousands = \"'\"";
   if (has_sign) odd.type = "number";
   odd.remedy = "set " + odd.key + (has_sign && !odd.key.empty() ? " and " : "") +
                (has_sign ? types_key(odd.column, "number") : "") + ", or for words " +
@@ -49,6 +50,7 @@ OtherNotation most_frequent(const SeenColumn& seen) {
   const auto count = [&](OtherNotation each) { return seen.notations[static_cast<std::size_t>(each)]; };
   if (other == comma && count(decimal_comma) > 0 && count(thousands_comma) == 0) other = decimal_comma;
   if (other == comma && count(thousands_comma) > 0 && count(decimal_comma) == 0) other = thousands_comma;
+  if (other == thousands_point && count(decimal_point) > 0) other = decimal_point;
   return other;
 }
 
@@ -218,11 +220,23 @@ std::string Remedies::of_all(const std::vector<Unclear>& columns) const {
   }
   if (const auto place = fill.find("{}"); place != std::string::npos) fill.replace(place, 2, names);
   if (without > 0) text = std::string("remove the line") + (without > 1 ? "s" : "") + ", or " + fill;
+  // One key may read several columns: by the comma of 0,5 1,234 is a number too, and 1.234 where points group digits.
+  using enum OtherNotation;
+  const auto has = [&](OtherNotation other) { return keys.contains(key_of(other)); };
+  for (const auto& each : columns) {
+    if (!each.key.empty() && !each.type.empty()) keys.insert(each.key);
+  }
+  for (const auto& each : columns) {
+    if (each.type.empty() && each.key == key_of(thousands_point) && has(decimal_comma)) keys.insert(each.key);
+  }
+  if (has(decimal_point)) keys.erase(key_of(thousands_point));
+  if (has(thousands_point)) keys.erase(key_of(decimal_comma));
+  if (has(decimal_comma) || has(thousands_comma) || has(thousands_point)) keys.erase(key_of(comma));
   for (const auto& each : columns) {
     if (!each.fill.empty()) continue;
-    if (each.type.empty() && text.find(each.remedy) == std::string::npos) add(text, "; or ", each.remedy);
+    const bool is_read = keys.contains(each.key);
+    if (each.type.empty() && !is_read && text.find(each.remedy) == std::string::npos) add(text, "; or ", each.remedy);
     if (each.type.empty()) continue;
-    if (!each.key.empty()) keys.insert(each.key);
     if (!each.cell.empty()) cells.insert(each.cell);
     const auto type = toml_key(each.column) + " = \"";
     if (each.key.empty() || each.type == "number") add(own, ", ", type + each.type + "\"");
@@ -233,7 +247,7 @@ std::string Remedies::of_all(const std::vector<Unclear>& columns) const {
     add(text, "; or ", "set " + missing_words({cells.begin(), cells.end()}) + " if they stand for no value");
   }
   if (keys.size() == 1) add(text, "; or ", "set " + *keys.begin() + (own.empty() ? "" : " and types = {" + own + "}"));
-  if (keys.size() != 1 && !own.empty()) all = own;
+  if (keys.empty() && !own.empty()) all = own;
   if (!all.empty()) add(text, "; or ", std::string(keys.size() == 1 ? "for words " : "") + "set types = {" + all + "}");
   return text;
 }

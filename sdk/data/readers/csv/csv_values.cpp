@@ -105,8 +105,11 @@ OtherNotation other_notation_of(std::string_view text, const Notation& notation)
     return parse_number(bare, {decimal, thousands, false}, value);
   };
   if (bare != text && is_number(notation.decimal, notation.thousands)) return OtherNotation::sign;
-  if (notation.decimal != '.' && is_number('.', 0)) return OtherNotation::decimal_point;
-  const bool comma = is_number(',', 0), groups = is_number('.', ',');
+  const bool may_have_groups = !bare.substr(bare.find_first_not_of("+-")).starts_with('0');  // 0,115 has none
+  if (notation.decimal != '.' && is_number('.', 0)) {
+    return may_have_groups && is_number(',', '.') ? OtherNotation::thousands_point : OtherNotation::decimal_point;
+  }
+  const bool comma = is_number(',', 0), groups = may_have_groups && is_number('.', ',');
   if (comma && groups) return OtherNotation::comma;
   if (comma) return OtherNotation::decimal_comma;
   if (groups) return OtherNotation::thousands_comma;
