@@ -10,6 +10,7 @@
 #include <cctype>
 #include <filesystem>
 
+#include "common/run_files.h"
 #include "common/text/quoting.h"
 #include "records.h"
 
@@ -72,6 +73,32 @@ std::string small_letters(std::string text) {
   return text;
 }
 
+bool is_number(std::string text) {
+  std::erase_if(text, [](unsigned char c) { return std::isspace(c) || c == '"'; });
+  double number = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  return error == std::errc() && end == text.data() + text.size();
+}
+
+bool is_picture(const std::string& path) {
+  const auto ending = ending_of(path);
+  return ending == ".png" || ending == ".jpg" || ending == ".jpeg" || ending == ".webp";
+}
+
+bool is_text(const std::string& path) {
+  const auto ending = ending_of(path);
+  return ending == ".txt" || ending == ".md" || ending == ".rst" || ending == ".tex";
+}
+
+std::string name_of(const std::string& data) {
+  auto path = fs::absolute(data).lexically_normal();
+  if (!path.has_filename()) path = path.parent_path();
+  auto name = path.filename();
+  if (name.extension() == ".gz") name = name.stem();
+  name = name.stem();
+  return name.empty() ? "run" : name.string();
+}
+
 std::string ending_of(const std::string& path) {
   auto name = small_letters(fs::path(path).filename().string());
   if (name.ends_with(".gz")) name.resize(name.size() - 3);
@@ -109,11 +136,7 @@ Findings look_at_folder(const std::string& path, const GivenData& given) {
 bool is_list_of_images(const Records& records) {
   std::string images, label;
   for (const auto& field : records.fields) {
-    const auto is_image = [](const std::string& word) {
-      const auto ending = ending_of(word);
-      return ending == ".png" || ending == ".jpg" || ending == ".jpeg" || ending == ".webp";
-    };
-    if (field.has_words() && images.empty() && std::ranges::all_of(field.words, is_image)) {
+    if (field.has_words() && images.empty() && std::ranges::all_of(field.words, is_picture)) {
       images = field.name;
     } else if (label != "label") {
       label = field.name;
@@ -138,7 +161,7 @@ Findings look_at_csv(const std::string& path, const GivenData& given) {
            "; leave task.use out");
   }
   if (given.use.empty()) {
-    if (is_list_of_images(*records)) return look_at_table(path, given);
+    if (is_list_of_images(*records)) return look_at_images(path);
     if (auto series = look_at_series(*records, given)) return *series;
     if (auto texts = look_at_texts(*records, given)) return *texts;
   }

@@ -68,9 +68,15 @@ std::optional<Findings> look_at_sequences(const std::string& path, const GivenDa
 void require_readable(const std::string& path);
 
 std::string small_letters(std::string text);
+bool is_number(std::string text);
 
 // The ending of a name in small letters, without ".gz".
 std::string ending_of(const std::string& path);
+bool is_picture(const std::string& path);  // by its ending
+bool is_text(const std::string& path);     // by its ending
+
+// The name of data without its ending: images/ is images, and "." the working folder's name.
+std::string name_of(const std::string& data);
 
 // A text as TOML that no reference is replaced in. Throws Error if it is not UTF-8.
 std::string toml_value(const std::string& text);

@@ -1,6 +1,6 @@
 // Formats that are not read, each with the line of Python that converts it.
 #include <vernier/error.h>
-#include <vernier/options.h>
+#include <vernier/missing_file.h>
 
 #include <algorithm>
 #include <array>
@@ -49,31 +49,11 @@ const Format* format_of(const std::string& path) {
   return nullptr;
 }
 
-void refuse_missing(const std::string& path) {
-  std::error_code none;
-  if (fs::exists(path, none)) return;
-  if (path.find("://") != std::string::npos) {
-    refuse("'" + path + "' is an address; download it first: curl -LO '" + path + "'");
-  }
-  if (path.find('\\') != std::string::npos) {
-    refuse("'" + path + "' does not exist; write paths with /, as in data/iris.csv");
-  }
-  const auto folder = fs::path(path).parent_path();
-  std::vector<std::string> names;
-  for (const auto& entry : fs::directory_iterator(folder.empty() ? "." : folder, none)) {
-    names.push_back(entry.path().filename().string());
-  }
-  const auto near = nearest(fs::path(path).filename().string(), names);
-  refuse(
-      "'" + path + "' does not exist; " +
-      (near.empty() ? "paths are relative to the working folder" : "did you mean '" + (folder / near).string() + "'?"));
-}
-
 }  // namespace
 
 void require_readable(const std::string& path) {
-  refuse_missing(path);
   std::error_code none;
+  if (!fs::exists(path, none)) refuse("'" + path + "' does not exist" + missing_file_hint(path));
   if (fs::is_directory(path, none)) return;
   if (!fs::is_regular_file(path, none)) refuse("'" + path + "' is not a regular file; only those are read");
   const auto* format = format_of(path);

@@ -4,7 +4,6 @@
 #include <vernier/error.h>
 
 #include <algorithm>
-#include <cctype>
 #include <filesystem>
 #include <limits>
 
@@ -26,8 +25,7 @@ SplitFolders split_folders_of(const std::string& root) {
   std::string test;
   for (const auto& entry : fs::directory_iterator(root)) {
     if (!entry.is_directory()) continue;
-    auto name = entry.path().filename().string();
-    std::ranges::transform(name, name.begin(), [](unsigned char c) { return std::tolower(c); });
+    const auto name = small_letters(entry.path().filename().string());
     if (name == "train" || name == "training") splits.training = entry.path();
     if (name == "val" || name == "valid" || name == "validation" || name == "dev") splits.held_out = entry.path();
     if (name == "test" || name == "testing") test = entry.path();

@@ -46,15 +46,6 @@ accepts: NAME.toml for DATA NAME.csv. `vernier new DATA` does the same.
                   task.use=NAME chooses the task
 )";
 
-std::string name_of(const std::string& data) {
-  auto path = fs::path(data);
-  if (!path.has_filename()) path = path.parent_path();  // images/ is images
-  auto name = path.filename();
-  if (name.extension() == ".gz") name = name.stem();
-  name = name.stem();
-  return name.empty() || name == "." || name == ".." ? "run" : name.string();
-}
-
 // The options that are given, as a table and as keys and values of TOML.
 using Keys = std::vector<std::pair<std::string, std::string>>;
 GivenData options_of(const po::variables_map& words, Keys& keys) {

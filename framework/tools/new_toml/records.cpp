@@ -8,7 +8,6 @@
 #include <zlib.h>
 
 #include <algorithm>
-#include <charconv>
 #include <cmath>
 #include <limits>
 #include <map>
@@ -25,12 +24,6 @@ using Json = nlohmann::ordered_json;
 std::int64_t words_in(const std::string& text) {
   std::istringstream in(text);
   return std::distance(std::istream_iterator<std::string>(in), std::istream_iterator<std::string>());
-}
-
-bool is_numeral(const std::string& text) {
-  double number = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
-  return error == std::errc() && end == text.data() + text.size();
 }
 
 std::string unpacked(const std::string& path) {
@@ -135,7 +128,7 @@ std::optional<Records> records_of_csv(const std::string& path, const GivenData& 
   try {
     table = read_csv(path, csv);
     const auto& columns = table->schema.columns;
-    if (csv.doubts_header && std::ranges::all_of(columns, is_numeral, &CsvColumn::name)) {
+    if (csv.doubts_header && std::ranges::all_of(columns, is_number, &CsvColumn::name)) {
       csv.header = records.has_header = false;
       table = read_csv(path, csv);
     }

@@ -6,8 +6,6 @@
 #include <zlib.h>
 
 #include <algorithm>
-#include <cctype>
-#include <charconv>
 #include <memory>
 #include <sstream>
 #include <utility>
@@ -38,13 +36,6 @@ std::vector<std::vector<std::string>> first_lines(const std::string& path) {
   return lines;
 }
 
-bool is_number(std::string text) {
-  std::erase_if(text, [](unsigned char c) { return std::isspace(c) || c == '"'; });
-  double number = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
-  return error == std::errc() && end == text.data() + text.size();
-}
-
 bool are_numbers(const std::vector<std::string>& fields) {
   return !fields.empty() && std::ranges::all_of(fields, is_number);
 }
@@ -69,17 +60,12 @@ Form form_of(const std::string& path) {
   return {};
 }
 
-std::string lower_case(std::string text) {
-  std::ranges::transform(text, text.begin(), [](unsigned char c) { return std::tolower(c); });
-  return text;
-}
-
 // Returns the column that is predicted, where its name or its place says so.
 std::string choose_target(const std::vector<std::string>& columns, const Form& form, Findings& found) {
   constexpr const char* usual[] = {"target", "label", "class", "species", "y"};
   std::vector<std::string> named;
   for (const auto& column : columns) {
-    if (std::ranges::count(usual, lower_case(column)) > 0) named.push_back(column);
+    if (std::ranges::count(usual, small_letters(column)) > 0) named.push_back(column);
   }
   if (named.size() == 1) return named[0];
   if (named.size() > 1) {
@@ -159,19 +145,6 @@ CsvTable read_any(const std::string& path, CsvOptions& options, Form& form) {
     } catch (const Error&) {  // the first error is the better one
     }
     throw;
-  }
-}
-
-// Names of images in a table that is not a list of images.
-void refuse_image_names(const std::string& path, const CsvTable& table) {
-  const auto is_image = [](const std::string& word) {
-    const auto name = lower_case(word);
-    return name.ends_with(".png") || name.ends_with(".jpg") || name.ends_with(".jpeg") || name.ends_with(".webp");
-  };
-  for (const auto& column : table.schema.columns) {
-    if (column.vocabulary.empty() || !std::ranges::all_of(column.vocabulary, is_image)) continue;
-    refuse("'" + path + "' has names of images in column '" + shortened(column.name) +
-           "'; a list of images has the columns file and label alone: rename or remove others");
   }
 }
 
@@ -336,8 +309,6 @@ Findings look(const std::string& path, const GivenData& given) {
   auto table = read_any(path, options, form);
   std::vector<std::string> columns;
   for (const auto& column : table.schema.columns) columns.push_back(column.name);
-  if (columns == std::vector<std::string>{"file", "label"} && given.target.empty()) return look_at_images(path);
-  if (given.target.empty()) refuse_image_names(path, table);
   const bool chooses = !given.task.contains("leave_out") && !given.task.contains("columns");
   LeftOut left_out;
   const auto is_target = [&](const std::string& name) { return name == given.target && !name.empty(); };

@@ -160,9 +160,7 @@ std::int64_t texts_in(const std::string& folder) {
   std::int64_t count = 0;
   std::error_code none;
   for (const auto& entry : fs::recursive_directory_iterator(folder, none)) {
-    const auto ending = ending_of(entry.path());
-    count +=
-        entry.is_regular_file(none) && (ending == ".txt" || ending == ".md" || ending == ".rst" || ending == ".tex");
+    count += entry.is_regular_file(none) && is_text(entry.path());
   }
   return count;
 }
