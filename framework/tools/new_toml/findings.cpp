@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <cctype>
+#include <charconv>
 #include <filesystem>
 
 #include "common/run_files.h"
@@ -20,20 +21,29 @@ namespace fs = std::filesystem;
 
 namespace {
 
-// The targets beside an array, if there is one file with such a name.
+// The targets beside an array, if there is one file with such a name; or "".
 std::string targets_beside(const std::string& path) {
   std::vector<std::string> found;
   for (const char* name : {"y.npy", "labels.npy", "target.npy", "targets.npy"}) {
     const auto file = (fs::path(path).parent_path() / name).string();
     if (file != path && fs::exists(file)) found.push_back(file);
   }
-  if (found.size() == 1) return found[0];
-  refuse("name the file of the targets of '" + path + "', as in --target y.npy");
+  return found.size() == 1 ? found[0] : "";
 }
 
-Findings look_at_array(const std::string& path, const std::string& given) {
-  const auto targets = given.empty() ? targets_beside(path) : given;
-  const auto x = read_npy(path), y = read_npy(targets);
+Findings look_at_array(const std::string& path, const GivenData& given) {
+  const auto targets = given.target.empty() ? targets_beside(path) : given.target;
+  const auto x = read_npy(path);
+  if (targets.empty() && x.dim() == 2) {
+    auto series = given;
+    series.use = "sequence";
+    if (x.size(1) == 1) return *look_at_sequences(path, series);
+    refuse("name the file of the targets of '" + path +
+           "', as in --target y.npy; or forecast its columns: --set "
+           "task.kind=forecast");
+  }
+  if (targets.empty()) refuse("name the file of the targets of '" + path + "', as in --target y.npy");
+  const auto y = read_npy(targets);
   if (x.dim() < 2 || x.dim() > 3) {
     refuse(c10::str("'", path, "' has the shape ", x.sizes(),
                     "; a table has [rows, columns], sequences have [samples, steps, features]"));
@@ -41,11 +51,11 @@ Findings look_at_array(const std::string& path, const std::string& given) {
   if (y.dim() == 0 || y.size(0) != x.size(0)) {
     refuse(c10::str("'", path, "' has ", x.size(0), " samples, and '", targets, "' the shape ", y.sizes()));
   }
-  return findings_of_arrays({path, x}, {targets, y}, x.dim() == 3);
+  return findings_of_arrays({path, x}, {targets, y}, x.dim() == 3 || given.use == "sequence");
 }
 
 // Returns true for a table with numbers whose name is that of a text.
-bool is_table(const std::string& path) {
+bool is_table_of_text(const std::string& path) {
   const auto records = records_of_csv(path, {});
   return records && records->fields.size() > 1 && !std::ranges::all_of(records->fields, &Field::has_words);
 }
@@ -122,12 +132,15 @@ namespace {
 Findings look_at_folder(const std::string& path, const GivenData& given) {
   if (!given.target.empty()) refuse("--target is for files; the classes of images are their folders");
   if (given.use == "gpt") return look_at_bytes(path);
+  if (is_run(path)) refuse_mixed_folder(path);
   try {
     auto found = look_at_images(path);
     found.others.push_back({{"MODEL.pt2", path}, "a network of your own from torch.export"});
     return found;
   } catch (const Error&) {
-    if (given.use.empty() && texts_in(path) > 0) return look_at_bytes(path);
+    if (!given.use.empty()) throw;
+    refuse_mixed_folder(path);
+    if (texts_in(path) > 0) return look_at_bytes(path);
     throw;
   }
 }
@@ -188,18 +201,26 @@ Findings look_at_csv(const std::string& path, const GivenData& given) {
 }
 
 Findings look_at_lines(const std::string& path, const GivenData& given) {
+  if (path.ends_with(".gz")) refuse_packed(path);
   const auto records = records_of_lines(path);
   if (given.use != "text") {
     if (auto chats = look_at_chats(records, "")) return *chats;
   }
-  std::optional<Findings> found;
-  if (ending_of(path) == ".jsonl" && path.ends_with(".jsonl")) found = look_at_texts(records, given);
-  if (found) return *found;
+  if (const auto found = look_at_texts(records, given)) return *found;
   refuse("'" + path +
          "' has no texts with a class or number, which --target names; a table is CSV: python3 -c \"import "
          "pandas; pandas.read_json('" +
          path + "', lines=" + (ending_of(path) == ".json" ? "False" : "True") + ").to_csv('" +
          fs::path(path).replace_extension().string() + ".csv', index=False)\"");
+}
+
+// Refuses a single picture, with the folder of its class's folder where there is one.
+[[noreturn]] void refuse_picture(const std::string& path) {
+  const auto folder = fs::path(path).parent_path().parent_path().string();
+  refuse("'" + path +
+         "' is a single picture; a model learns from a folder that has a folder of pictures for each class: "
+         "vernier new toml " +
+         (folder.empty() ? "FOLDER" : shell_quoted(folder)));
 }
 
 }  // namespace
@@ -221,13 +242,13 @@ Findings look_at(const std::vector<std::string>& paths, const GivenData& given) 
   if (fs::is_directory(path, none)) return look_at_folder(path, given);
   const auto ending = ending_of(path);
   if (ending == ".jsonl" || ending == ".json") return look_at_lines(path, given);
-  const bool is_text = ending == ".txt" || ending == ".md";
-  if (given.use == "gpt" || (is_text && given.use.empty() && given.target.empty() && !is_table(path))) {
+  if (is_picture(path)) refuse_picture(path);
+  if (given.use == "gpt" || (is_text(path) && given.use.empty() && given.target.empty() && !is_table_of_text(path))) {
     return look_at_bytes(path);
   }
   if (ending == ".npy" || ending == ".npz") {
     if (auto found = look_at_sequences(path, given)) return *found;
-    return look_at_array(path, given.target);
+    return look_at_array(path, given);
   }
   return look_at_csv(path, given);
 }

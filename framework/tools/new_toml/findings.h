@@ -51,10 +51,13 @@ bool is_model(const std::string& path);
 // Findings of a model and the data that it learns from.
 Findings look_at_model(const std::string& model, const std::vector<std::string>& data, const GivenData& given);
 
+[[noreturn]] void refuse_packed(const std::string& path);  // by gzip
 // Returns the findings for a file, or a folder of files, that a byte-level language model trains on.
 Findings look_at_bytes(const std::string& path);
 // Counts the files below a folder that have the ending of a text file, at any depth.
 std::int64_t texts_in(const std::string& folder);
+// Refuses the folder of a run, and one that has runs, tables or arrays beside its texts, with what to type.
+void refuse_mixed_folder(const std::string& path);
 
 // Findings of inputs and their targets, each with the name of its source.
 using NamedArray = std::pair<std::string, torch::Tensor>;

@@ -13,6 +13,7 @@
 #include "common/output_file.h"
 #include "common/scratch_folder.h"
 #include "common/text/quoting.h"
+#include "common/trials.h"
 #include "common/verb.h"
 #include "run_file.h"
 #include "wiring/wiring.h"
@@ -74,6 +75,13 @@ GivenData options_of(const po::variables_map& words, Keys& keys) {
     const auto* name = std::get_if<std::string>(&use.mapped().data);
     given.use = name != nullptr ? *name : value_text(use.mapped());
   }
+  if (words.count("target") != 0 && given.target.empty()) {
+    refuse(
+        "--target is empty; name a column or a file, or leave it out; a forecast has none: --set task.kind=forecast");
+  }
+  const auto kind = given.task.find("kind");
+  const auto* word = kind == given.task.end() ? nullptr : std::get_if<std::string>(&kind->second.data);
+  if (word != nullptr && *word == "forecast" && given.use.empty()) given.use = "sequence";
   return given;
 }
 
@@ -105,9 +113,7 @@ Ended check(const std::string& text, const std::string& output) {
   const auto path = (fs::path(folder.path()) / fs::path(output).filename()).string();
   write_whole(path, text);
   auto ended = Children(program_beside_this()).run({"check", path});
-  for (const auto& [from, to] : {std::pair<std::string, std::string>{path, output}, {"vernier: ", ""}}) {
-    if (const auto at = ended.err.rfind(from); at != std::string::npos) ended.err.replace(at, from.size(), to);
-  }
+  if (const auto at = ended.err.rfind(path); at != std::string::npos) ended.err.replace(at, path.size(), output);
   return ended;
 }
 
@@ -134,7 +140,7 @@ std::string checked_file(Findings& found, const GivenData& given, const std::str
       }
       return text;
     }
-    if (refusal.empty()) refusal = last_line(ended.err);
+    if (refusal.empty()) refusal = reason_of(ended);
   }
   refuse(refusal + "; nothing was written");
 }

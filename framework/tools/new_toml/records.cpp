@@ -72,7 +72,7 @@ Field field_of(const std::string& name, const std::vector<Json>& objects) {
   std::vector<std::string> words;
   for (const auto& object : objects) {
     const auto value = at(object);
-    field.has_gaps |= value.is_null();
+    if (value.is_null() && !std::exchange(field.has_gaps, true)) field.gap = std::ssize(numbers) + 1;
     if (value.is_structured()) field.type = Field::Type::others;
     if (field.type == Field::Type::numbers && (value.is_string() || value.is_boolean()))
       field.type = Field::Type::words;

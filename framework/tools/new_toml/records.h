@@ -21,6 +21,7 @@ struct Field {
   torch::Tensor values = {};
   std::vector<std::string> words = {};  // each different word once
   bool has_gaps = false;
+  std::int64_t gap = 0;  // JSON: the first line without a value, from 1
 
   bool has_words() const { return type == Type::words; }
   // Returns the mean number of words of a different value.

@@ -10,6 +10,7 @@
 #include <fstream>
 #include <set>
 
+#include "common/run_files.h"
 #include "common/text/quoting.h"
 #include "records.h"
 
@@ -81,12 +82,36 @@ std::string group_of(const Records& records, const std::string& target, const Gi
   return "";
 }
 
+// Refuses JSON that is not read as texts: an array, and lines without a value, with the command that mends the file.
+void require_lines(const Records& records, std::vector<std::string> read) {
+  const auto &path = records.path, stem = fs::path(path).replace_extension().string();
+  if (ending_of(path) == ".json") {
+    refuse("'" + path +
+           "' is an array, and texts are read from JSON Lines: python3 -c \"import json; [print(json.dumps("
+           "row)) for row in json.load(open('" +
+           path + "'))]\" > " + shell_quoted(stem + ".jsonl"));
+  }
+  std::string names;
+  for (const auto& name : read) names += (names.empty() ? "'" : ", '") + name + "'";
+  for (const auto& name : read) {
+    const auto* field = records.find(name);
+    if (field == nullptr || field->gap == 0) continue;
+    refuse(c10::str("'", path, "' line ", field->gap, " has no '", name,
+                    "'; leave such lines out: python3 -c \"import ", "json; [print(line, end='') for line in open('",
+                    path, "') if None not in map(json.loads(line).get, [", names, "])]\" > ",
+                    shell_quoted(stem + "_whole.jsonl")));
+  }
+}
+
 }  // namespace
 
 std::optional<Findings> look_at_texts(const Records& records, const GivenData& given, const std::string& folder) {
   const auto target = given.target.empty() ? target_of(records) : given.target;
   const auto texts = texts_of(records, target, given);
   if (texts.empty() || target.empty()) return std::nullopt;
+  auto read = texts;
+  read.push_back(target);
+  if (!records.is_csv) require_lines(records, read);
   const auto group = group_of(records, target, given);
   Findings found;
   found.samples = records.rows;
@@ -165,8 +190,41 @@ std::int64_t texts_in(const std::string& folder) {
   return count;
 }
 
+void refuse_mixed_folder(const std::string& path) {
+  const auto refuse_runs = [&](const char* what, const std::string& run) {
+    refuse("'" + path + "' " + what + ", and not data; for predictions of a model: vernier predict " +
+           shell_quoted(run) + " --input FILE");
+  };
+  if (is_run(path)) refuse_runs("is the folder of a run", path);
+  constexpr std::string_view endings = ".csv .tsv .jsonl .npy .npz .parquet ";
+  std::set<std::string> runs, data, texts;
+  std::error_code none;
+  for (fs::recursive_directory_iterator entry(path, none), end; !none && entry != end; entry.increment(none)) {
+    const auto name = entry->path().lexically_normal().string();
+    if (entry->is_directory(none)) {
+      if (is_run(name)) runs.insert(name);
+      if (runs.contains(name) || entry->path().filename().string().starts_with('.')) entry.disable_recursion_pending();
+    } else if (const auto ending = ending_of(name); !ending.empty()) {
+      if (endings.find(ending + " ") != endings.npos) data.insert(name);
+      if (is_text(name)) texts.insert(name);
+    }
+  }
+  if (runs.empty() && data.empty()) return;
+  if (data.empty() && texts.empty()) refuse_runs("has runs", *runs.begin());
+  const auto* const what = !runs.empty()   ? "has runs beside data"
+                           : texts.empty() ? "is a folder of tables or arrays"
+                                           : "has tables or arrays beside texts";
+  refuse("'" + path + "' " + what + "; name one of them: vernier new toml " +
+         shell_quoted(*(data.empty() ? texts : data).begin()) +
+         (texts.empty() ? "" : "; or for a model of all its bytes: --set task.use=gpt"));
+}
+
+void refuse_packed(const std::string& path) {
+  refuse("'" + path + "' is packed; unpack it: gunzip " + shell_quoted(path));
+}
+
 Findings look_at_bytes(const std::string& path) {
-  if (path.ends_with(".gz")) refuse("'" + path + "' is packed; unpack it: gunzip " + shell_quoted(path));
+  if (path.ends_with(".gz")) refuse_packed(path);
   std::int64_t bytes = 0, classes = 0;
   std::error_code none;
   const bool is_folder = fs::is_directory(path, none);
@@ -188,8 +246,7 @@ Findings look_at_bytes(const std::string& path) {
     found.lines.push_back(
         "to tell its folders apart, write a table: python3 -c \"import pandas, pathlib; pandas.DataFrame([(p.read_text("
         "), p.parent.name) for p in pathlib.Path('" +
-        path + "').glob('*/*.txt')], columns=['text', 'label']).to_csv('" +
-        (fs::path(path) / "").parent_path().string() + ".csv', index=False)\"");
+        path + "').glob('*/*.txt')], columns=['text', 'label']).to_csv('" + name_of(path) + ".csv', index=False)\"");
   }
   found.task = {{"use", "\"gpt\""},
                 {"data", toml_list({path})},

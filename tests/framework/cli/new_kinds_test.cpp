@@ -190,6 +190,15 @@ const std::vector<Kind> kinds = {
      "2 series of up to 72 steps in the order of month\n",
      "data = \"shops.csv:sales\"\n(.|\n)*series = \"shop\"\n"},
     {file("x.npy", npy("60,", 60)), {"x.npy"}, "x.npy: a series of 60 steps\n", "kind = \"forecast\"\n"},
+    {file("x.npy", npy("60, 1", 60)), {"x.npy"}, "x.npy: a series of 60 steps\n", "kind = \"forecast\"\n"},
+    {[](const TemporaryFolder& f) { f.write("x.npy", npy("60, 2", 120)), f.write("y.npy", npy("60,", 60)); },
+     {"x.npy", "--set", "task.kind=forecast"},
+     "x.npy: a series of 60 steps\n",
+     "kind = \"forecast\"\ndata = \"x.npy\"\n"},
+    {[](const TemporaryFolder& f) { f.write("x.npy", npy("60, 4", 240)), f.write("y.npy", npy("60,", 60)); },
+     {"x.npy", "--target", "y.npy", "--set", "task.use=sequence"},
+     "x.npy: 60 sequences of 4 steps",
+     "kind = \"regression\"\ndata = \"x.npy\"\ntargets = \"y.npy\"\n"},
     {[](const TemporaryFolder& f) { write_stripes(f, "d", 6); },
      {"d"},
      "task/images: (.|\n)*new toml MODEL.pt2 d ",
@@ -234,6 +243,15 @@ struct Refusal {
   std::function<void(const TemporaryFolder&)> fill;
   Arguments arguments;
   std::string says;
+  std::string mended = "";  // the file that the command in the message writes, which `new toml` then takes
+};
+
+const auto with_run = [](const char* name, const std::string& text) {
+  return [=](const TemporaryFolder& folder) {
+    folder.write("runs/a/summary.json", "{}");
+    folder.write("runs/a/log.txt", "a line\n");
+    folder.write(name, text);
+  };
 };
 
 const std::vector<Refusal> refusals = {
@@ -266,6 +284,27 @@ const std::vector<Refusal> refusals = {
     {file("n.jsonl", lines("", R"({"a": #, "b": $})", 20)), {"n.jsonl"}, "pandas.read_json\\('n.jsonl', lines=True\\)"},
     {file("list.csv", "image,breed\n1.png,a\n2.png,b\n"), {"list.csv"}, "set_axis\\(\\['file', 'label'\\]"},
     {with_model("llama", "x", ""), {"model"}, "a model of type 'llama'; name the data .*new toml model texts.jsonl"},
+    {with_run("d.csv", ""),
+     {"runs/a"},
+     "is the folder of a run, and not data; .*: vernier predict runs/a --input FILE"},
+    {with_run("d.csv", ""), {"runs"}, "has runs, and not data; .*: vernier predict runs/a --input FILE"},
+    {with_run("d.csv", lines("a,y\n", "$,^", 40)), {"."}, "'.' has runs beside data; .*: vernier new toml d.csv"},
+    {with_run("notes.txt", "some text\n"), {"."}, "vernier new toml notes.txt; .* --set task.use=gpt"},
+    {file("d/a.csv", "x,y\n"), {"d"}, "'d' is a folder of tables or arrays; .*: vernier new toml d/a.csv"},
+    {file("d/a/1.png", ""), {"d/a/1.png"}, "is a single picture; .*: vernier new toml d\n"},
+    {file("d.csv", ""), {"d.csv", "--target", ""}, "--target is empty; name a column .*: --set task.kind=forecast"},
+    {file("x.npy", npy("60, 2", 120)),
+     {"x.npy"},
+     "as in --target y.npy; or forecast its columns: --set task.kind=fore"},
+    {file("d.jsonl", lines("", R"({"doc": "@", "label": "^"})", 60) + R"({"doc": "no label"})"),
+     {"d.jsonl"},
+     "'d.jsonl' line 61 has no 'label'; leave such lines out: python3 ",
+     "d_whole.jsonl"},
+    {file("d.json", "[" + lines("", R"({"doc": "@", "label": "^"},)", 60) + R"({"doc": "the last", "label": "good"}])"),
+     {"d.json"},
+     "is an array, and texts are read from JSON Lines: python3 ",
+     "d.jsonl"},
+    {file("d.jsonl.gz", ""), {"d.jsonl.gz"}, "is packed; unpack it: gunzip d.jsonl.gz"},
     {file("w.pt", "PK\x03\x04 data.pkl"), {"w.pt", "w.pt"}, "is no TorchScript: it has weights alone"},
     {file("m.pt2", "PK\x03\x04"),
      {"m.pt2"},
@@ -305,6 +344,10 @@ TEST_CASE("new toml refuses in one line, with a remedy, what it cannot read, and
     CHECK(is_one_line(place.err));
     CHECK_MESSAGE(std::regex_search(place.err, std::regex(each.says)), place.err);
     for (const auto& entry : fs::directory_iterator(place.folder.path())) CHECK(entry.path().extension() != ".toml");
+    if (each.mended.empty()) continue;
+    const auto command = place.err.substr(place.err.find("python3"));
+    CHECK(std::system(("cd '" + place.folder.path().string() + "' && " + command).c_str()) == 0);
+    CHECK_MESSAGE(place.call({"new", "toml", each.mended}) == 0, place.err);
   }
 }
 
