@@ -221,6 +221,8 @@ void GivenRows::forget() {
 
 std::vector<std::string> GivenRows::write(const std::string& text) {
   forget();
+  if (text_in(task_, "use", "") == "images" && is_image(text) && !text.starts_with("\x93NUMPY"))
+    return {images({text})};
   const auto* ending = text.starts_with("\x93NUMPY") ? ".npy" : text.starts_with("PK\x03\x04") ? ".npz" : ".csv";
   return {file(std::string("rows") + ending, text)};
 }
@@ -243,7 +245,14 @@ std::vector<std::string> GivenRows::write(const Rows& rows) {
   const auto use = text_in(task_, "use", "");
   const auto image = texts.size() == rows.size() ? decoded(texts[0]) : std::nullopt;
   if (use == "images" && texts.size() == rows.size() && !image) refuse_row(0, "is not an image in base64");
-  if (image && (use == "images" || is_image(*image))) return {images(texts)};
+  if (image && (use == "images" || is_image(*image))) {
+    for (std::size_t i = 0; i < texts.size(); ++i) {
+      const auto bytes = decoded(texts[i]);
+      if (!bytes || !is_image(*bytes)) refuse_row(i, "is not an image in base64");
+      texts[i] = *bytes;
+    }
+    return {images(texts)};
+  }
   if (rows[0].is_string()) {
     if (use != "text") refuse_row(0, "is a text; write an object with a value for each column");
     auto objects = Rows::array();
@@ -330,10 +339,9 @@ std::string GivenRows::images(const std::vector<std::string>& rows) const {
   fs::create_directory(folder);
   const auto width = std::to_string(rows.size() - 1).size();
   for (std::size_t i = 0; i < rows.size(); ++i) {
-    const auto bytes = decoded(rows[i]);
-    if (!bytes || !is_image(*bytes)) refuse_row(i, "is not an image in base64");
+    if (rows[i].starts_with("GIF8") || rows[i].starts_with("BM")) refuse_row(i, "is a GIF or a BMP; convert it to PNG");
     auto name = std::to_string(i);
-    file("images/" + name.insert(0, width - name.size(), '0'), *bytes);
+    file("images/" + name.insert(0, width - name.size(), '0'), rows[i]);
   }
   return folder;
 }

@@ -147,7 +147,7 @@ class Images final : public vernier::SupervisedTask,
     }
   }
 
-  // An image, a folder of images, a clip, a folder of clips, or an IDX file.
+  // An image, a folder of images, a clip, a folder of clips, a list of them, or an IDX file.
   DatasetPtr read_inputs(const std::string& path) override {
     if (!files_.is_idx()) {
       auto files = vernier::image_files(path, {.channels = grey_ ? 1 : 3, .frames = plan_.frames});

@@ -205,6 +205,17 @@ TEST_CASE("predict: a file, a pipe, the command and a request have the same numb
       CHECK_MESSAGE(run.call({"predict", "out", "--row", rows.dump()}) == 0, run.err);
       CHECK(lines_of(run.out) == expected);
     }
+    if (kind.name == "images") {  // a list of the same files, and the bytes of the first
+      run.folder.write("list.csv", "label,file\nleft,new/0\nleft,new/1\nright,new/2\n");
+      CHECK_MESSAGE(run.call({"predict", "out", "--input", "list.csv", "--output", "l.jsonl"}) == 0, run.err);
+      auto listed = expected;
+      for (auto& row : listed) row["image"] = "new/" + row["image"].get<std::string>();
+      CHECK(lines_of(read_text(run.at("l.jsonl"))) == listed);
+      CHECK(call_with_stdin(run, {"predict", "out", "--input", "-"}, read_text(run.at("new/0"))) == 0);
+      CHECK_MESSAGE(says(run.out, "image,class,probability\n0,"), run.out);
+      CHECK(call_with_stdin(run, {"predict", "out", "--input", "-"}, "GIF89a") == 2);
+      CHECK_MESSAGE(says(run.err, "row 1: is a GIF or a BMP; convert it to PNG"), run.err);
+    }
     if (kind.input == "new.csv") {
       REQUIRE(run.call({"predict", "out", "--input", "new.csv", "--output", "p.csv"}) == 0);
       CHECK(call_with_stdin(run, {"predict", "out", "--input", "-", "--output", "-"}, read_text(run.at("new.csv"))) ==

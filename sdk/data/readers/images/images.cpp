@@ -300,12 +300,17 @@ ImageFiles image_files(const std::string& path, const ImageOptions& options) {
   const bool is_one = !fs::is_directory(path, trouble) || (is_clip && !has_clips(path));
   LeftOut left_out;
   std::vector<std::string> names;
+  std::vector<ListedImage> images;
+  if (is_image_list(path) && is_one) {
+    images = images_in_list(path, options, left_out);
+    for (const auto& image : images) names.push_back(image.name);
+    return {std::make_shared<ImagesDataset>(options, std::move(images)), std::move(names), left_out.text()};
+  }
   if (is_one) {
     names = {(fs::path(path) / "").parent_path().filename().string()};
   } else {
     names = is_clip ? names_to_read(path, Wanted::clips, "folder", left_out) : images_in(path, left_out);
   }
-  std::vector<ListedImage> images;
   for (const auto& name : names) {
     const auto file = is_one ? path : (fs::path(path) / name).string();
     images.push_back(listed_image(file, name, std::ssize(images), options, left_out));

@@ -39,7 +39,44 @@ std::string why_not(const std::string& image) {
   }
 }
 
+// Reads columns of words of a list.
+CsvTable read_list(const std::string& path, const std::vector<std::string>& columns) {
+  CsvOptions csv;
+  csv.columns = columns;
+  for (const auto& column : columns) csv.types[column] = CsvType::category;
+  csv.missing = {""};
+  csv.fill_remedy = "";
+  csv.sorted = true;
+  return read_csv(path, csv);
+}
+
+// Looks at the image or clip that a row names.
+ListedImage image_in(const CsvTable& table, std::int64_t row, const std::string& path, std::int64_t label,
+                     const ImageOptions& options, LeftOut& others) {
+  namespace fs = std::filesystem;
+  const auto file = table.categories[row][0].item<std::int64_t>();
+  const auto& name = table.schema.columns.at(0).vocabulary[static_cast<std::size_t>(file)];
+  const auto image = fs::path(path).parent_path() / name;
+  std::error_code none;
+  if (!fs::is_regular_file(image, none) && (options.frames == 0 || !fs::is_directory(image, none))) {
+    refuse(table.where(row) + ": '" + shortened(image.string()) +
+           (fs::exists(image, none) ? "' is not a file" : "' does not exist") +
+           "; file names are relative to the folder of the list");
+  }
+  if (options.frames == 0 && !is_taken(image, false, others)) refuse(table.where(row) + ": " + why_not(image));
+  return listed_image(image, name, label, options, others);
+}
+
 }  // namespace
+
+std::vector<ListedImage> images_in_list(const std::string& path, const ImageOptions& options, LeftOut& left_out) {
+  const auto table = read_list(path, {"file"});
+  std::vector<ListedImage> images;
+  for (std::int64_t row = 0; row < table.categories.size(0); ++row) {
+    images.push_back(image_in(table, row, path, row, options, left_out));
+  }
+  return images;
+}
 
 bool is_image_list(const std::string& path) {
   auto ending = std::filesystem::path(path).extension().string();
@@ -48,14 +85,7 @@ bool is_image_list(const std::string& path) {
 }
 
 ImageFolder image_list(const std::string& path, const ImageOptions& options) {
-  namespace fs = std::filesystem;
-  CsvOptions csv;
-  csv.columns = {"file", "label"};
-  csv.types = {{"file", CsvType::category}, {"label", CsvType::category}};
-  csv.missing = {""};
-  csv.fill_remedy = "";
-  csv.sorted = true;
-  const auto table = read_csv(path, csv);
+  const auto table = read_list(path, {"file", "label"});
   const auto &files = table.schema.columns.at(0).vocabulary, &labels = table.schema.columns.at(1).vocabulary;
   refuse_left_out(path, labels);
   auto all = options;
@@ -68,21 +98,12 @@ ImageFolder image_list(const std::string& path, const ImageOptions& options) {
   const auto* column = columns.const_data_ptr<std::int64_t>();
   for (std::int64_t row = 0; row < columns.size(0); ++row, column += 2) {
     const auto file = column[0], label = codes[static_cast<std::size_t>(column[1])];
-    const auto& name = files[static_cast<std::size_t>(file)];
     const auto [first, is_new] = rows.emplace(file, row);
     if (!is_new) {
-      refuse(table.where(row) + " has '" + shortened(name) + "' again, which " + table.where(first->second) +
-             " has; name each file once");
+      refuse(table.where(row) + " has '" + shortened(files[static_cast<std::size_t>(file)]) + "' again, which " +
+             table.where(first->second) + " has; name each file once");
     }
-    const auto image = fs::path(path).parent_path() / name;
-    std::error_code none;
-    if (!fs::is_regular_file(image, none) && (options.frames == 0 || !fs::is_directory(image, none))) {
-      refuse(table.where(row) + ": '" + shortened(image.string()) +
-             (fs::exists(image, none) ? "' is not a file" : "' does not exist") +
-             "; file names are relative to the folder of the list");
-    }
-    if (options.frames == 0 && !is_taken(image, false, others)) refuse(table.where(row) + ": " + why_not(image));
-    images.push_back(listed_image(image, name, label, options, others));
+    images.push_back(image_in(table, row, path, label, options, others));
   }
   return folder_of_images(all, std::move(images), others);
 }

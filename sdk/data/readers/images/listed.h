@@ -28,6 +28,9 @@ struct ListedImage {
 ListedImage listed_image(const std::string& path, const std::string& name, std::int64_t label,
                          const ImageOptions& options, LeftOut& left_out);
 
+// Looks at the images or clips in the column `file` of a CSV file. The label of each is its row.
+std::vector<ListedImage> images_in_list(const std::string& path, const ImageOptions& options, LeftOut& left_out);
+
 // options: with the classes.
 ImageFolder folder_of_images(const ImageOptions& options, std::vector<ListedImage> images, const LeftOut& left_out);
 

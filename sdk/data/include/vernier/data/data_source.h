@@ -86,9 +86,10 @@ VERNIER_API std::string fingerprint_of(const std::vector<torch::Tensor>& tensors
 VERNIER_API DatasetPtr dataset_of(std::vector<torch::Tensor> tensors, std::string name, std::string fingerprint,
                                   std::function<std::string(std::int64_t index)> where = {});
 
-// Images without classes: one file, or the PNG, JPEG and WebP files of a folder by name, without those whose names
-// begin with a dot. Sample: {uint8 [channels, height, width], int64 number of the file in `names`}. With options.frames
-// clips as of image_folder(): a .npy file, a folder of frames, or a folder of both.
+// Images without classes: one file, those that a CSV file lists in its column `file`, or the PNG, JPEG and WebP files
+// of a folder by name, without those whose names begin with a dot. Sample: {uint8 [channels, height, width], int64
+// number of the file in `names`}. With options.frames clips as of image_folder(): a .npy file, a folder of frames, or a
+// folder of both.
 struct ImageOptions;
 struct ImageFiles {
   DatasetPtr dataset;
