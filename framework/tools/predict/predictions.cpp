@@ -28,13 +28,9 @@ torch::Tensor matrix(const Predictor::Column& column) {
 
 // A name for each number in a row of a column.
 std::vector<std::string> names_of(const Predictor::Column& column, std::int64_t numbers) {
-  if (!column.parts.empty() && std::ssize(column.parts) != numbers) {
-    throw Error(c10::str("the task predicts ", numbers, " numbers in column ", column.name, ", and names ",
-                         column.parts.size()));
-  }
-  std::vector<std::string> names = column.parts;
-  for (std::int64_t k = std::ssize(names); k < numbers; ++k) names.push_back(std::to_string(k));
-  for (auto& name : names) name = column.name + (numbers > 1 ? "_" + name : "");
+  if (numbers == 1) return {column.name};
+  std::vector<std::string> names;
+  for (std::int64_t k = 0; k < numbers; ++k) names.push_back(c10::str(column.name, "_", k));
   return names;
 }
 
@@ -138,13 +134,6 @@ OrderedJson value_of(const Predictor::Column& column, const torch::Tensor& matri
   };
   const auto* first = matrix.const_data_ptr<double>() + row * matrix.size(1);
   if (column.numbers.dim() == 1) return number(*first);
-  if (!column.parts.empty()) {
-    OrderedJson parts = OrderedJson::object();
-    for (std::int64_t k = 0; k < matrix.size(1); ++k) {
-      parts[column.parts.at(static_cast<std::size_t>(k))] = number(first[k]);
-    }
-    return parts;
-  }
   OrderedJson list = OrderedJson::array();
   for (std::int64_t k = 0; k < matrix.size(1); ++k) list.push_back(number(first[k]));
   return list;
@@ -159,7 +148,7 @@ class JsonLines final : public File {
   }
 };
 
-// Version 1.0 of numpy.lib.format. The number of rows is known at the end, so the header has room for it.
+// The number of rows is known at the end, so the header is written again.
 class Npy final : public File {
  public:
   using File::File;
@@ -195,11 +184,7 @@ class Npy final : public File {
     return numbers;
   }
   std::string header() const {
-    std::string text = c10::str("{'descr': '<f8', 'fortran_order': False, 'shape': (", rows_, ", ", numbers_, "), }");
-    constexpr std::size_t whole = 128, magic = 10;
-    text.resize(whole - magic - 1, ' ');
-    text += '\n';
-    return std::string("\x93NUMPY\x01\x00", 8) + static_cast<char>(whole - magic) + '\0' + text;
+    return npy_header("<f8", {static_cast<std::size_t>(rows_), static_cast<std::size_t>(numbers_)});
   }
 
   std::int64_t rows_ = 0, numbers_ = 0;
@@ -207,7 +192,7 @@ class Npy final : public File {
 
 // Refuses columns of which one has not a row for each sample.
 void require_rows(const Columns& columns, std::int64_t samples) {
-  for (const auto& [name, numbers, labels, parts, on_request] : columns) {
+  for (const auto& [name, numbers, labels, on_request] : columns) {
     if (numbers.dim() > 0 && numbers.size(0) == samples) continue;
     refuse(c10::str("the model returns ", numbers.sizes(), " in column '", name, "' for a batch of ", samples,
                     samples == 1 ? " sample" : " samples", "; dimension 0 must be the sample: squeeze() without a ",
@@ -247,6 +232,15 @@ void Predictions::add(const Columns& columns, std::int64_t samples) {
   }
   write_rows(columns);
   count_ += samples;
+}
+
+std::string npy_header(const char* type, const std::vector<std::size_t>& shape) {
+  constexpr std::size_t whole = 256, magic = 10;
+  auto text = std::string("{'descr': '") + type + "', 'fortran_order': False, 'shape': (";
+  for (const auto size : shape) text += std::to_string(size) + ",";
+  text += "), }";
+  text.resize(whole - magic - 1, ' ');
+  return std::string("\x93NUMPY\x01\x00", 8) + static_cast<char>(whole - magic) + '\0' + text + '\n';
 }
 
 void refuse_unknown_format(const std::string& path) {

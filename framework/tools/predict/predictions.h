@@ -27,12 +27,14 @@ class Predictions {
 // Returns an object for each row of a batch of samples, as JSON Lines have it.
 std::vector<nlohmann::ordered_json> rows_of(const std::vector<Predictor::Column>& columns, std::int64_t samples);
 
+// The header of an array, of one length for each shape: version 1.0 of numpy.lib.format.
+std::string npy_header(const char* type, const std::vector<std::size_t>& shape);
+
 // Throws Error unless the path ends in .csv, .npy or .jsonl.
 void refuse_unknown_format(const std::string& path);
 // Writes to `file`, in the format that the ending of `name` says. CSV: a column with several numbers becomes several,
-// "probability_ant" and so on, or "output_0" where the numbers have no names. JSON Lines: an object or a list of them.
-// NumPy: float64 [rows, numbers]; labels that are numbers as these, and others are refused. So are two columns of one
-// name.
+// "output_0" and so on. JSON Lines: a number, or a list of them. NumPy: float64 [rows, numbers]; labels that are
+// numbers as these, and others are refused. So are two columns of one name.
 std::unique_ptr<Predictions> write_predictions(const std::string& file, const std::string& name);
 
 }  // namespace vernier

@@ -13,6 +13,7 @@
 #include "common/config/config.h"
 #include "common/text/quoting.h"
 #include "files/json.h"
+#include "predictions.h"
 
 namespace vernier {
 
@@ -106,16 +107,7 @@ std::string npy_of(const std::vector<std::size_t>& shape, const Rows& flat) {
     return each.is_boolean() || (each.is_number_integer() && !each.is_number_unsigned()) ||
            (each.is_number_unsigned() && each.template get<std::uint64_t>() <= INT64_MAX);
   });
-  std::string sizes;
-  for (const auto size : shape) sizes += (sizes.empty() ? "" : ", ") + std::to_string(size);
-  if (shape.size() == 1) sizes += ',';
-  std::string header = std::string("{'descr': '") + (is_whole ? "<i8" : "<f8") +
-                       "', 'fortran_order': False, 'shape': (" + sizes + "), }";
-  header.resize((header.size() + 11 + 63) / 64 * 64 - 11, ' ');
-  header += '\n';
-  std::string bytes("\x93NUMPY\x01\x00", 8);
-  append(bytes, static_cast<std::uint16_t>(header.size()));
-  bytes += header;
+  auto bytes = npy_header(is_whole ? "<i8" : "<f8", shape);
   for (const auto& each : flat) {
     const auto whole = [&] { return each.is_boolean() ? each.get<bool>() : each.get<std::int64_t>(); };
     is_whole ? append(bytes, whole()) : append(bytes, each.is_boolean() ? each.get<bool>() : each.get<double>());

@@ -294,7 +294,7 @@ TEST_CASE("predictions have the labels and the names of their numbers in each fo
   const TemporaryFolder folder;
   const std::vector<Column> columns = {
       {"class", torch::tensor({2, 0}), {"3", "5", "10"}},
-      {"chance", torch::tensor({{0.25F, 0.75F}, {1.0F, 0.0F}}), {}, {"ant", "bee"}},
+      {"chance", torch::tensor({{0.25F, 0.75F}, {1.0F, 0.0F}})},
       {"output", torch::tensor({{1, 2}, {3, 4}})},
   };
   for (const char* name : {"p.csv", "p.jsonl", "p.npy"}) {
@@ -302,9 +302,8 @@ TEST_CASE("predictions have the labels and the names of their numbers in each fo
     file->add(columns, 2);
     file->finish();
   }
-  CHECK(read_text(folder / "p.csv") == "class,chance_ant,chance_bee,output_0,output_1\n10,0.25,0.75,1,2\n3,1,0,3,4\n");
-  CHECK(lines_of(read_text(folder / "p.jsonl")).at(0) ==
-        R"({"class":"10","chance":{"ant":0.25,"bee":0.75},"output":[1,2]})");
+  CHECK(read_text(folder / "p.csv") == "class,chance_0,chance_1,output_0,output_1\n10,0.25,0.75,1,2\n3,1,0,3,4\n");
+  CHECK(lines_of(read_text(folder / "p.jsonl")).at(0) == R"({"class":"10","chance":[0.25,0.75],"output":[1,2]})");
   const auto expected = torch::tensor({{10.0, 0.25, 0.75, 1.0, 2.0}, {3.0, 1.0, 0.0, 3.0, 4.0}}, torch::kFloat64);
   CHECK(vernier::read_npy(folder / "p.npy").equal(expected));
 }
@@ -332,7 +331,6 @@ TEST_CASE("predictions that a file cannot hold are refused") {
       {"p.csv", {{"a", numbers}, {"a", numbers}}, "two columns named 'a'"},
       {"p.jsonl", {{"a", numbers}, {"a", numbers}}, "two columns named 'a'"},
       {"p.csv", {{"a_1", numbers}, {"a", torch::zeros({2, 2})}}, "two columns named 'a_1'"},
-      {"p.csv", {{"a", torch::zeros({2, 2}), {}, {"one"}}}, "predicts 2 numbers in column a, and names 1"},
       {"p.csv", {{"a", torch::zeros({3})}}, "the model returns [3] in column 'a' for a batch of 2 samples"},
       {"p.npy", {{"a", torch::zeros({})}}, "the model returns [] in column 'a' for a batch of 2 samples"},
   };
