@@ -77,7 +77,7 @@ struct Model {
   std::int64_t predict(const std::vector<std::string>& files,
                        const std::function<void(const std::vector<Predictor::Column>&, std::int64_t)>& use) const {
     const auto dataset = predictor.read_several(files);
-    if (dataset->size() == 0) refuse(files[0] + ": there is nothing in it to predict");
+    if (dataset->size() == 0) refuse("'" + files[0] + "' has nothing to predict");
     auto loader = task.loader_of(dataset);
     for (auto left = loader.batches_per_epoch(); left > 0; --left) {
       if (cli::stop_signal() != 0) throw Error("stopped; nothing was written", Error::Kind::training);

@@ -28,7 +28,9 @@ constexpr std::size_t most_rows = 100'000;
 
 Rows parsed(const std::string& text, const std::string& where) {
   auto json = parse_ordered_json(text, deepest);
-  if (json.is_discarded() || json.is_null()) refuse(where + " is not JSON");
+  if (json.is_discarded() || json.is_null()) {
+    refuse(where + " is not JSON, in which names and words have double quotes: '{\"carat\": 0.3, \"colour\": \"E\"}'");
+  }
   return json;
 }
 
@@ -160,8 +162,8 @@ Rows rows_of_words(const std::vector<std::string>& words) {
 Rows rows_of_text(const std::string& text) {
   const auto first = text.find_first_not_of(" \t\r\n");
   if (first == text.npos || (text[first] != '{' && text[first] != '[')) return nullptr;
-  if (auto whole = parse_ordered_json(text, deepest); whole.is_array() && !whole.empty()) {
-    return whole[0].is_number() ? Rows::array({whole}) : whole;
+  if (auto whole = parse_ordered_json(text, deepest); whole.is_array()) {
+    return !whole.empty() && whole[0].is_number() ? Rows::array({whole}) : whole;
   }
   auto rows = Rows::array();
   std::istringstream lines(text);
@@ -221,7 +223,9 @@ std::vector<std::string> GivenRows::write(const std::string& text) {
 
 std::vector<std::string> GivenRows::write(const Rows& rows) {
   forget();
-  if (rows.empty()) refuse("there is no row");
+  if (rows.empty()) refuse("there is no row in " + (name_ == "row" ? "--row" : name_) + "; write [{\"carat\": 0.3}]");
+  const bool is_series = text_in(task_, "kind", "") == "forecast" && rows.size() == 1 && rows[0].is_array();
+  if (is_series && Options("task", task_, "").get("context", 32, "") != 1) return write(rows[0]);
   if (rows.size() > most_rows) refuse("at most " + std::to_string(most_rows) + " rows are taken at once");
   const auto is_like = [](const Rows& a, const Rows& b) {
     return a.is_object() == b.is_object() && a.is_string() == b.is_string();
@@ -345,7 +349,7 @@ std::string GivenRows::reworded(std::string error) const {
     if (end == error.npos) break;
     const auto name = error.substr(at + quoted.size(), end - at - quoted.size());
     auto stop = end + 1;
-    std::string place = name_ == "row" ? "the rows" : name_;
+    std::string place = name_ == "row" ? "--row" : name_;
     const std::string line = " line ";
     if (name.starts_with("images/") && std::isdigit(name.back()) != 0) place = called(std::stoul(name.substr(7)));
     if (error.compare(stop, line.size(), line) == 0 && std::isdigit(error[stop + line.size()]) != 0) {

@@ -450,8 +450,8 @@ class Sequence final : public vernier::SupervisedTask, public vernier::Predictor
 
   void require_features(const Series& series) const {
     if (series.values().size(1) == plan_.features) return;
-    refuse(c10::str("'", series.name(), "' has ", context_, " steps of ", series.values().size(1),
-                    " features; those to train on have ", plan_.steps, " of ", plan_.features));
+    refuse(c10::str("'", series.name(), "' has ", series.values().size(1),
+                    " numbers in a step; the series to train on ", "has ", plan_.features));
   }
 
   void name_outputs(const Series& series) {

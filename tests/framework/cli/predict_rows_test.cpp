@@ -335,10 +335,40 @@ TEST_CASE("predict: what a row lacks is one line, and standard output has rows a
     CHECK(is_one_line(run.err));
     CHECK(run.out.empty());
   }
-  CHECK(call_with_stdin(run, {"predict", "out", "--input", "-"}, "x,word\n1,c\nlarge,c\n") == 2);
-  CHECK_MESSAGE(says(run.err, "standard input line 3, column 'x' is 'large'"), run.err);
+  const std::pair<std::string, std::string> pipes[] = {
+      {"x,word\n1,c\nlarge,c\n", "standard input line 3, column 'x' is 'large'"},
+      {"x,word\n", "standard input "},
+      {"[]", "there is no row in standard input; write [{\"carat\": 0.3}]"},
+      {"[1, 2]", "row 1: must be an object with a value for each column"},
+      {"{x: 1}", "standard input line 1 is not JSON, in which names and words have double quotes"},
+      {png(4, 4, 3, striped(1, 4, 4)), "standard input is a PNG image, not a CSV file"},
+  };
+  for (const auto& [text, part] : pipes) {
+    CAPTURE(part);
+    CHECK(call_with_stdin(run, {"predict", "out", "--input", "-"}, text) == 2);
+    CHECK_MESSAGE(says(run.err, part), run.err);
+    CHECK(!says(run.err, "rows.csv"));
+  }
   CHECK(run.call({"predict", "out", "--row", "x=1", "word=new"}) >= 0);
   CHECK((run.out.empty() || run.out.starts_with("class,")));
+}
+
+TEST_CASE("predict: the steps of a series are rows, alone and in a list") {
+  RunFolder run(std::string(frame) + "use = 'sequence'\ndata = 's.npy'\nkind = 'forecast'\ncontext = 4\nwidth = 4\n");
+  std::vector<double> steps;
+  for (int i = 0; i < 60; ++i) steps.push_back(i % 6);
+  run.folder.write("s.npy", npy(steps, "60,"));
+  REQUIRE_MESSAGE(run.train({"--quiet"}) == 0, run.err);
+  REQUIRE_MESSAGE(run.call({"predict", "out", "--row", "[0, 1, 2, 3]"}) == 0, run.err);
+  const auto forecast = run.out;
+  for (const char* rows : {"[[0], [1], [2], [3]]", "[[0, 1, 2, 3]]"}) {
+    CHECK_MESSAGE(run.call({"predict", "out", "--row", rows}) == 0, run.err);
+    CHECK(run.out == forecast);
+  }
+  CHECK(call_with_stdin(run, {"predict", "out", "--input", "-"}, "[0, 1, 2, 3]") == 0);
+  CHECK(run.out == forecast);
+  CHECK(run.call({"predict", "out", "--row", "[[0, 1], [1, 2], [2, 3], [3, 4]]"}) == 2);
+  CHECK_MESSAGE(says(run.err, "2 numbers in a step; the series to train on has 1"), run.err);
 }
 
 }  // namespace predict_rows_test
