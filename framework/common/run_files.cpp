@@ -191,7 +191,8 @@ bool is_run(const fs::path& folder) {
 
 RunFiles read_run(const fs::path& folder) {
   std::error_code none;
-  if (!fs::is_directory(folder, none)) throw Refused(folder.string() + ": there is no such folder");
+  if (!fs::is_directory(folder, none))
+    throw Refused(folder.string() + ": there is no such folder; `vernier runs` lists the runs that are there");
   if (!is_run(folder)) {
     throw Refused(folder.string() + ": this is not a folder of a run: it has neither summary.json nor " + history);
   }

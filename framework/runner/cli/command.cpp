@@ -103,7 +103,10 @@ std::unique_ptr<Prepared> prepare(const po::variables_map& given, const std::fun
       std::cout.setstate(std::ios::failbit);
       set_log_level(static_cast<int>(Level::error));
     }
-    return wants_to_resume(given) || (options.resume == "auto" && OutputFolder::is_there(output, *wiring.checkpoint));
+    const bool is_auto = options.resume == "auto", is_asked = wants_to_resume(given);
+    if (given.count("trust") != 0 && !is_auto && !is_asked)
+      refuse("--trust is for runs, and none is read; leave it out");
+    return is_asked || (is_auto && OutputFolder::is_there(output, *wiring.checkpoint));
   };
   const fs::path first = files_of(given).front();
   return vernier::prepare(std::move(config), first.stem().string(), host, first_signal, resumes);

@@ -184,6 +184,7 @@ TEST_CASE("folds: each row is held out once, and the metrics have an interval") 
                {{"evaluate", "run.toml", "--folds", "1"}, "--folds"},
                {{"evaluate", "run.toml", "--folds=3", "--output=a", "--set=task.validation=points.csv"},
                 "a fold needs data of which a share is held out"},
+               {{"evaluate", "run.toml", "--folds=3", "--trust"}, "--trust is for runs, and --folds reads none"},
                {{"compare", "run.toml", "--folds=3", "--seeds=4"}, "--folds takes the place of --seeds"}};
   for (const auto& [given, part] : wrong) {
     CHECK(points.call(given) == 2);
@@ -433,6 +434,10 @@ TEST_CASE("what cannot be done is one line, and leaves no file") {
        "the model takes one input, and --input is given 2 times"},
       {{"evaluate", "none"}, "there is no such run or checkpoint"},
       {{"evaluate", "points.csv"}, "is neither a run nor a checkpoint"},
+      {{"evaluate", "run.toml"}, "name the run that `vernier train run.toml` writes, such as runs/run"},
+      {{"evaluate", "."}, "there is no config.toml; name a run in it, such as ./out"},
+      {{"report", "nosuch"}, "nosuch: there is no such folder; `vernier runs` lists the runs that are there"},
+      {{"train", "run.toml", "--trust"}, "--trust is for runs, and none is read; leave it out"},
       {{"predict", "out", "--output", "p.csv"}, "give --input FILE, --row NAME=VALUE"},
       {{"predict", "out", "--input", "new.csv", "--output", "p.txt"}, "must be .csv, .npy or .jsonl"},
       {{"predict", "out", "--input", "none.csv", "--output", "p.csv"}, "none.csv"},
