@@ -411,7 +411,7 @@ TEST_CASE("new toml writes runs that pass check and train") {
     const auto name = checked(place, each);
     CHECK(place.call({"train", name, "--set", "run.epochs=4", "--set", "run.validate_every=1", "--set",
                       "callback.early_stopping.patience=1", "--quiet"}) == 0);
-    CHECK(place.err == "");
+    CHECK((place.err == "" || says(place.err, "the model is worse than no model")));  // after so few steps
   }
 }
 

@@ -289,13 +289,14 @@ TEST_CASE("csv: columns that count or name the rows are told from inputs") {
       {"lfd", [](int i) { return i + 1; }, 40, true},
       {"lfd", [](int i) { return i * 5 / 4; }, 40, true},
       {"lfd", [](int i) { return i + 1; }, 12, false},
-      {"wealth", shuffled, 101, false},  // ranks
+      {"wealth", shuffled, 101, true},  // one ranking alone looks like a counter
       {"year", [](int i) { return 1900 + i; }, 60, false},
       {"year", [](int i) { return i; }, 60, false},
       {"time", [](int i) { return i + 1; }, 60, false},
       {"age", [](int i) { return i; }, 90, false},
       {"rank", [](int i) { return i + 1; }, 90, false},
-      {"price", shuffled, 101, false},
+      {"price", [](int i) { return i * 5003 % 15013; }, 101, false},
+      {"price", [](int i) { return i * 37 % 101 / 2; }, 101, false},
       {"visits", [](int i) { return i * 7 % 5; }, 40, false},
   };
   for (const auto& [name, value, rows, are_counted] : cases) {
