@@ -139,8 +139,12 @@ void CsvReader::infer_types() {
   std::vector<SeenColumn> seen(names_.size());
   CsvRecords records(*file_, text_, table_.found.separator, table_.first_line);
   std::vector<CsvField> fields;
+  std::vector<bool> is_late(names_.size());  // nothing stands where a run looks, which reads no whole file for it
   for (std::int64_t i = 0; (options_.names || i < csv_records_to_infer) && records.next(fields); ++i) {
     check_length(fields, records.line());
+    for (std::size_t place = 0; i == csv_records_to_infer && place < seen.size(); ++place) {
+      is_late[place] = seen[place].numbers + seen[place].texts == 0;
+    }
     for (std::size_t place = 0; place < fields.size(); ++place) {
       const auto text = fields[place].text();
       if (!words_.has(text)) {
@@ -182,21 +186,31 @@ void CsvReader::infer_types() {
                   "' has dates, and is the target; predict a number or a class, or set " +
                   types_key(options_.target, "category"));
   }
+  std::vector<std::string> mixed, late;
   std::string name;  // one among whole numbers
   for (const auto* column : columns()) {
     if (options_.types.contains(column->name)) continue;
-    const auto& values = seen[place_of(column->name)];
+    const auto place = place_of(column->name);
+    const auto& values = seen[place];
     note_written(*column, values.written, remedies_, table_.found.odd);
-    if (column->type != CsvType::category || values.numbers == 0) continue;
-    table_.found.named.push_back(column->name);
-    if (name.empty()) name = *values.names.begin();
+    if (column->type != CsvType::category) continue;
+    if (is_late[place]) {
+      late.push_back(column->name);
+    } else if (values.numbers > 0 && !values.names.empty()) {
+      mixed.push_back(column->name);
+      if (name.empty()) name = *values.names.begin();
+    }
   }
-  const auto count = table_.found.named.size();
-  if (count == 0) return;
-  table_.found.odd.push_back((count == 1 ? "column " : "columns ") + shortened(names_of_columns(table_.found.named)) +
-                             (count == 1 ? " has" : " have") + " names such as '" + shortened(name) +
-                             "' among whole numbers, so all are words; if it stands for no value, set " +
-                             remedies_.missing_words({name}));
+  const auto named = [&](const std::vector<std::string>& all, const std::string& what) {
+    if (all.empty()) return;
+    table_.found.named.insert(table_.found.named.end(), all.begin(), all.end());
+    table_.found.odd.push_back((all.size() == 1 ? "column " : "columns ") + shortened(names_of_columns(all)) +
+                               (all.size() == 1 ? " has" : " have") + what);
+  };
+  named(mixed, " names such as '" + shortened(name) +
+                   "' among whole numbers, so all are words; if it stands for no value, set " +
+                   remedies_.missing_words({name}));
+  named(late, c10::str(" no value in the first ", csv_records_to_infer, " records, and words behind them"));
 }
 
 void CsvReader::check_length(const std::vector<CsvField>& fields, std::int64_t line) const {

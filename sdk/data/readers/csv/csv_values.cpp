@@ -105,7 +105,8 @@ OtherNotation other_notation_of(std::string_view text, const Notation& notation)
     return parse_number(bare, {decimal, thousands, false}, value);
   };
   if (bare != text && is_number(notation.decimal, notation.thousands)) return OtherNotation::sign;
-  const bool may_have_groups = !bare.substr(bare.find_first_not_of("+-")).starts_with('0');  // 0,115 has none
+  const auto digits = bare.find_first_not_of("+-");
+  const bool may_have_groups = digits != bare.npos && bare[digits] != '0';  // 0,115 has none
   if (notation.decimal != '.' && is_number('.', 0)) {
     return may_have_groups && is_number(',', '.') ? OtherNotation::thousands_point : OtherNotation::decimal_point;
   }
