@@ -112,6 +112,8 @@ void read_summary(RunFiles& run) {
   if (!has_form(run.summary, form_of_summary)) {
     throw Refused((run.folder / "summary.json").string() + ": it is damaged; remove it to see the rest of the run");
   }
+  if (auto found = run.summary.find("error"); found != run.summary.end())
+    *found = printable(found->get<std::string>(), "\n");
 }
 
 void read_config(RunFiles& run) {

@@ -141,7 +141,7 @@ std::string picture(const RunFiles& run, const std::vector<std::string>& metrics
     text += ("step " + std::to_string(step) + ": " + name + ' ' + details).substr(0, columns) + '\n';
   }
   if (run.summary.is_object() && run.summary.contains("error") && run.state != "running") {
-    text += '\n' + printable(run.summary["error"].get<std::string>(), "\n") + '\n';
+    text += '\n' + run.summary["error"].get<std::string>() + '\n';
   }
   return text;
 }

@@ -18,6 +18,7 @@
 #include <optional>
 #include <set>
 
+#include "common/run_files.h"
 #include "job_server.h"
 #include "program.h"
 #include "service/api/job_check.h"
