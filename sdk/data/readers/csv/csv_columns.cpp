@@ -194,12 +194,10 @@ void CsvReader::infer_types() {
     const auto& values = seen[place];
     note_written(*column, values.written, remedies_, table_.found.odd);
     if (column->type != CsvType::category) continue;
-    if (is_late[place]) {
-      late.push_back(column->name);
-    } else if (values.numbers > 0 && !values.names.empty()) {
-      mixed.push_back(column->name);
-      if (name.empty()) name = *values.names.begin();
-    }
+    if (is_late[place]) late.push_back(column->name);
+    if (is_late[place] || values.numbers == 0 || values.names.empty()) continue;
+    mixed.push_back(column->name);
+    if (name.empty()) name = *values.names.begin();
   }
   const auto named = [&](const std::vector<std::string>& all, const std::string& what) {
     if (all.empty()) return;
