@@ -152,9 +152,7 @@ torch::Tensor predict(vernier::Task& task, const torch::Device& device, std::vec
       side_by_side.push_back(column.numbers.to(torch::kCPU, torch::kFloat64).reshape({samples.samples, -1}));
       const auto parts = side_by_side.back().size(1);
       for (std::int64_t i = 0; i < parts; ++i) {
-        const auto place = static_cast<std::size_t>(i);
-        const auto part = place < column.parts.size() ? column.parts[place] : std::to_string(i);
-        names.push_back(parts == 1 ? column.name : column.name + "_" + part);
+        names.push_back(parts == 1 ? column.name : column.name + "_" + std::to_string(i));
       }
     }
     rows.push_back(at::cat(side_by_side, 1));

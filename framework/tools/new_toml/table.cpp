@@ -217,7 +217,7 @@ bool is_time(const Values& values) {
 
 // Returns true for a column that orders the rows of a person or a firm, whatever it orders elsewhere.
 bool may_be_time(const Values& values) {
-  const auto name = lower_case(values.name);
+  const auto name = small_letters(values.name);
   return is_time(values) || name == "age" || name == "t" || name == "step" || name == "epoch";
 }
 

@@ -170,7 +170,7 @@ TEST_CASE("sequence: in folds the part after the steps to train on is held out, 
   for (std::int64_t fold = 1; fold <= 5; ++fold) {
     CAPTURE(fold);
     const auto& [training, held_out] = ends[fold - 1];
-    const LoadedTask task(
+    LoadedTask task(
         "sequence",
         forecast(folder, {{"fold", value(c10::str(fold, "/5"))}, {"horizon", value(1)}, {"batch_size", value(100)}}));
     CHECK(task->next().samples == training - 5);
