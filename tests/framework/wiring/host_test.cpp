@@ -94,7 +94,7 @@ TEST_CASE("host: a plugin that fits is opened, made and named") {
 TEST_CASE("host: a plugin that hides one of ours by its name is used, and this is said once") {
   const TemporaryFolder folder;
   fs::create_directory(folder / "optimizer");
-  const auto own = folder / "optimizer" / "adamw.so";
+  const fs::path own = folder.path() / "optimizer" / "adamw.so";
   fs::copy_file(product / "optimizer/adamw.so", own);
   const LogLines log;
   const auto make = [&](std::vector<fs::path> folders) {
@@ -106,7 +106,7 @@ TEST_CASE("host: a plugin that hides one of ours by its name is used, and this i
   CHECK(LogLines::lines().empty());
   for (int i = 0; i < 2; ++i) make({folder.path(), product});
   CHECK(LogLines::lines() ==
-        std::vector<std::string>{"optimizer/adamw: " + fs::path(own).string() + " is used, and hides " +
+        std::vector<std::string>{"optimizer/adamw: " + own.string() + " is used, and hides " +
                                  (product / "optimizer/adamw.so").string() +
                                  ", which has the same name; rename your plugin"});
 }
