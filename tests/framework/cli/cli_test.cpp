@@ -513,7 +513,9 @@ TEST_CASE("cli: a finished run is left as it is, and changes are reported where 
   CHECK(says(place.err, "optimizer.learning_rate was 0.01 and is 0.02; it is resumed all the same"));
   CHECK(place.summary()["steps"] == 40);
   CHECK(place.call({"check", "run.toml", "--resume"}) == 2);
-  CHECK(says(place.err, "check looks at a new run only"));
+  CHECK(says(place.err, "optimizer.learning_rate was 0.02 and is 0.01"));
+  CHECK(place.call({"check", "run.toml", "--resume", set("optimizer.learning_rate=0.02")}) == 0);
+  CHECK(says(place.out, "ready: out goes on after step 40\n"));
 }
 
 TEST_CASE("cli: a run that diverges says so at its end, and has an exit code of its own") {

@@ -9,21 +9,13 @@
 
 namespace vernier {
 
-namespace {
-
-constexpr std::string_view roles[] = {Task::role,         Precision::role, Scaler::role,
-                                      Accumulation::role, Optimizer::role, Checkpoint::role,
-                                      Distributed::role,  Callback::role,  Monitor::role};
-
-}  // namespace
-
 Options options_of(const Host& host, const std::string& id) {
   if (id == "run") return described_run("name of the first file");
   const auto slash = id.find('/');
   if (slash == std::string::npos)
     refuse("`vernier plugins " + shortened(id) + "`: write role/name, as in scaler/dynamic, or run");
   const std::string role = id.substr(0, slash), name = id.substr(slash + 1);
-  if (std::ranges::find(roles, role) == std::end(roles)) {
+  if (std::ranges::none_of(host.list(), [&](const auto& plugin) { return plugin.role == role; })) {
     refuse("there is no role \"" + shortened(role) + "\"; `vernier plugins` lists all");
   }
   Options options(id, {}, "");
