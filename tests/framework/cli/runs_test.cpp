@@ -230,7 +230,7 @@ TEST_CASE("runs: wrong calls and damaged files end in one line") {
       {{"watch"}, "name one run"},
       {{"watch", "nowhere"}, "nowhere: there is no such folder"},
       {{"watch", "runs"}, "runs: this is not a folder of a run"},
-      {{"watch", "runs/damaged"}, "losses.jsonl:3: this line is not a JSON object"},
+      {{"watch", "runs/damaged"}, "losses.jsonl:3: this line is not one that a run writes"},
       {{"watch", "runs/summary", "--metric", "los"}, "summary.json: it is damaged"},
       {{"report", "runs/odd"}, "summary.json: it is damaged"},
       {{"watch", "runs/summary", "--interval", "0"}, "--interval is 0, and must be from 0.1 to 3600"},
