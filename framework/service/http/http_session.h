@@ -76,6 +76,26 @@ struct Shared {
 using PlainStream = beast::tcp_stream;
 using EncryptedStream = beast::ssl_stream<beast::tcp_stream>;
 
+// The place of a session among those of its server. A closed one does not count, though its operations end later.
+class Listed {
+ public:
+  Listed(Shared& shared, Session* session)
+      : shared_(shared), place_(shared.sessions.insert(shared.sessions.end(), session)) {}
+  ~Listed() { leave(); }
+  Listed(const Listed&) = delete;
+  Listed& operator=(const Listed&) = delete;
+  void leave() {
+    if (!std::exchange(is_there_, false)) return;
+    shared_.sessions.erase(place_);
+    if (shared_.is_stopping && shared_.sessions.empty()) shared_.is_empty();
+  }
+
+ private:
+  Shared& shared_;
+  std::list<Session*>::iterator place_;
+  bool is_there_ = true;
+};
+
 // One client. It lives until the last operation on its stream is done.
 class Session : public std::enable_shared_from_this<Session> {
  public:
@@ -93,13 +113,12 @@ template <class Stream>
 class SessionOn final : public Session {
  public:
   SessionOn(Stream stream, Shared& shared)
-      : stream_(std::move(stream)), timer_(stream_.get_executor()), watch_(stream_.get_executor()), shared_(shared) {
-    place_ = shared_.sessions.insert(shared_.sessions.end(), this);
-  }
-  ~SessionOn() override {
-    end_stream();
-    leave();
-  }
+      : stream_(std::move(stream)),
+        timer_(stream_.get_executor()),
+        watch_(stream_.get_executor()),
+        shared_(shared),
+        listed_(shared, this) {}
+  ~SessionOn() override { end_stream(); }
 
   void begin() override {
     if constexpr (is_encrypted) {
@@ -134,7 +153,7 @@ class SessionOn final : public Session {
     watch_.cancel();
     if (now_.later) now_ = {};
     lowest().socket().close(ignored);
-    leave();
+    listed_.leave();
   }
 
   void look_again(bool last = false) override {
@@ -144,12 +163,6 @@ class SessionOn final : public Session {
 
  private:
   static constexpr bool is_encrypted = std::is_same_v<Stream, EncryptedStream>;
-  // A closed session does not count, though its operations end later.
-  void leave() {
-    if (!std::exchange(is_listed_, false)) return;
-    shared_.sessions.erase(place_);
-    if (shared_.is_stopping && shared_.sessions.empty()) shared_.is_empty();
-  }
   static constexpr auto handshake_time = std::chrono::seconds(5);
   std::shared_ptr<SessionOn> self() { return std::static_pointer_cast<SessionOn>(shared_from_this()); }
   beast::tcp_stream& lowest() { return beast::get_lowest_layer(stream_); }
@@ -362,7 +375,7 @@ class SessionOn final : public Session {
   Stream stream_;
   asio::steady_timer timer_, watch_;
   Shared& shared_;
-  std::list<Session*>::iterator place_;
+  Listed listed_;
   beast::flat_buffer buffer_{header_limit + 4096};
   std::optional<http::request_parser<http::string_body>> parser_;
   HttpRequest request_;
@@ -371,7 +384,7 @@ class SessionOn final : public Session {
   HttpResponse now_;   // the response that is being sent
   std::string chunk_;  // the stream's current chunk
   std::size_t body_bytes_ = 0, lingered_ = 0, idle_seconds_ = 0, waits_ = 0;
-  bool is_listed_ = true, is_known_ = false, is_quiet_ = true, is_head_ = false, keep_ = false, is_writing_ = false;
+  bool is_known_ = false, is_quiet_ = true, is_head_ = false, keep_ = false, is_writing_ = false;
 };
 
 }  // namespace vernier::http_server

@@ -18,7 +18,7 @@ void write_reader(const std::string& file, const std::string& secret) {
   torch::jit::Module model("__torch__.Reader");
   model.register_parameter("weight", torch::ones({1, 1}).set_requires_grad(true), false);
   model.define("def forward(self, x):\n  print(torch.from_file('" + secret +
-               "', False, 300, dtype=torch.uint8).tolist())\n  return torch.matmul(x, self.weight)\n");
+               "', False, 300, dtype=0).tolist())\n  return torch.matmul(x, self.weight)\n");
   model.save(file);
 }
 
