@@ -1,8 +1,10 @@
 #include "run.h"
 
+#include <ATen/Context.h>
 #include <ATen/autocast_mode.h>
 #include <c10/core/AutogradState.h>
 #include <c10/core/GradMode.h>
+#include <c10/util/ScopeExit.h>
 #include <vernier/error.h>
 #include <vernier/memory.h>
 
@@ -13,6 +15,18 @@
 namespace graph {
 
 namespace {
+
+// LibTorch chooses oneDNN's LSTM before autocast casts the numbers to 16 bits, and for these oneDNN has none on
+// processors without AVX-512. There LibTorch's own operators compute it.
+void call(const c10::OperatorHandle& op, torch::jit::Stack& stack) {
+  auto& context = at::globalContext();
+  const bool is_missing = op.schema().name() == "aten::lstm" && at::autocast::is_autocast_enabled(at::kCPU) &&
+                          !__builtin_cpu_supports("avx512bw");
+  const auto put_back =
+      c10::make_scope_exit([&, was_used = context.userEnabledMkldnn()] { context.setUserEnabledMkldnn(was_used); });
+  if (is_missing) context.setUserEnabledMkldnn(false);
+  op.callBoxed(stack);
+}
 
 // Autocast as a graph wants it, until the end of the scope.
 class Autocast {
@@ -126,7 +140,7 @@ class Runner {
                       wanted[i].real_type()->str());
     }
     if (node.rule.check != nullptr) check(node, stack);
-    node.op->callBoxed(stack);
+    graph::call(*node.op, stack);
     if (node.rule.is_filled) stack.at(0).toTensor().zero_();
     keep(node, std::move(stack));
   }

@@ -89,7 +89,8 @@ TEST_CASE("deep files: a summary whose values have other types is damaged, and n
   folder.write("run/losses.jsonl", "{\"step\":1,\"loss\":1}\n");
   const auto whole = Json::parse(summary);
   std::vector<Json> odd = {Json::array(), 5, "text", nullptr};
-  for (const auto& [pointer, ignored] : whole.flatten().items()) {
+  const auto flat = whole.flatten();
+  for (const auto& [pointer, ignored] : flat.items()) {
     for (auto at = Json::json_pointer(pointer); !at.empty(); at = at.parent_pointer()) {
       auto changed = whole;
       changed[at] = at.back().size() % 2 == 0 ? Json{{"~x", Json::array({1})}} : Json::array({5});

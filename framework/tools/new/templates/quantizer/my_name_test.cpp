@@ -9,6 +9,8 @@ TEST_CASE("the largest number of a block stays, and the others become multiples 
   vernier::Options options("quantizer/my_name",
                            {{"bits", {std::int64_t{3}, "test"}}, {"block", {std::int64_t{4}, "test"}}}, "test");
   MyName quantizer(options);
-  const auto y = quantizer.quantize({.numbers = at::tensor({3.0F, -1.2F, 0.4F, 0.0F}).view({1, 4})}).numbers;
+  vernier::Operand operand;
+  operand.numbers = at::tensor({3.0F, -1.2F, 0.4F, 0.0F}).view({1, 4});
+  const auto y = quantizer.quantize(operand).numbers;
   CHECK(at::equal(y, at::tensor({3.0F, -1.0F, 0.0F, 0.0F}).view({1, 4})));
 }
