@@ -188,7 +188,8 @@ TEST_CASE("folds: each row is held out once, and the metrics have an interval") 
                       "[run]\nsteps = 4\n[task]\nuse = \"sequence\"\nkind = \"forecast\"\ndata = \"noise.csv:a\"\n"
                       "context = 4\nwidth = 4\n[optimizer]\nuse = \"sgd\"\nlearning_rate = 9.0\n");
   CHECK(points.call({"evaluate", "noise.toml", "--folds", "3", "--output", "of_noise"}) == 0);
-  CHECK_MESSAGE(says(points.out, "over the folds the model is not better than no model: \"mean\" has the "), points.out);
+  CHECK_MESSAGE(says(points.out, "over the folds the model is not better than no model: \"mean\" has the "),
+                points.out);
   const struct {
     std::vector<std::string> words;
     std::string says;

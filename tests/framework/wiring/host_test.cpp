@@ -105,10 +105,9 @@ TEST_CASE("host: a plugin that hides one of ours by its name is used, and this i
   make({product, product});
   CHECK(LogLines::lines().empty());
   for (int i = 0; i < 2; ++i) make({folder.path(), product});
-  CHECK(LogLines::lines() ==
-        std::vector<std::string>{"optimizer/adamw: " + own.string() + " is used, and hides " +
-                                 (product / "optimizer/adamw.so").string() +
-                                 ", which has the same name; rename your plugin"});
+  CHECK(LogLines::lines() == std::vector<std::string>{"optimizer/adamw: " + own.string() + " is used, and hides " +
+                                                      (product / "optimizer/adamw.so").string() +
+                                                      ", which has the same name; rename your plugin"});
 }
 
 TEST_CASE("host: one that does not fit is refused with the remedy, and never runs") {
