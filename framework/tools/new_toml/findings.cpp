@@ -120,13 +120,6 @@ const std::string* Findings::option(const std::string& key) const {
   return found == task.end() ? nullptr : &found->second;
 }
 
-void slow_down_for_few(Findings& found) {
-  constexpr std::int64_t few = 500;
-  if (found.samples >= few) return;
-  found.task.insert(found.task.end(), {{"hidden", "[32]"}, {"dropout", "0.2"}});
-  found.learning_rate = "1e-3";
-}
-
 namespace {
 
 Findings look_at_folder(const std::string& path, const GivenData& given) {

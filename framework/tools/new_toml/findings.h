@@ -34,10 +34,6 @@ struct GivenData {
   std::string use;     // the task, by --set task.use=NAME; "": it is found
 };
 
-// Makes a network learn a table of few rows in small steps and without some of its activations, because it would soon
-// know the rows by heart.
-void slow_down_for_few(Findings& found);
-
 // Looks at data of any kind, or at a model and the data that it learns from.
 // Throws Error with the remedy if the data are something else or the target is not clear.
 Findings look_at(const std::vector<std::string>& paths, const GivenData& given);
