@@ -120,6 +120,21 @@ void weight_norm(const Call& call) {
           "needs a gain for each slice of its weight");
 }
 
+// The kernel writes ranges and scales for the tensor, or for each of its slices, wherever they are.
+void moving_average(const Call& call) {
+  const auto& self = call["self"].toTensor();
+  const auto axis = call["ch_axis"].toInt();
+  const bool has_slices = call["per_row_fake_quant"].toBool();
+  require(self.numel() > 0 && (!has_slices || (axis >= 0 && axis < self.dim())),
+          "needs numbers, and a dimension of them");
+  for (const char* name : {"running_min", "running_max", "scale", "zero_point"}) {
+    require(call[name].toTensor().numel() == (has_slices ? self.size(axis) : 1),
+            "needs a range and a scale for each slice");
+  }
+  for (const char* name : {"observer_on", "fake_quant_on"})
+    require(call[name].toTensor().numel() == 1, "needs one flag");
+}
+
 // The backward pass of LibTorch reads outside its memory if a number is NaN.
 void finite_grid(const Call& call) {
   require(at::all(call["grid"].toTensor().isfinite()).item<bool>(), "needs a grid of finite numbers");
