@@ -336,7 +336,7 @@ std::vector<Row> train_rounds(const Plan& plan, Children& children) {
       } else if (is_complete(trial.folder)) {
         report_progress(
             plan, rows[index].name, trial,
-            has_checkpoint(trial) ? "is there, " : "is there, whatever its data were, as it has no checkpoint: ");
+            has_checkpoint(trial) ? "is there, " : "is there (it has no checkpoint, so its data cannot be compared), ");
       } else {
         train(plan, plan.candidates[index], trial, children);
         report_progress(plan, rows[index].name, trial, "");

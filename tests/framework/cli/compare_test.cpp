@@ -335,7 +335,7 @@ TEST_CASE("compare: equal configurations train to the same bits, and a later cal
   fs::remove(place.at("c/other/seed-2/summary.json"));  // a killed run has none
   CHECK(place.compare({"other.toml", "--seeds", "3"}) == 0);
   CHECK(fs::last_write_time(history) == before);
-  CHECK(says(place.err, "run, seed 1 of 3: is there, whatever its data were, as it has no checkpoint: done"));
+  CHECK(says(place.err, "run, seed 1 of 3: is there (it has no checkpoint, so its data cannot be compared), done"));
   CHECK(says(place.err, "other, seed 2 of 3: done"));
   for (const char* measure : {"samples_per_second", "loss"}) CHECK(place.verdict(1, measure) != "not enough seeds");
   CHECK(place.verdict(1, "loss") == "equal");
