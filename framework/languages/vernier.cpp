@@ -98,7 +98,8 @@ int use(vernier_trainer* of, const Body& body) noexcept {
   });
 }
 
-// Changes the options before the first use. The TOML is read anew, so that an error comes here; then nothing changes.
+// Changes the options of a trainer that has not been used. It reads the TOML again, so that an error shows here. After
+// an error the options are as they were.
 template <class Change>
 int configure(vernier_trainer* of, const char* name, const Change& change) noexcept {
   return visit(of, [&](vernier_trainer& trainer) {

@@ -1,4 +1,5 @@
-// A call from a program in another language: it finds the process as a training needs it, and leaves it as it was.
+// The settings of the process during a call from another language. They are those of a training until the call ends,
+// and then again those of the program.
 #pragma once
 
 #include <vernier/state.h>

@@ -21,7 +21,8 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 MOST = 32 << 20  # bytes
 
-# The first glibc of a tag, with the newest symbols of the compiler's runtime that it allows: PEP 600, auditwheel's policy.
+# The minor version of glibc that a tag manylinux_2_<minor> needs, and the newest symbols GLIBCXX and CXXABI that it
+# allows. Source: PEP 600, auditwheel.
 POLICIES = ((28, "3.4.24", "1.3.11"), (31, "3.4.28", "1.3.12"), (34, "3.4.29", "1.3.13"), (35, "3.4.30", "1.3.13"),
             (39, "3.4.33", "1.3.15"))
 

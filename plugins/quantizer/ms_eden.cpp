@@ -1,9 +1,9 @@
-// ms_eden: NVFP4 without bias. The numbers are rounded to nearest, and each scale, corrected for what a group of
-// numbers has lost along its own direction, is rounded stochastically. The operands must be rotated: rotate = {dx =
-// 128, …}.
+// ms_eden: NVFP4 whose expected value is the number before rounding. It rounds numbers to nearest, which makes a group
+// of them shorter or longer. It multiplies the scales of the group by the factor that undoes this, and rounds these
+// products stochastically. The operands must be rotated: rotate = {dx = 128, …}.
 //   group = 128   numbers that share a correction, a multiple of 16: the size of the rotation
-// Source: Quartet II, arXiv 2601.22813. The mean is right over the signs of the rotation too, not over the scales
-// alone.
+// Source: Quartet II, arXiv 2601.22813. The expected value is over the random signs of the rotation and over the
+// rounding of the scales, not over the latter alone.
 #include <ATen/ATen.h>
 #include <torch/types.h>
 #include <vernier/lab/quantizer.h>

@@ -1,8 +1,8 @@
 # `cmake --install` links this machine's LibTorch as lib/libtorch, where the programs look for it.
 #
 # cpack makes a .tar.gz that runs from any folder, on any system whose glibc is as new, and a package for this release of
-# Debian. LibTorch is in neither of them: it has gigabytes. The programs say where to link it. `./vernier wheel` makes a
-# wheel, which finds the LibTorch that pip installs.
+# Debian. Neither contains LibTorch, which takes gigabytes. A program that finds no LibTorch prints where a link to it
+# belongs. `./vernier wheel` makes a wheel, which finds the LibTorch that pip installs.
 install(CODE "
   set(link \"\${CMAKE_INSTALL_PREFIX}/lib/libtorch\")
   if(\"\$ENV{DESTDIR}\" STREQUAL \"\" AND NOT \"\${CMAKE_INSTALL_PREFIX}\" STREQUAL \"${LIBTORCH_ROOT}\"

@@ -31,8 +31,8 @@ class Tokens {
   // warn: gets a sentence when a changed file cannot be read.
   Tokens(std::filesystem::path file, Scope highest, std::function<void(const std::string&)> warn);
 
-  // Removes the tokens that a killed process has made: somebody else may have its port now, and be sent one. Tokens
-  // with a name are a person's, and stay.
+  // Removes the tokens that a killed process has made. Another program may listen on its port now, and a client would
+  // send such a token to that program. Tokens with a name belong to a person, and stay.
   static void forget(const std::filesystem::path& file);
   static bool is_name(std::string_view text);
 

@@ -14,7 +14,7 @@ namespace serve {
 
 namespace fs = std::filesystem;
 
-// A few files of /etc alone, because others have secrets.
+// Returns the places of the system that a job may read. Of /etc these are a few files, because others have secrets.
 std::vector<std::string> places_of_system() {
   return {"/usr",
           "/bin",

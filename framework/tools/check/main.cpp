@@ -19,7 +19,7 @@ namespace vernier {
 
 using namespace cli;
 
-// Verbs that this program runs under their names, vernier-profile and vernier-schema.
+// The mains of two more verbs. This program runs them if it is called vernier-profile or vernier-schema.
 int call_profile(int argc, char** argv);
 int call_schema(int argc, char** argv);
 

@@ -106,7 +106,8 @@ int cross_validate(const po::variables_map& given) {
   if (files.size() != 1 || fs::is_directory(files[0])) {
     refuse("--folds trains a TOML file: name one, as in `vernier evaluate run.toml --folds 5`");
   }
-  if (given.count("trust") != 0) refuse("--trust is for runs, and --folds reads none; leave it out");
+  if (given.count("trust") != 0)
+    refuse("--trust is for the files of a run, and --folds reads no run; leave --trust out");
   const auto folds = std::to_string(number_in(given, "folds", 2, 100));
   const auto folder = word_or(given, "output", "runs/" + fs::path(files[0]).stem().string() + "-folds");
   std::vector<std::string> words = {"compare", files[0], "--folds=" + folds, "--output=" + folder, "--json", "--quiet"};

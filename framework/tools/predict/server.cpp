@@ -15,7 +15,7 @@ struct Exchange final : ModelRequest {
   Json rows;
 };
 
-// The part of a text behind `before` and up to `end`; "" if it has none.
+// Returns what stands in a text between `before` and the next `end`; "" if one of them is missing.
 std::string between(const std::string& text, const std::string& before, char end) {
   const auto found = text.find(before);
   const auto begin = found == text.npos ? text.size() : found + before.size(), stop = text.find(end, begin);

@@ -7,7 +7,7 @@ import vernier
 
 
 def typed():
-    """Returns the command as a line to copy has it: the name that PATH leads to, or the path."""
+    """Returns the command that a user can type: its name if PATH leads to it, else its path."""
     name = os.path.basename(sys.argv[0])
     if name == "__main__.py":
         return f"{sys.executable} -m vernier"

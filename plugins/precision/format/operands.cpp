@@ -113,7 +113,7 @@ void read_rotations(Options& options, Recipe& recipe) {
   vernier::HostApi::refuse_unread(one);
 }
 
-// Refuses what cannot be together, and gives operands that take the numbers of another one its quantizer.
+// Refuses rotations that other options exclude. An operand that takes the codes of another one gets its quantizer.
 void settle(const Options& options, Recipe& recipe) {
   for (const auto slot : slots) {
     auto& way = recipe.at(slot);

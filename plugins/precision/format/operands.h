@@ -12,7 +12,7 @@
 
 namespace formats {
 
-// Every quantizer of a run, with the place that names its state in a checkpoint: "g", "layers.1.dw.x".
+// A quantizer of the run, and the key of its state in a checkpoint, such as "g" or "layers.1.dw.x".
 struct Placed {
   std::string place;
   std::shared_ptr<vernier::Quantizer> quantizer;

@@ -70,7 +70,7 @@ Tensor multiplied_along(const Tensor& x, const Tensor& matrix, int summed) {
   return at::matmul(matrix.to(x.device()), whole.reshape(pieces)).reshape(whole.sizes());
 }
 
-// The matrix of one product. Its inverse is its transpose.
+// Returns the matrix that rotates the operands of one product. Its inverse is its transpose.
 Tensor matrix_of(const Recipe& recipe, Slot slot, std::uint64_t product_seed) {
   const auto& rotation = recipe.rotation(slot);
   if (!recipe.draws_signs) return rotation.matrix;
@@ -109,7 +109,7 @@ bool Recipe::draws() const {
          std::ranges::any_of(ways, [](const Way& way) { return way.quantizer && way.quantizer->draws(); });
 }
 
-// A product draws once, in forward, whether a gradient is asked for or not: so a recomputation repeats what it draws.
+// A product draws its random seed in forward, even if no gradient is asked for. So a recomputation draws the same one.
 Products::Call Products::begin(const Recipe& recipe, const std::string& layer, bool is_recorded) {
   return {&recipe, layer, is_recorded, recipe.draws() ? drawn_seed() : 0};
 }

@@ -12,7 +12,8 @@
 
 namespace formats {
 
-// Returns the operand with `change` of its numbers, and of its least exponents if each number has one.
+// Returns an operand whose numbers are the results of change(numbers). If each number has a least exponent of its own,
+// these are changed in the same way.
 template <class Change>
 vernier::UnitOperand mapped(const vernier::UnitOperand& x, const Change& change) {
   const auto& least = x.least_exponents;

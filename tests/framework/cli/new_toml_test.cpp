@@ -256,7 +256,7 @@ const std::vector<Case> tables = {
      "target = \"kind\""},
     {file("cars.csv", cars("rotary", 3)),
      {"cars.csv"},
-     "column cylinders has names such as 'rotary' among whole numbers, so all are words; if it stands for no value, "
+     "column cylinders has names such as 'rotary' among whole numbers, so all are words; if that stands for no value, "
      "set missing_words = [\"rotary\"]\n",
      "types = {cylinders = \"category\"}\n"},
     {file("cars.csv", cars("12a", 1, "0")), {"cars.csv"}, "such as '12a' among", "types = {cylinders = \"category\"}"},

@@ -193,12 +193,13 @@ TEST_CASE("folds: each row is held out once, and the metrics have an interval") 
   const struct {
     std::vector<std::string> words;
     std::string says;
-  } wrong[] = {{{"evaluate", "out", "--folds", "4"}, "--folds trains a TOML file: name one"},
-               {{"evaluate", "run.toml", "--folds", "1"}, "--folds"},
-               {{"evaluate", "run.toml", "--folds=3", "--output=a", "--set=task.validation=points.csv"},
-                "a fold needs data of which a share is held out"},
-               {{"evaluate", "run.toml", "--folds=3", "--trust"}, "--trust is for runs, and --folds reads none"},
-               {{"compare", "run.toml", "--folds=3", "--seeds=4"}, "--folds takes the place of --seeds"}};
+  } wrong[] = {
+      {{"evaluate", "out", "--folds", "4"}, "--folds trains a TOML file: name one"},
+      {{"evaluate", "run.toml", "--folds", "1"}, "--folds"},
+      {{"evaluate", "run.toml", "--folds=3", "--output=a", "--set=task.validation=points.csv"},
+       "a fold needs data of which a share is held out"},
+      {{"evaluate", "run.toml", "--folds=3", "--trust"}, "--trust is for the files of a run, and --folds reads no run"},
+      {{"compare", "run.toml", "--folds=3", "--seeds=4"}, "--folds takes the place of --seeds"}};
   for (const auto& [given, part] : wrong) {
     CHECK(points.call(given) == 2);
     CHECK_MESSAGE(says(points.err, part), points.err);

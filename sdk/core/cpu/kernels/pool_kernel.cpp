@@ -79,8 +79,8 @@ VERNIER_INLINE EightWindows meet(const EightWindows& windows, __m256 next, std::
       _mm256_blendv_epi8(windows.distance, _mm256_set1_epi32(static_cast<int>(distance)), _mm256_castps_si256(wins))};
 }
 
-// Windows of 2x2 that fill the image without padding. The numbers of a row are taken apart into those of even and of
-// odd columns, which leaves the windows in the order 0 1 4 5 2 3 6 7 until they are written.
+// Pools an image in windows of 2x2 without padding, eight at a time. It splits a row into its even and its odd columns,
+// which leaves the windows in the order 0 1 4 5 2 3 6 7. They are put in order before they are written.
 VERNIER_INLINE void pool_2x2(std::int64_t rows, const PoolSide& width, const float* image, float* out,
                              std::int64_t* places) {
   constexpr int even = 0x88, odd = 0xDD, in_order = 0xD8;

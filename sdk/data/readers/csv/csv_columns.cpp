@@ -206,7 +206,7 @@ void CsvReader::infer_types() {
                                (all.size() == 1 ? " has" : " have") + what);
   };
   named(mixed, " names such as '" + shortened(name) +
-                   "' among whole numbers, so all are words; if it stands for no value, set " +
+                   "' among whole numbers, so all are words; if that stands for no value, set " +
                    remedies_.missing_words({name}));
   named(late, c10::str(" no value in the first ", csv_records_to_infer, " records, and words behind them"));
 }

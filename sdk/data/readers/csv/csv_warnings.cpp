@@ -27,8 +27,8 @@ std::string leave_out_key(const std::string& name) {
 
 constexpr std::int64_t many_rows = 20;
 
-// Returns whether numbers are different whole ones, in any order, out of so few that chance does not explain it: as
-// many that are drawn have some twice. A part of the rows may have been left out.
+// Returns whether whole numbers look as if they count rows that were shuffled. All are different, though they are from
+// so small a range that as many random numbers would contain repeats. Some of the rows may be missing.
 bool are_drawn_once(const torch::Tensor& numbers) {
   const auto rows = numbers.numel();
   if (rows < many_rows || !numbers.equal(numbers.trunc())) return false;

@@ -73,11 +73,12 @@ class VERNIER_API Plugin {
 
  protected:
   // Called in the constructor: names a member on which the next steps depend. The default save() and load() keep it
-  // under this name, so do not override them. Numbers, bools and texts are exact. Tensors return to the dtype and
-  // device that the member has after prepare(), or else to the run's device; an undefined one returns undefined. A map
-  // of tensors has its keys below "name/". So has a part with save() and load(), or with state_dict() and
-  // load_state_dict(); the name "" puts its entries beside the others. A part may be an optional or a pointer that
-  // prepare() fills. An entry that is missing throws Error with its name.
+  // under this name, so do not override them. Numbers, bools and texts are kept exactly. A tensor is loaded
+  // in the dtype and onto the device that the member has after prepare(); if it is undefined then, onto the run's
+  // device. A tensor that was undefined is loaded as undefined. A map of tensors has its keys below "name/". So has a
+  // part with save() and load(), or with state_dict() and load_state_dict(); the name "" puts its entries beside the
+  // others. A part may be an optional or a pointer that prepare() fills. An entry that is missing throws Error with its
+  // name.
   template <class Member>
   void remember(const std::string& name, Member& member) {
     const auto held = [&member]() -> auto& {

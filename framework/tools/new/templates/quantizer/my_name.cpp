@@ -2,8 +2,8 @@
 //   bits = 8     of a number
 //   block = 32   numbers that share a scale
 //
-// This file is a complete quantizer. Replace its rule with your own. docs/guides/quantizers.md has what a recipe can be
-// made of.
+// This file is a complete quantizer. Replace its rule with your own. docs/guides/quantizers.md lists
+// what a quantizer gets and may return.
 #include <ATen/ATen.h>
 #include <vernier/lab/quantizer.h>
 

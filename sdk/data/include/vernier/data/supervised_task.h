@@ -102,7 +102,8 @@ class VERNIER_API SupervisedTask : public Task {
   bool reads_data() const;  // build(): data are read. If not, set_training() need not be called
 
   void set_training(DatasetPtr dataset, torch::Tensor weights = {});  // weights: see DataLoaderOptions
-  // Data without an end. The run needs [run] steps. The first sample is read twice, since prepare() looks at it.
+  // Trains on data that never end, so the TOML must set `steps` in [run]. The first sample is read twice, since
+  // prepare() looks at it.
   void set_training(StreamPtr stream);
   // A validation set. The first is the one whose loss is the run's; others report "<name>_loss" and so on.
   void add_validation(DatasetPtr dataset, const std::string& name = "");

@@ -50,7 +50,8 @@ class VERNIER_API Quantizer : public Plugin {
 
   // Returns numbers of the operand's shape, in float32. A result with a scale stands for numbers times scale.
   virtual UnitOperand quantize(const Operand& of) = 0;
-  // The summed numbers are a multiple of this: zeros follow them if need be, and are cut off the result.
+  // The size of the summed dimension must be a multiple of this. If it is not, quantize() gets zeros behind the
+  // numbers, and what it returns for them is cut off.
   virtual std::int64_t multiple() const;
   // Returns the gradient of of.numbers from that of what quantize() returned. Only the operands of y are asked, and
   // only with has_gradient(). Else the gradient passes as if nothing had been rounded.
