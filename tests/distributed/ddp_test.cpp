@@ -623,7 +623,8 @@ TEST_CASE("ddp: the place of a process, as launchers name it") {
     CHECK(found.launcher == each.place.launcher);
   }
   const Variables pod({{"PET_NNODES", "2"}, {"PET_NODE_RANK", "1"}, {"PET_NPROC_PER_NODE", "4"}});
-  CHECK(says(thrown_by([] { vernier::place_in_environment(); }).text, "Kubeflow wants 4 processes on each node"));
+  CHECK(says(thrown_by([] { vernier::place_in_environment(); }).text,
+             "Kubeflow wants 4 processes on each machine (PET_NPROC_PER_NODE)"));
   CHECK(vernier::first_node("r[01-02]n[3-9]") == "r01n3");
   CHECK(vernier::first_node("n[2,5]-ib") == "n2-ib");
   CHECK(vernier::first_node("one,two") == "one");

@@ -49,7 +49,6 @@ The exit code is that of the first rank that failed, or 128 + n if signal n kill
 )";
 
 constexpr int most_ranks = 1024, most_nodes = 65536, most_restarts = 1'000'000;
-constexpr const char* standard_port = "29500";  // the port of torchrun
 // Exit codes after which another attempt would end alike: of the configuration, of a plugin, of a program that is not
 // there.
 constexpr int lasting_failures[] = {2, 3, 127};
@@ -112,7 +111,7 @@ Nodes nodes_in_environment() {
                   "distributed.use=ddp, or with --set distributed.use=none to train each alone");
   }
   nodes.address = in_environment(launched.launcher->address, launched.first);
-  nodes.port = in_environment(launched.launcher->port, standard_port);
+  nodes.port = in_environment(launched.launcher->port, std::to_string(vernier::usual_port));
   if (nodes.address.empty()) {
     throw Refused(started + ", and nothing says where the ranks meet; set MASTER_ADDR to the machine of rank 0");
   }
@@ -136,7 +135,7 @@ Nodes read_nodes(const po::variables_map& given) {
   static const std::regex form(R"((?:\[([^\]]+)\]|([^:]+)|([0-9a-fA-F:]*:[0-9a-fA-F:]*:[^:]*))(?::([0-9]{1,5}))?)");
   const bool has_form = std::regex_match(text, parts, form);
   nodes.address = has_form ? parts.str(1) + parts.str(2) + parts.str(3) : "";
-  nodes.port = has_form && parts[4].matched ? parts.str(4) : standard_port;
+  nodes.port = has_form && parts[4].matched ? parts.str(4) : std::to_string(vernier::usual_port);
   if (const int port = number_of(nodes.port); !has_form || port < 1 || port > 65535) {
     throw Refused("--address " + text + ": give a machine and a port from 1 to 65535, as in --address 10.0.0.4:29500");
   }
@@ -147,7 +146,9 @@ Plan read_plan(const po::variables_map& given, Words words) {
   Plan plan;
   plan.words = std::move(words);
   plan.nodes = read_nodes(given);
-  const int of_cluster = number_of(in_environment("PET_NPROC_PER_NODE|SM_NUM_GPUS"));
+  int of_cluster = -1;
+  for (const auto& launcher : vernier::launchers)
+    of_cluster = std::max(of_cluster, number_of(in_environment(launcher.each)));
   if (given.count("ranks") != 0) {
     plan.ranks = vernier::number_in(given, "ranks", 1, most_ranks);
   } else if (given.count("nodes") == 0 && of_cluster > 0 && of_cluster <= most_ranks) {
@@ -385,14 +386,12 @@ int launch(const po::variables_map& given, const Words& given_words) {
   return train(plan, words, configuration.output, threads_of_a_rank(plan, configuration));
 }
 
-// Returns true if a word is an option of this program. Sets has_value_behind if its value is the next word.
-bool is_own(const std::string& word, bool& has_value_behind) {
+// Returns true if a word is one of the known options, or of help. Sets has_value_behind if its value is the next word.
+bool is_own(const std::string& word, const po::options_description& known, bool& has_value_behind) {
   const auto name = word.substr(0, word.find('='));
-  constexpr const char* names[] = {"--ranks",   "--nodes",    "--node-rank", "--address",
-                                   "--log-dir", "--restarts", "--elastic"};
-  const bool is_long = std::ranges::find(names, name) != std::end(names);
+  const bool is_long = name.starts_with("--") && known.find_nothrow(name.substr(2), /*approx=*/false) != nullptr;
   has_value_behind = word == "-n" || (is_long && name.size() == word.size());
-  return word == "--help" || is_long ||
+  return word == "--help" || word == "-h" || is_long ||
          (word.starts_with("-n") && word.find_first_not_of("0123456789-", 2) == std::string::npos);
 }
 
@@ -400,21 +399,21 @@ bool is_own(const std::string& word, bool& has_value_behind) {
 
 // All other words are those of `vernier train`.
 int main(int argc, char** argv) {
+  po::options_description known;
+  known.add_options()("ranks,n", po::value<int>())("nodes", po::value<int>())("node-rank", po::value<int>())(
+      "address", po::value<std::string>())("log-dir", po::value<std::string>())("restarts", po::value<int>())(
+      "elastic", po::value<int>());
   std::vector<char*> own = {argv[0]};
   Words others;
   for (int i = 1; i < argc; ++i) {
     bool has_value_behind = false;
-    if (!is_own(argv[i], has_value_behind)) {
+    if (!is_own(argv[i], known, has_value_behind)) {
       others.emplace_back(argv[i]);
       continue;
     }
     own.push_back(argv[i]);
     if (has_value_behind && i + 1 < argc) own.push_back(argv[++i]);
   }
-  po::options_description known;
-  known.add_options()("ranks,n", po::value<int>())("nodes", po::value<int>())("node-rank", po::value<int>())(
-      "address", po::value<std::string>())("log-dir", po::value<std::string>())("restarts", po::value<int>())(
-      "elastic", po::value<int>());
   const vernier::Verb verb = {"launch", usage, known,
                               [&](const po::variables_map& given) { return launch(given, others); }};
   const bool completes = argc > 1 && argv[1] == std::string("complete");

@@ -1,6 +1,7 @@
 #include "data_parallel.h"
 
 #include <torch/types.h>
+#include <vernier/launchers.h>
 #include <vernier/memory.h>
 
 namespace ddp {
@@ -41,7 +42,7 @@ DataParallel::DataParallel(vernier::Options& options) {
       options.get("shared_memory", true, "ranks of one machine sum through memory that they share");
   sums_.emplace(bucket_, sent_as);
   if (port != 0) place.port = port;
-  if (place.port == 0) place.port = 29500;
+  if (place.port == 0) place.port = vernier::usual_port;
   if (!address.empty()) place.address = address;
   if (place.address.empty() || place.address == "localhost") place.address = "127.0.0.1";
   for (const char* key : {"timeout", "port", "address", "interface"}) options.resumable(key);

@@ -51,12 +51,10 @@ void complete_slurm(LaunchPlace& place) {
   if (const auto count = text_of("SLURM_RESTART_COUNT"); !count.empty()) place.attempt = count;
 }
 
-// Kubeflow's number, or 1 where it leaves the number to torchrun ("auto", "gpu", "cpu").
-std::int64_t processes_of_a_node() {
-  const auto text = text_of("PET_NPROC_PER_NODE");
-  return text.empty() || text.find_first_not_of("0123456789") != std::string::npos
-             ? 1
-             : number_of("PET_NPROC_PER_NODE", text);
+// The number that the cluster wants on each machine, or 1 where it leaves that to torchrun ("auto", "gpu", "cpu").
+std::int64_t processes_of_a_machine(const Launcher& launcher) {
+  const auto name = set_variable(launcher.each), text = text_of(name);
+  return text.empty() || text.find_first_not_of("0123456789") != std::string::npos ? 1 : number_of(name, text);
 }
 
 constexpr const char* incomplete =
@@ -125,9 +123,9 @@ LaunchPlace place_in_environment() {
   const auto launched = found();
   if (launched.launcher == nullptr) return {};
   if (!launched.is_whole()) refuse(started_as_one_of_several() + incomplete);
-  if (const auto each = processes_of_a_node(); launched.is("Kubeflow") && each > 1) {
-    refuse(c10::str("Kubeflow wants ", each, " processes on each node (PET_NPROC_PER_NODE), and this is one; call ",
-                    "`vernier launch` there, which takes the same words and starts them"));
+  if (const auto each = processes_of_a_machine(*launched.launcher); each > 1) {
+    refuse(c10::str(launched.launcher->name, " wants ", each, " processes on each machine (", launched.launcher->each,
+                    "), and this is one; call `vernier launch` there, which takes the same words and starts them"));
   }
   const auto place = place_of(launched);
   if (place.ranks > most_ranks) {

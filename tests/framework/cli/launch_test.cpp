@@ -483,6 +483,14 @@ TEST_CASE("launch: one of several processes is known by its environment, and sta
   }
 }
 
+TEST_CASE("launch: -h is help, as --help is") {
+  RunFolder place("");
+  REQUIRE(place.call({"launch", "--help"}) == 0);
+  const auto help = place.out;
+  CHECK(place.call({"launch", "-h"}) == 0);
+  CHECK(place.out == help);
+}
+
 TEST_CASE("launch: wrong calls end in one line") {
   RunFolder place("[run]\nsteps = 1\ndevice = 'cpu'\n[task]\nuse = 'mlp'\n[optimizer]\nuse = 'sgd'\n");
   place.folder.write("none.toml", "[distributed]\nuse = 'none'\n");

@@ -18,6 +18,7 @@ struct Launcher {
   const char *local_rank = "", *local_size = "";               // numbers on this machine
   const char *address = "MASTER_ADDR", *port = "MASTER_PORT";  // rank 0's
   const char* step = "";                                       // the others count only beside it
+  const char* each = "";                                       // the number of processes wanted on each machine
 };
 
 // Those that name each process come before those that name machines. Ray Train, Azure ML and PyTorchJob have torchrun's
@@ -34,8 +35,9 @@ inline constexpr Launcher launchers[] = {
     {"MPI", "PMI_SIZE", "PMI_RANK|PALS_RANKID", "MPI_LOCALRANKID|PMI_LOCAL_RANK|PALS_LOCAL_RANKID",
      "MPI_LOCALNRANKS|PMI_LOCAL_SIZE|PALS_LOCAL_SIZE"},
     {"Horovod", "HOROVOD_SIZE", "HOROVOD_RANK", "HOROVOD_LOCAL_RANK", "HOROVOD_LOCAL_SIZE"},
-    {"Kubeflow", "PET_NNODES", "PET_NODE_RANK", "", "", "PET_MASTER_ADDR|MASTER_ADDR", "PET_MASTER_PORT|MASTER_PORT"},
-    {"SageMaker", "SM_HOSTS", "SM_CURRENT_HOST"},
+    {"Kubeflow", "PET_NNODES", "PET_NODE_RANK", "", "", "PET_MASTER_ADDR|MASTER_ADDR", "PET_MASTER_PORT|MASTER_PORT",
+     "", "PET_NPROC_PER_NODE"},
+    {"SageMaker", "SM_HOSTS", "SM_CURRENT_HOST", "", "", "MASTER_ADDR", "MASTER_PORT", "", "SM_NUM_GPUS"},
     {"AWS Batch", "AWS_BATCH_JOB_NUM_NODES", "AWS_BATCH_JOB_NODE_INDEX", "", "",
      "MASTER_ADDR|AWS_BATCH_JOB_MAIN_NODE_PRIVATE_IPV4_ADDRESS"},
     {"LeaderWorkerSet", "LWS_GROUP_SIZE", "LWS_WORKER_INDEX", "", "", "MASTER_ADDR|LWS_LEADER_ADDRESS"},
@@ -43,6 +45,8 @@ inline constexpr Launcher launchers[] = {
     {"Azure ML", "AZUREML_NODE_COUNT", "NODE_RANK|AZ_BATCHAI_TASK_INDEX", "", "",
      "MASTER_ADDR|AZ_BATCHAI_JOB_MASTER_NODE_IP"},
     {"PMIx", "", "PMIX_RANK"}};
+
+inline constexpr int usual_port = 29500;  // of torchrun
 
 // Returns the first of the names that is set, or "".
 inline std::string set_variable(std::string_view names) {
