@@ -1,6 +1,7 @@
 #include "batch.h"
 
 #include <vernier/error.h>
+#include <vernier/json_in.h>
 #include <vernier/json_text.h>
 #include <vernier/whole_file.h>
 
@@ -22,7 +23,7 @@ constexpr const char* ends[] = {"max_tokens", "end_token", "longest", "stop", "n
 
 PromptLine parsed(const std::string& path, std::uint64_t number, const std::string& text) {
   const auto where = path + ":" + std::to_string(number);
-  auto json = parse_ordered_json(text, deepest_prompt);
+  auto json = json_in<OrderedJson>(text, deepest_prompt);
   const bool has_prompt = json.is_object() && json.contains("prompt") && json["prompt"].is_string();
   const bool has_messages = json.is_object() && json.contains("messages");
   if (has_prompt == has_messages) {

@@ -2,6 +2,7 @@
 #include <unistd.h>
 #include <vernier/data_file.h>
 #include <vernier/error.h>
+#include <vernier/json_in.h>
 
 #include <algorithm>
 #include <atomic>
@@ -151,7 +152,7 @@ vernier::OrderedJson prompt_of(const po::variables_map& given) {
   auto prompt = given["prompt"].as<std::string>();
   if (prompt == "-") prompt = {std::istreambuf_iterator<char>(std::cin), {}};
   if (given.count("chat") == 0) return {{"prompt", prompt}};
-  auto messages = vernier::parse_ordered_json(prompt, vernier::deepest_prompt);
+  auto messages = vernier::json_in<vernier::OrderedJson>(prompt, vernier::deepest_prompt);
   if (!messages.is_array()) {
     if (prompt.starts_with("[{") || prompt.starts_with("{\"role\"")) {
       vernier::refuse("--prompt begins as JSON, and is not an array of messages, such as " +

@@ -1,6 +1,7 @@
 #include "rows.h"
 
 #include <vernier/error.h>
+#include <vernier/json_in.h>
 #include <vernier/json_text.h>
 
 #include <algorithm>
@@ -27,7 +28,7 @@ constexpr std::size_t deepest = 8;
 constexpr std::size_t most_rows = 100'000;
 
 Rows parsed(const std::string& text, const std::string& where) {
-  auto json = parse_ordered_json(text, deepest);
+  auto json = json_in<OrderedJson>(text, deepest);
   if (json.is_discarded() || json.is_null()) {
     refuse(where + " is not JSON, in which names and words have double quotes: '{\"carat\": 0.3, \"colour\": \"E\"}'");
   }
@@ -162,7 +163,7 @@ Rows rows_of_words(const std::vector<std::string>& words) {
 Rows rows_of_text(const std::string& text) {
   const auto first = text.find_first_not_of(" \t\r\n");
   if (first == text.npos || (text[first] != '{' && text[first] != '[')) return nullptr;
-  if (auto whole = parse_ordered_json(text, deepest); whole.is_array()) {
+  if (auto whole = json_in<OrderedJson>(text, deepest); whole.is_array()) {
     return !whole.empty() && whole[0].is_number() ? Rows::array({whole}) : whole;
   }
   auto rows = Rows::array();

@@ -1,7 +1,5 @@
 #include "json.h"
 
-#include <vernier/json_in.h>
-
 #include <utility>
 #include <vector>
 
@@ -90,10 +88,6 @@ ParsedJson parse_json(const std::string& path, const std::string& what, const st
   Builder builder(path, what, deepest);
   Json::sax_parse(text, &builder);
   return builder.take();
-}
-
-OrderedJson parse_ordered_json(const std::string& text, std::size_t deepest) {
-  return json_in<OrderedJson>(text, deepest);
 }
 
 std::string quoted(const std::string& path, const std::string& text) {

@@ -28,10 +28,6 @@ struct VERNIER_API ParsedJson {
 VERNIER_API ParsedJson parse_json(const std::string& path, const std::string& what, const std::string& text,
                                   std::size_t deepest);
 
-// Parses a text and keeps the order of its keys. The value is discarded for what is not JSON, and for more than
-// `deepest` levels, since JSON is read and written by recursion.
-VERNIER_API OrderedJson parse_ordered_json(const std::string& text, std::size_t deepest);
-
 // A text in JSON's quotes. Throws Error, naming `path`, if it is not UTF-8.
 VERNIER_API std::string quoted(const std::string& path, const std::string& text);
 
