@@ -65,7 +65,8 @@ Losses losses_in(const std::vector<std::string>& runs, const std::vector<std::st
     all.insert(all.begin(), {"evaluate", run});
     if (const auto ended = children.run(all); ended.status != 0) refuse(last_line(ended.err));
     std::ifstream file(run + "/evaluation.json");
-    const auto evaluation = OrderedJson::parse(file);
+    const auto evaluation = json_in<OrderedJson>(file);
+    if (!evaluation.is_object() || !evaluation.contains("metrics")) refuse(run + "/evaluation.json: it is damaged");
     for (const auto& [name, metrics] : evaluation["metrics"].items()) {
       losses[name].push_back(metrics.value("validation_loss", NAN));
     }
