@@ -11,6 +11,7 @@
 // that of callback/ema, that average is kept too and returns with the weights. A value that is not finite is never the
 // best. Source: Prechelt, Early Stopping - But When?, 1998; the options are those of Keras and Lightning.
 #include <torch/nn/module.h>
+#include <vernier/copy.h>
 #include <vernier/sdk.h>
 #include <vernier/with_weights.h>
 
@@ -68,8 +69,7 @@ class EarlyStopping final : public vernier::Callback {
     for (const auto& [name, value] : metrics.tensors) best_metrics_.emplace_back(name, metrics.real(name));
     kept_.clear();
     for (const auto& [name, tensor] : state.part("kept").tensors) kept_[name] = tensor.to(run_->device).clone();
-    averages_ = state.part("averages");
-    for (auto& [name, tensor] : averages_.tensors) tensor = tensor.clone();
+    averages_ = vernier::clone_of(state.part("averages"));
   }
 
  private:

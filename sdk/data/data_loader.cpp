@@ -1,5 +1,6 @@
 #include <ATen/core/grad_mode.h>
 #include <c10/util/StringUtil.h>
+#include <vernier/copy.h>
 #include <vernier/data/data_loader.h>
 #include <vernier/error.h>
 
@@ -63,12 +64,6 @@ class StreamData final : public Dataset {
   StreamPtr stream_;
 };
 
-// The stream may go on in the same tensors.
-State copy_of(State place) {
-  for (auto& [name, tensor] : place.tensors) tensor = tensor.clone();
-  return place;
-}
-
 // The error that is being handled, with the sample's place unless its text has that.
 [[noreturn]] void rethrow_at(const std::string& where) {
   const auto [text, kind] = caught();
@@ -98,7 +93,7 @@ struct DataLoader::Workers {
   Workers(StreamPtr stream, DataLoaderOptions options)
       : Workers(std::make_shared<StreamData>(stream), of_stream(std::move(options))) {
     stream_ = std::move(stream);
-    stream_place_ = copy_of(stream_->save());
+    stream_place_ = clone_of(stream_->save());
   }
 
   ~Workers() {
@@ -144,7 +139,7 @@ struct DataLoader::Workers {
              fingerprint_ + "; give the same files, or start a new run");
     }
     sampler_.load_state_dict(state);
-    if (stream_) stream_place_ = copy_of(state.part("stream"));
+    if (stream_) stream_place_ = clone_of(state.part("stream"));
     drop_work();
   }
 
@@ -179,7 +174,7 @@ struct DataLoader::Workers {
     waited_ = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
     if (work->error) {
       sampler_.load_state_dict(before);
-      if (stream_) stream_->load(copy_of(stream_place_));
+      if (stream_) stream_->load(clone_of(stream_place_));
       std::rethrow_exception(work->error);
     }
     if (stream_) stream_place_ = std::move(work->after);
@@ -226,7 +221,7 @@ struct DataLoader::Workers {
       work_done_.wait(lock, [this] { return !is_reading_; });
     }
     ahead_.clear();
-    if (stream_) stream_->load(copy_of(stream_place_));
+    if (stream_) stream_->load(clone_of(stream_place_));
   }
 
   void run_worker() {
@@ -283,7 +278,7 @@ struct DataLoader::Workers {
         if (is_own) work.read.emplace_back(std::move(sample), random);
         i += 1;
       }
-      work.after = copy_of(stream_->save());
+      work.after = clone_of(stream_->save());
     } catch (...) {
       work.error = named(dataset_->where(all[std::min(i, samples - 1)]));
     }

@@ -2,6 +2,7 @@
 #include <torch/nn/module.h>
 #include <torch/nn/modules/container/sequential.h>
 #include <vernier/activation_checkpoint.h>
+#include <vernier/copy.h>
 #include <vernier/data/digits.h>
 #include <vernier/data/supervised_task.h>
 #include <vernier/published_model.h>
@@ -32,7 +33,8 @@ struct SupervisedTask::Impl {
 
   DataLoaderOptions options;
   std::optional<Keep> recompute;
-  bool has_recomputed = false, keeps_inputs = false, is_size_given = false, is_order_given = false;
+  bool has_recomputed = false, keeps_inputs = false, is_size_given = false;
+  std::string of_dataset;            // an option that is given, and that a stream has no use for; "": none
   bool gathers = false;              // the loss calls gather_over_ranks()
   std::string unreadable;            // the error of the sample that could not be read; "": none
   std::optional<DataLoader> loader;  // none where a trained model is used without its data
@@ -93,7 +95,9 @@ SupervisedTask::SupervisedTask(Options& options, std::int64_t batch_size) : impl
   auto& loader = impl_->options;
   impl_->is_size_given = options.given("batch_size");
   loader.batch_size = options.get("batch_size", batch_size, "samples of an update", between(1, 1e9));
-  impl_->is_order_given = options.given("order");
+  for (const char* key : {"order", "drop_last"}) {
+    if (options.given(key)) impl_->of_dataset = key;
+  }
   const auto order = options.choose("order", "shuffled", {"shuffled", "sequential", "by_shard"},
                                     "of the samples in an epoch; by_shard: file by file, shuffled within each");
   using Order = Sampler::Order;
@@ -228,7 +232,9 @@ void SupervisedTask::prepare(Run& run) {
     if (!impl_->is_trained) fold.require_used(id());
   }
   if (impl_->stream) {
-    if (impl_->is_order_given) refuse(id() + ": a stream has an order of its own; leave [task] order out", id());
+    const auto& option = impl_->of_dataset;
+    if (!option.empty())
+      refuse(id() + ": a stream has no end, and an order of its own; leave [task] " + option + " out", id());
     impl_->look_into(*impl_->stream, run.seed);
   }
   const auto require = [this](bool is_there, const char* function) {
@@ -272,8 +278,7 @@ void SupervisedTask::prepare(Run& run) {
 
 // Puts the first sample into `training`, for all that looks at one sample, and leaves the stream as it was.
 void SupervisedTask::Impl::look_into(Stream& from, std::uint64_t seed) {
-  auto place = from.save();
-  for (auto& [name, tensor] : place.tensors) tensor = tensor.clone();
+  const auto place = clone_of(from.save());
   Random random(seed, 0, 0);
   try {
     const torch::NoGradGuard no_grad;

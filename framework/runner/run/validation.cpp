@@ -2,6 +2,7 @@
 
 #include <torch/nn/module.h>
 #include <vernier/checksum.h>
+#include <vernier/copy.h>
 #include <vernier/model_adapter.h>
 
 #include <algorithm>
@@ -180,8 +181,7 @@ State TrainerAverages::keep(const Plugin& requester) {
     if (may_have && plugin != &requester) kept.put(plugin->id(), plugin->save());
   }
   std::erase_if(kept.tensors, [](const auto& entry) { return entry.first.find("/averages/") != std::string::npos; });
-  for (auto& [name, tensor] : kept.tensors) tensor = tensor.detach().clone();
-  return kept;
+  return clone_of(std::move(kept));
 }
 
 void TrainerAverages::put_back(const Run& run, const State& kept, std::int64_t step) {

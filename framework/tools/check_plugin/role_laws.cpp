@@ -4,6 +4,7 @@
 #include <torch/csrc/autograd/autograd.h>
 #include <torch/nn/module.h>
 #include <torch/types.h>
+#include <vernier/copy.h>
 #include <vernier/error.h>
 
 #include <algorithm>
@@ -22,12 +23,6 @@ std::vector<std::string> draw(Task& task, int count) {
   std::vector<std::string> digests;
   for (int i = 0; i < count; ++i) digests.push_back(digest(task.next()));
   return digests;
-}
-
-State copy_of(const State& state) {
-  State copy;
-  for (const auto& [name, tensor] : state.tensors) copy.tensors[name] = tensor.clone();
-  return copy;
 }
 
 std::string digest_of_masters(const Run& run) {
@@ -53,7 +48,7 @@ void check_task_loader(const Subject& subject) {
   if (task.batches_per_epoch() < 1) throw Error(c10::str("batches_per_epoch() is ", task.batches_per_epoch()));
   trial.prepared().trainer.validation().evaluate(trial.run(), [&] { return task.validate(trial.run()); });
   draw(task, 3);
-  const auto state = copy_of(task.save());
+  const auto state = clone_of(task.save());
   RandomState random;  // a checkpoint has it too
   random.take(torch::kCPU);
   const auto load = [&](Task& into) {

@@ -2,6 +2,7 @@
 
 #include <ATen/ATen.h>
 #include <torch/types.h>
+#include <vernier/copy.h>
 #include <vernier/error.h>
 
 #include <cmath>
@@ -35,8 +36,7 @@ void require_shape(const Quantizer& quantizer, const vernier::UnitOperand& y, co
 
 void try_quantizer(Quantizer& quantizer, vernier::Slot slot) {
   const torch::NoGradGuard no_grad;
-  auto before = quantizer.save();
-  for (auto& [name, tensor] : before.tensors) tensor = tensor.clone();
+  const auto before = vernier::clone_of(quantizer.save());
   Operand of{.numbers = try_numbers(quantizer.multiple()),
              .slot = slot,
              .key = std::string("tried/") + vernier::slot_name(slot)};

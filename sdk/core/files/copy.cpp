@@ -118,6 +118,11 @@ void copy_non_temporal(const std::vector<Copied>& all, std::optional<int> thread
   for_each_part(large.size(), copy, std::min(most, bytes / worth_a_thread));
 }
 
+State clone_of(State state) {
+  for (auto& [name, tensor] : state.tensors) tensor = tensor.detach().clone();
+  return state;
+}
+
 void move_into(const Tensors& live, Tensors saved) {
   const torch::NoGradGuard no_grad;
   std::vector<Copied> copied;

@@ -12,6 +12,9 @@ namespace vernier {
 // out undefined tensors and tensors that are not dense.
 VERNIER_API Tensors empty_on_cpu(const Tensors& like);
 
+// Returns the state with a copy of each tensor, which stays as it is while a plugin goes on in the memory of the first.
+VERNIER_API State clone_of(State state);
+
 struct Copied {
   torch::Tensor to, from;
 };
