@@ -25,7 +25,7 @@ void refuse_short(Options& options, const std::deque<Recipe>& recipes, int manti
   const vernier::TensorFormat* longest = nullptr;
   bool is_emulated = false;
   for (const auto& recipe : recipes) {
-    for (const auto slot : {Slot::y_x, Slot::y_w, Slot::dx_g, Slot::dx_w, Slot::dw_x, Slot::dw_g}) {
+    for (const auto slot : slots) {
       is_emulated |= recipe.rounds(slot) && recipe.rounds(Recipe::other(slot));
       const auto* const own = dynamic_cast<const FormatQuantizer*>(recipe.at(slot).quantizer.get());
       if (own == nullptr) continue;

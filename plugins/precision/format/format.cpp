@@ -22,13 +22,11 @@
 //   square_weights = false       blocks of weights are square, so that w and wᵀ have the same codes
 //   headroom = 1.0               scales are for this share of the format's largest number, so that stochastic rounding
 //                                has room above a block's maximum
-//   operands = {}                quantizers by operand: x, w, g, or y.x, y.w, dx.g, dx.w, dw.x, dw.g. A format's name,
-//   or
-//                                a table with use, from, and options of the quantizer: docs/guides/quantizers.md
+//   operands = {}                quantizers by operand: x, w, g, or y.x, y.w, dx.g, dx.w, dw.x, dw.g. Each is the name
+//                                of a format, or a table with use, from, and options: docs/guides/quantizers.md
 //   rotate = {}                  {y = 0, dx = 0, dw = 0, signs = "fixed"}: numbers that a rotation of both operands
 //                                mixes, a power of two; 0: none. signs = "drawn": anew for each product
-//   layers = []                  [[precision.layers]] tables, layers with other operands; the first that matches
-//   counts:
+//   layers = []                  [[precision.layers]] tables: layers with other operands. The first that matches counts
 //     layers.match = "*"           names of layers
 //     layers.first = 0             of them those in so many first blocks, and so many last ones; a block is what has
 //     layers.last = 0              a number in its name, as h.0
@@ -122,19 +120,24 @@ class Format final : public vernier::MixedPrecision {
   bool changes(std::string_view) const override { return true; }
 
   std::vector<vernier::MetricInfo> metrics() const override {
-    return {{.name = "format_sqnr",
-             .unit = "dB",
-             .meaning = "squares of the numbers over those of their rounding errors; format_sqnr/h.0.mlp/x"},
-            {.name = "format_saturated",
-             .unit = "ratio",
-             .meaning = "share of the numbers beyond the largest of their format and scale"},
-            {.name = "format_flushed", .unit = "ratio", .meaning = "share of the numbers that become 0 and were not"},
-            {.name = "format_used_codes",
-             .unit = "ratio",
-             .meaning = "share of the codes of a format of up to 16 bits that occur"},
-            {.name = "format_amax", .meaning = "largest magnitude of the numbers"},
-            {.name = "format_direction",
-             .meaning = "cosine of the layer's gradient and that without rounding; format_direction/h.0.mlp"}};
+    std::vector<vernier::MetricInfo> all = {
+        {.name = "format_sqnr",
+         .unit = "dB",
+         .meaning = "squares of the numbers over those of their rounding errors; format_sqnr/h.0.mlp/x"},
+        {.name = "format_saturated",
+         .unit = "ratio",
+         .meaning = "share of the numbers beyond the largest of their format and scale"},
+        {.name = "format_flushed", .unit = "ratio", .meaning = "share of the numbers that become 0 and were not"},
+        {.name = "format_used_codes",
+         .unit = "ratio",
+         .meaning = "share of the codes of a format of up to 16 bits that occur"},
+        {.name = "format_amax", .meaning = "largest magnitude of the numbers"},
+        {.name = "format_direction",
+         .meaning = "cosine of the layer's gradient and that without rounding; format_direction/h.0.mlp"}};
+    for (const auto& [place, quantizer] : quantizers_) {
+      for (auto& info : quantizer->metrics()) all.push_back(std::move(info));
+    }
+    return all;
   }
   void attach(vernier::Bus& bus) override {
     MixedPrecision::attach(bus);
@@ -174,11 +177,12 @@ class Format final : public vernier::MixedPrecision {
 
   void check(const Run& run) override {
     MixedPrecision::check(run);
+    for (const auto& [place, quantizer] : quantizers_) quantizer->check(run);
     for (const auto& recipe : products_->recipes()) {
-      for (int i = 0; i < vernier::slot_count; ++i) {
-        const auto& quantizer = recipe.at(static_cast<Slot>(i)).quantizer;
+      for (const auto slot : slots) {
+        const auto& quantizer = recipe.at(slot).quantizer;
         const bool is_strange = quantizer != nullptr && dynamic_cast<FormatQuantizer*>(quantizer.get()) == nullptr;
-        if (is_strange) try_quantizer(*quantizer, static_cast<Slot>(i));
+        if (is_strange) try_quantizer(*quantizer, slot);
       }
     }
   }

@@ -4,6 +4,7 @@
 #include <torch/types.h>
 #include <vernier/host.h>
 #include <vernier/inner_plugin.h>
+#include <vernier/random_state.h>
 
 #include <algorithm>
 #include <bit>
@@ -20,7 +21,6 @@ using vernier::Value;
 namespace {
 
 constexpr const char* table_of_operands = "operands";
-constexpr Slot slots[] = {Slot::y_x, Slot::y_w, Slot::dx_g, Slot::dx_w, Slot::dw_x, Slot::dw_g};
 constexpr const char* products[] = {"y", "dx", "dw"};
 
 // Tables by "x" or "dw.x". A product's operands are in a table of it, as TOML reads dw.x = "e4m3".
@@ -195,9 +195,8 @@ void prepare_rotations(Recipe& recipe, std::uint64_t seed) {
       matrix = torch::cat({torch::cat({matrix, matrix}, 1), torch::cat({matrix, -matrix}, 1)}, 0);
     }
     if (!recipe.draws_signs) {
-      auto generator = at::globalContext().defaultGenerator(torch::kCPU).clone();
-      generator.set_current_seed(seed);
-      matrix = matrix * torch::empty({rotation.size}).random_(0, 2, generator).mul_(2).sub_(1);
+      const auto signs = torch::empty({rotation.size}).random_(0, 2, vernier::own_generator(seed)).mul_(2).sub_(1);
+      matrix = matrix * signs;
     }
     rotation.matrix = matrix.div_(std::sqrt(static_cast<double>(rotation.size)));
   }

@@ -11,6 +11,7 @@
 namespace formats {
 
 using vernier::Slot;
+inline constexpr Slot slots[] = {Slot::y_x, Slot::y_w, Slot::dx_g, Slot::dx_w, Slot::dw_x, Slot::dw_g};
 using OptionalFormat = std::optional<vernier::TensorFormat>;  // nothing: float32, not rounded
 
 // The source of an operand: the exact one; what it became in y; or the numbers of another product without rounding,
