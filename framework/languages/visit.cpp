@@ -1,6 +1,7 @@
 #include "visit.h"
 
 #include <ATen/Parallel.h>
+#include <vernier/error.h>
 
 // From the process's OpenMP library, which may be the program's. The symbols are weak: without them there is one
 // thread.
@@ -34,6 +35,13 @@ void set_on_all_threads(const std::fenv_t* floats) {
   return locale;
 }
 
+std::unique_lock<std::mutex> entered() {
+  static std::mutex one;
+  std::unique_lock lock(one, std::try_to_lock);
+  if (!lock) refuse("another thread of this program is in a function of Vernier; wait until it returns");
+  return lock;
+}
+
 // The program's own number, or LibTorch's if the program has chosen none.
 int first_threads(int of_program) {
   static const auto of_libtorch = at::get_num_threads();  // sets OpenMP's, at its first call
@@ -45,7 +53,8 @@ int first_threads(int of_program) {
 }  // namespace
 
 Visit::Visit(Guest& guest)
-    : guest_(guest),
+    : lock_(entered()),
+      guest_(guest),
       given_(guest.place ? &*guest.place : nullptr, &guest.arrays),
       threads_(omp_get_max_threads != nullptr ? omp_get_max_threads() : 0),
       locale_(::uselocale(c_locale())) {

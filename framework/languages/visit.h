@@ -7,6 +7,7 @@
 #include <cfenv>
 #include <clocale>
 #include <cstdint>
+#include <mutex>
 #include <optional>
 
 #include "base/given.h"
@@ -20,6 +21,7 @@ struct Guest {
   int threads = 0;  // the number for OpenMP within the calls; 0: none yet
 };
 
+// The process has one at a time: a second thread that calls is refused.
 class Visit {
  public:
   explicit Visit(Guest& guest);
@@ -28,6 +30,7 @@ class Visit {
   ~Visit();
 
  private:
+  std::unique_lock<std::mutex> lock_;
   Guest& guest_;
   Given given_;
   std::fenv_t floats_;
