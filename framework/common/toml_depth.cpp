@@ -89,6 +89,7 @@ int line_too_deep(const std::string& text) {
 
 std::string shallow_toml(const std::filesystem::path& path) {
   std::ifstream file(path);
+  if (!file) throw Refused(path.string() + ": cannot be read");
   std::string text{std::istreambuf_iterator<char>(file), {}};
   if (const int line = line_too_deep(text); line > 0) {
     throw Refused(path.string() + ":" + std::to_string(line) + ": nests tables more than " +
