@@ -46,7 +46,7 @@ inline constexpr Launcher launchers[] = {
      "MASTER_ADDR|AZ_BATCHAI_JOB_MASTER_NODE_IP"},
     {"PMIx", "", "PMIX_RANK"}};
 
-inline constexpr int usual_port = 29500;  // of torchrun
+inline constexpr int usual_port = 29500;  // the port of torchrun
 
 // Returns the first of the names that is set, or "".
 inline std::string set_variable(std::string_view names) {
