@@ -41,14 +41,17 @@ class Search {
         finished_scores_(running_scores_.clone()),
         is_finished_(torch::zeros({beams.beams}, torch::kBool)) {
     running_scores_[0] = 0;
+    cache_.ask(beams.goes_on);
   }
 
-  std::vector<BeamText> run() {
+  std::vector<BeamText> run() try {
     while (can_go_on_) {
       if (beams_.goes_on && !beams_.goes_on()) return {};
       step();
     }
     return texts();
+  } catch (const KeyValueCache::Stopped&) {
+    return {};
   }
 
  private:

@@ -21,7 +21,7 @@ namespace {
 
 constexpr double coldest = 1e-6;  // below, the quotient of a logit may overflow
 constexpr std::int64_t first_room = 64;
-constexpr std::int64_t piece_size = 1024;  // tokens of a prompt in one pass
+constexpr std::int64_t piece_size = 512;  // tokens of a prompt in one pass
 constexpr double infinity = std::numeric_limits<double>::infinity();
 
 // A larger tensor that begins with the first `length` positions.
@@ -111,6 +111,7 @@ std::int64_t LanguageModel::cacheable() const {
 
 std::pair<torch::Tensor, torch::Tensor> KeyValueCache::add(std::int64_t layer, const torch::Tensor& keys,
                                                            const torch::Tensor& values) {
+  if (goes_on_ && !goes_on_()) throw Stopped();
   const auto place = static_cast<std::size_t>(layer);
   if (layers_.size() <= place) layers_.resize(place + 1);
   auto& own = layers_[place];
@@ -214,11 +215,14 @@ void Generation::add(const std::vector<TokenId>& prompt, const at::Generator& ge
   row.is_cached = fits_cache(row);
   if (row.is_cached) {
     KeyValueCache cache;
+    cache.ask(goes_on);
     const auto tokens = at::tensor(row.tokens, torch::kInt64).unsqueeze(0).to(device_);
-    for (const auto& piece : tokens.split(piece_size, 1)) {
-      if (cache.length() > 0 && goes_on && !goes_on()) return;
-      row.logits = model_.next_logits(piece, &cache)[0];
+    try {
+      for (const auto& piece : tokens.split(piece_size, 1)) row.logits = model_.next_logits(piece, &cache)[0];
+    } catch (const KeyValueCache::Stopped&) {
+      return;
     }
+    cache.ask({});
     cache.keep(std::vector<std::int64_t>(texts.size(), 0));
     cache_.join(cache);
   } else {

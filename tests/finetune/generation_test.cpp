@@ -340,7 +340,7 @@ TEST_CASE("generation: a text ends at the model's last position, or slides on wi
   }
 }
 
-TEST_CASE("generation: a long prompt is read in pieces, with the token of the whole, and ends between two of them") {
+TEST_CASE("generation: a long prompt is read in pieces, with the token of the whole, and ends at any layer") {
   const torch::NoGradGuard no_grad;
   const PublishedFolder given("llama");
   auto task = given.load();
@@ -353,14 +353,27 @@ TEST_CASE("generation: a long prompt is read in pieces, with the token of the wh
   const auto whole =
       model.next_logits(torch::tensor(std::vector<std::int64_t>(prompt.begin(), prompt.end())).unsqueeze(0), nullptr);
   CHECK(text_of(model, prompt, options).tokens.back() == whole.argmax().item<TokenId>());
-  for (const int most : {0, 1, 2}) {
+  // Returns the number of texts that begin where the question is answered with true `most` times.
+  int asked = 0;
+  const auto begun = [&](int most) {
+    asked = 0;
     vernier::Generation texts(model, options, torch::kCPU);
-    int pieces = 0;
     texts.add(prompt, at::make_generator<at::CPUGeneratorImpl>(1), {{[](const auto&) { return true; }, [](auto) {}}},
-              [&] { return pieces++ < most; });
-    CHECK(texts.size() == (most == 2 ? 1 : 0));
-    CHECK(pieces == std::min(most + 1, 2));
+              [&] { return asked++ < most; });
+    return texts.size();
+  };
+  CHECK(begun(1'000'000) == 1);
+  const int layers = asked;
+  CHECK(layers >= 5);  // pieces of 512 tokens
+  CHECK(layers % 5 == 0);
+  for (const int most : {0, 1, layers - 1}) {
+    CHECK(begun(most) == 0);
+    CHECK(asked == most + 1);
   }
+  vernier::BeamOptions beams;
+  int left = 2;  // true before the first token and at the first layer
+  beams.goes_on = [&] { return left-- > 0; };
+  CHECK(vernier::search_beams(model, prompt, options, beams, torch::kCPU).empty());
 }
 
 TEST_CASE("generation: prompts that the model cannot read are refused in one line") {

@@ -33,10 +33,13 @@ class VERNIER_API KeyValueCache {
   // The column in which each text begins, int64 [batch]; undefined if all begin in the first.
   torch::Tensor begins(torch::Device device) const;
   // Called once by each layer in a forward pass, with keys and values [batch, heads, time, width] of the new tokens, in
-  // any one floating-point dtype. Returns those of the whole text, as views of the cache.
+  // any one floating-point dtype. Returns those of the whole text, as views of the cache. Throws Stopped, which ends
+  // the pass, where the question of ask() is answered with false.
   std::pair<torch::Tensor, torch::Tensor> add(std::int64_t layer, const torch::Tensor& keys,
                                               const torch::Tensor& values);
-  void end_pass(std::int64_t time) { length_ += time; }  // called after the last layer
+  struct Stopped {};
+  void ask(std::function<bool()> goes_on) { goes_on_ = std::move(goes_on); }  // asked by add(), at each layer
+  void end_pass(std::int64_t time) { length_ += time; }                       // called after the last layer
   // Keeps these rows in this order; a row may come several times. Columns that none of them uses go.
   void keep(const std::vector<std::int64_t>& rows);
   void join(const KeyValueCache& other);  // adds the rows of another cache of the same model
@@ -50,6 +53,7 @@ class VERNIER_API KeyValueCache {
   std::vector<Layer> layers_;
   std::vector<std::int64_t> begins_;  // first place of each row; empty: all 0
   std::int64_t length_ = 0;
+  std::function<bool()> goes_on_;
 };
 
 // A task whose model continues texts derives from it beside Task, for `vernier generate`. Main thread only, after
@@ -129,7 +133,7 @@ class VERNIER_API Generation {
   };
   Generation(LanguageModel& model, GenerationOptions options, torch::Device device);
   // Begins texts behind one prompt. All random numbers come from the generator, which is on the CPU; the texts draw in
-  // turn. A long prompt is read in pieces; goes_on is asked between them, and where it returns false, no text begins.
+  // turn. A long prompt is read in pieces; goes_on is asked at each layer, and where it returns false, no text begins.
   // Throws as require_readable().
   void add(const std::vector<TokenId>& prompt, const at::Generator& generator, std::vector<Text> texts,
            const std::function<bool()>& goes_on = {});
@@ -171,7 +175,7 @@ struct BeamOptions {
   Early early_stopping = Early::no;
   std::function<bool(std::span<const TokenId>)> stops =
       {};                              // true where a text behind the prompt ends, with a stop word
-  std::function<bool()> goes_on = {};  // asked before each token; false: ends with nothing
+  std::function<bool()> goes_on = {};  // asked before each token and at each layer; false: ends with nothing
 };
 
 struct BeamText {
