@@ -1,8 +1,6 @@
 // <vernier.h> over vernier::Trainer.
 #include <ATen/ops/cat.h>
 #include <ATen/ops/from_blob.h>
-#include <netinet/in.h>
-#include <sys/socket.h>
 #include <torch/types.h>
 #include <unistd.h>
 #include <vernier.h>
@@ -17,6 +15,7 @@
 #include <cstring>
 #include <thread>
 
+#include "common/free_ports.h"
 #include "visit.h"
 
 struct vernier_trainer {
@@ -168,18 +167,6 @@ std::string own_name() {
   return name;
 }
 
-int free_port() {
-  sockaddr_in address = {};
-  address.sin_family = AF_INET;
-  auto* place = reinterpret_cast<sockaddr*>(&address);
-  socklen_t size = sizeof address;
-  const int socket = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-  const bool is_found = socket >= 0 && ::bind(socket, place, size) == 0 && ::getsockname(socket, place, &size) == 0;
-  if (socket >= 0) ::close(socket);
-  if (!is_found) refuse("this machine has no free port for the ranks");
-  return ntohs(address.sin_port);
-}
-
 }  // namespace
 
 const char* vernier_version() {
@@ -251,9 +238,10 @@ int vernier_meeting(int one_machine, char* address, size_t size, int* port) {
     const std::string name = one_machine != 0 ? "127.0.0.1" : own_name();
     auto& number = place_of(port, "the place of the port");
     if (size <= name.size()) refuse("there is no room for the address " + name);
-    const int found = free_port();
+    const auto found = vernier::free_ports(1);
+    if (found.empty()) refuse("this machine has no free port for the ranks");
     std::memcpy(&place_of(address, "the place of the address"), name.c_str(), name.size() + 1);
-    number = found;
+    number = found.front();
   });
 }
 

@@ -1,7 +1,4 @@
 // Laws of a run under other conditions than the small one's: in micro-batches, with weights of 16 bits, on two ranks.
-#include <netinet/in.h>
-#include <sys/socket.h>
-#include <unistd.h>
 #include <vernier/error.h>
 
 #include <array>
@@ -11,6 +8,7 @@
 #include <fstream>
 #include <thread>
 
+#include "common/free_ports.h"
 #include "common/left_out.h"
 #include "laws.h"
 #include "trial.h"
@@ -77,26 +75,6 @@ void check_conditions(const Subject& subject) {
 
 namespace {
 
-// Ports that nobody has now, for the store of each run.
-template <std::size_t count>
-std::array<int, count> free_ports() {
-  std::array<int, count> ports{}, sockets{};
-  for (std::size_t i = 0; i < count; ++i) {
-    sockaddr_in address{};
-    address.sin_family = AF_INET;
-    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    socklen_t size = sizeof address;
-    sockets[i] = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    auto* any = reinterpret_cast<sockaddr*>(&address);
-    if (sockets[i] < 0 || ::bind(sockets[i], any, size) != 0 || ::getsockname(sockets[i], any, &size) != 0) {
-      throw LawSkipped("this process may not listen on a port of this machine");
-    }
-    ports[i] = ntohs(address.sin_port);
-  }
-  for (const int socket : sockets) ::close(socket);
-  return ports;
-}
-
 void meet_at(int port) {
   ::setenv("MASTER_PORT", std::to_string(port).c_str(), 1);
 }
@@ -112,8 +90,8 @@ void wait_for_both(const std::string& folder, int rank) {
 }
 
 // Trains in one run and in two, and with shards of the optimizer. Returns what is wrong, or "".
-std::string train_on_ranks(const Host& host, const Table& config, bool shards, int rank,
-                           const std::array<int, 3>& ports, const std::array<Trial::Folder, 3>& folders) {
+std::string train_on_ranks(const Host& host, const Table& config, bool shards, int rank, const std::vector<int>& ports,
+                           const std::array<Trial::Folder, 3>& folders) {
   const auto whole_in = [&](std::size_t place, const Table& whole_config) {
     meet_at(ports[place]);
     Trial whole(host, whole_config, 1, folders[place]);
@@ -151,7 +129,8 @@ void check_two_ranks(const Subject& subject) {
     if (const auto reason = left_out("distributed/ddp"); !reason.empty()) throw LawSkipped(reason);
     config = with_sets(std::move(config), {"distributed.use=ddp", "distributed.timeout=60"});
   }
-  const auto ports = free_ports<3>();
+  const auto ports = free_ports(3);
+  if (ports.size() < 3) throw LawSkipped("this process may not listen on a port of this machine");
   std::array<Trial::Folder, 3> folders;
   for (auto& folder : folders) folder = std::make_shared<const ScratchFolder>();
   const bool shards = subject.role == Optimizer::role;

@@ -1,7 +1,5 @@
 // `vernier launch`: trains with several processes on one machine or on each of several, and starts them again after a
 // failure.
-#include <netinet/in.h>
-#include <sys/socket.h>
 #include <toml++/toml.h>
 #include <unistd.h>
 #include <vernier/cores.h>
@@ -15,6 +13,7 @@
 #include <regex>
 #include <sstream>
 
+#include "common/free_ports.h"
 #include "common/run_files.h"
 #include "common/verb.h"
 #include "local_ranks.h"
@@ -232,19 +231,10 @@ void report_nodes(const Plan& plan) {
             << ", port " << nodes.port << '\n';
 }
 
-// A port of this machine that nobody uses.
 std::string free_port() {
-  sockaddr_in address = {};
-  address.sin_family = AF_INET;
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  auto* place = reinterpret_cast<sockaddr*>(&address);
-  socklen_t size = sizeof address;
-  const int socket = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-  const bool is_found = socket >= 0 && ::bind(socket, place, size) == 0 && ::getsockname(socket, place, &size) == 0;
-  const int trouble = errno;
-  if (socket >= 0) ::close(socket);
-  if (!is_found) throw Refused(std::string("this machine has no free port for the ranks: ") + std::strerror(trouble));
-  return std::to_string(ntohs(address.sin_port));
+  const auto found = vernier::free_ports(1);
+  if (found.empty()) throw Refused(std::string("this machine has no free port for the ranks: ") + std::strerror(errno));
+  return std::to_string(found.front());
 }
 
 // The environment is that of torchrun (https://docs.pytorch.org/docs/2.11/elastic/run.html), where rank 0 serves the
