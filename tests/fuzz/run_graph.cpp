@@ -90,7 +90,7 @@ constexpr std::int64_t large = std::int64_t{1} << 40, largest = std::numeric_lim
 const std::vector<std::int64_t> hostile = {
     0,           1,       -1,         2,           3,        -2,           5,      7,
     100,         1000,    2147483647, 2147483648,  -3,       large,        -large, 4294967297,
-    -2147483648, largest, 1 << 16,    largest / 2, -largest, -largest / 2, 65};
+    -2147483648, largest, 1 << 16,    largest / 2, -largest, -largest / 2, 65,     -largest - 1};
 const std::vector<double> odd = {0, -1, 0.5, 2, NAN, INFINITY, -INFINITY, 1e300, 1e-30, -3e9, 1e10};
 
 // The next work of a child, for the message of its death.

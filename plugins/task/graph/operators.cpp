@@ -4,6 +4,7 @@
 #include <ATen/ops/all.h>
 #include <ATen/ops/arange.h>
 #include <ATen/ops/isfinite.h>
+#include <ATen/ops/result_type.h>
 #include <ATen/ops/tensor.h>
 #include <c10/util/StringUtil.h>
 #include <vernier/error.h>
@@ -11,6 +12,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <limits>
 #include <set>
 #include <sstream>
 #include <string_view>
@@ -150,6 +152,43 @@ void not_empty(const Call& call) {
 template <std::size_t count>
 void padding_of(const Call& call) {
   require(call["padding"].toListRef().size() == count, "needs two paddings for each dimension");
+}
+
+// The kernels compute the reach of a window, and the size of the result, in numbers of 32 or 64 bits that overflow.
+void window(const Call& call) {
+  constexpr std::int64_t most = 1 << 24, farthest = 1 << 30;
+  const auto numbers_of = [&](const char* name) {
+    std::vector<std::int64_t> numbers;
+    if (!call.schema.argumentIndexWithName(name) || !call[name].isList()) return numbers;
+    for (const auto& each : call[name].toListRef()) numbers.push_back(each.toInt());
+    return numbers;
+  };
+  const auto kernel = numbers_of("kernel_size"), dilation = numbers_of("dilation");
+  for (const char* name : {"kernel_size", "stride", "padding", "dilation", "output_size"}) {
+    require(std::ranges::all_of(numbers_of(name), [](auto number) { return number >= 0 && number <= most; }),
+            "has a window, stride, padding or size that is below 0 or above 2^24");
+  }
+  for (std::size_t i = 0; i < kernel.size() && !dilation.empty(); ++i) {
+    require(kernel[i] * dilation[std::min(i, dilation.size() - 1)] <= farthest, "has a window that is wider than 2^30");
+  }
+}
+
+// Refuses the least whole number of a dtype, which the processor cannot divide by -1.
+void not_least(const Call& call) {
+  const bool has_mode = call.schema.argumentIndexWithName("rounding_mode").has_value();
+  const bool divides = call.schema.name().starts_with("aten::div");
+  if (divides && (!has_mode || call["rounding_mode"].isNone())) return;
+  const auto& self = call["self"].toTensor();
+  const auto& other = call["other"];
+  const auto type =
+      other.isTensor() ? at::result_type(self, other.toTensor()) : at::result_type(self, other.toScalar());
+  if (type != at::kInt && type != at::kLong) return;
+  const std::int64_t least =
+      type == at::kInt ? std::numeric_limits<std::int32_t>::min() : std::numeric_limits<std::int64_t>::min();
+  const auto has_least = [&](const Tensor& tensor) { return at::any(tensor == least).item<bool>(); };
+  const bool is_least =
+      has_least(self) || (other.isTensor() ? has_least(other.toTensor()) : other.isInt() && other.toInt() == least);
+  require(!is_least, "cannot divide the least number of its dtype");
 }
 
 void attention(const Call& call) {
