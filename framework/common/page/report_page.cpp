@@ -35,7 +35,7 @@ th { font-weight: 600; white-space: nowrap } td.number { font-variant-numeric: t
 .charts { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 28rem), 1fr)); gap: 1rem }
 figure { margin: 0; break-inside: avoid } figcaption { font-weight: 600 }
 svg { width: 100%; height: auto } svg text { font-size: 11px; fill: var(--faint) } .grid { stroke: var(--rule) }
-polyline { fill: none; stroke-width: 1.5; stroke-linejoin: round }
+polyline { fill: none; stroke-width: 1.5; stroke-linejoin: round } polyline.dashed { stroke-dasharray: 6 3 }
 rect.heat { fill: #0072b2 } rect.bad { fill: #d55e00 }
 .key { display: inline-block; width: .8em; height: .8em; border-radius: 2px; margin-right: .4em }
 summary { cursor: pointer } code { font-size: .9em; overflow-wrap: anywhere }
@@ -176,6 +176,27 @@ void write_results(const std::vector<RunFiles>& runs, std::ostream& out) {
   out << "</table></div>\n";
 }
 
+// The parts of the time of each run's last process.
+void write_times(const std::vector<RunFiles>& runs, std::ostream& out) {
+  constexpr std::pair<const char*, const char*> kinds[] = {
+      {"data_wait", "waiting for data"}, {"forward", "forward"},
+      {"backward", "backward"},          {"update", "updates"},
+      {"plugins", "plugins' listeners"}, {"validation", "validation"},
+      {"checkpoint", "checkpoints"}};
+  for (std::size_t i = 0; i < runs.size(); ++i) {
+    std::vector<std::pair<std::string, double>> parts;
+    for (const auto& [key, words] : kinds) {
+      const auto seconds = value_at(runs[i].summary, ("/this_process/times/" + std::string(key)).c_str());
+      if (!seconds.empty()) parts.emplace_back(words, std::max(std::strtod(seconds.c_str(), nullptr), 0.0));
+    }
+    const auto picture = svg_parts(parts);
+    if (picture.empty()) continue;
+    out << "<figure><figcaption>" << (runs.size() > 1 ? key_of(i) + escaped(runs[i].name) + ": where" : "Where")
+        << " the time went</figcaption>\n"
+        << picture << "</figure>\n";
+  }
+}
+
 void write_charts(const std::vector<RunFiles>& runs, std::ostream& out) {
   std::vector<std::string> names;
   for (const auto& run : runs) {
@@ -192,15 +213,21 @@ void write_charts(const std::vector<RunFiles>& runs, std::ostream& out) {
     if (run.series.empty()) out << "<p>" << escaped(run.name + ": " + no_curve) << "</p>\n";
   }
   out << "<div class=charts>\n";
+  const bool has_loss = std::ranges::find(names, "loss") != names.end();
+  if (has_loss) std::erase(names, "validation_loss");  // it is in the picture of the loss
   for (const auto& name : names) {
     std::vector<SvgCurve> curves;
+    std::string title = with_unit(name, runs);
     for (std::size_t i = 0; i < runs.size(); ++i) {
-      const auto* series = runs[i].find(name);
+      const auto *series = runs[i].find(name), *validation = name == "loss" ? runs[i].find("validation_loss") : nullptr;
       if (series != nullptr) curves.push_back({runs[i].name, series, i, name == "loss" ? &runs[i].notices : nullptr});
+      if (validation == nullptr) continue;
+      curves.push_back({runs[i].name + ", validation", validation, i, nullptr, /*is_dashed=*/true});
+      title = "loss, and validation loss (dashed)";
     }
-    out << "<figure><figcaption>" << escaped(with_unit(name, runs)) << "</figcaption>\n"
-        << svg_plot(curves) << "</figure>\n";
+    out << "<figure><figcaption>" << escaped(title) << "</figcaption>\n" << svg_plot(curves) << "</figure>\n";
   }
+  write_times(runs, out);
   out << "</div>\n";
 }
 

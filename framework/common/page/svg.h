@@ -2,6 +2,7 @@
 #pragma once
 
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "common/run_files.h"
@@ -16,12 +17,17 @@ struct SvgCurve {
   const Series* series;
   std::size_t colour = 0;                            // class "c0", "c1", …
   const std::vector<NoticeSeen>* notices = nullptr;  // marked at the bottom, with their words as titles
+  bool is_dashed = false;
 };
 
 // One chart, with axes that fit all curves. Of many points the lowest and the highest in each column are drawn, so that
-// no spike is lost. A value that is not finite breaks its curve. "" where no curve has a value. A step is `unit` of
-// what the axis shows.
+// no spike is lost. Rare values far beyond all others, but for a curve's first ones, are cut off: a mark at the edge
+// has the value as its title. A value that is not finite breaks its curve. "" where no curve has a value. A step is
+// `unit` of what the axis shows.
 std::string svg_plot(const std::vector<SvgCurve>& curves, const std::string& axis = "step", double unit = 1);
+
+// A bar of parts side by side, in order, with their names and shares below. "" if they are all 0.
+std::string svg_parts(const std::vector<std::pair<std::string, double>>& parts);
 
 // A metric of many layers over the steps: a row for each layer, and the darker the larger.
 struct HeatMap {

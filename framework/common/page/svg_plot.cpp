@@ -84,16 +84,66 @@ std::vector<std::vector<Point>> stretches(const Series& series, const Axis& x) {
   return all;
 }
 
+// Returns the range of nearly all values: a few that lie three times their spread beyond them are left out, but for
+// those with which a curve begins.
+Extent without_spikes(const std::vector<SvgCurve>& curves, std::vector<double> values) {
+  constexpr std::size_t fewest = 20, one_in = 50;
+  constexpr double far = 3, room = 0.5;
+  std::ranges::sort(values);
+  Extent all;
+  all.include(values.front());
+  all.include(values.back());
+  if (values.size() < fewest) return all;
+  const double low = values[values.size() / one_in], high = values[values.size() - 1 - values.size() / one_in];
+  const double spread = high - low;
+  if (spread <= 0) return all;
+  if (all.high > high + far * spread) all.high = high + room * spread;
+  if (all.low < low - far * spread) all.low = low - room * spread;
+  const auto common = all;
+  for (const auto& curve : curves) {
+    for (const auto& point : curve.series->points) {
+      if (point.value >= common.low && point.value <= common.high) break;
+      all.include(point.value);
+    }
+  }
+  return all;
+}
+
+// Marks the furthest value of each stretch of points that are cut off.
+void mark_spikes(const SvgCurve& curve, const std::vector<Point>& stretch, const Axis& x, const Axis& y,
+                 std::ostream& out) {
+  const auto beyond = [&](const Point& point) { return std::max(point.value - y.high, y.low - point.value); };
+  for (auto point = stretch.begin(); point != stretch.end();) {
+    if (beyond(*point) <= 0) {
+      ++point;
+      continue;
+    }
+    const auto end = std::find_if(point, stretch.end(), [&](const Point& each) { return beyond(each) <= 0; });
+    const auto furthest =
+        std::max_element(point, end, [&](const Point& a, const Point& b) { return beyond(a) < beyond(b); });
+    const bool is_high = furthest->value > y.high;
+    out << "<path class=c" << curve.colour % 8 << "n d=\"M"
+        << at(x.place(static_cast<double>(furthest->step)), is_high ? y.to : y.from)
+        << (is_high ? "l-4,7 8,0z" : "l-4,-7 8,0z") << "\"><title>"
+        << escaped(curve.label + ", step " + std::to_string(furthest->step) + ": " +
+                   print_number("%.6g", furthest->value) + ", cut off")
+        << "</title></path>\n";
+    point = end;
+  }
+}
+
 void draw_curve(const SvgCurve& curve, const Axis& x, const Axis& y, std::ostream& out) {
   const auto colour = "c" + std::to_string(curve.colour % 8);
-  for (const auto& stretch : stretches(*curve.series, x)) {
+  for (auto& stretch : stretches(*curve.series, x)) {
     if (stretch.empty()) continue;
+    mark_spikes(curve, stretch, x, y, out);
+    for (auto& point : stretch) point.value = std::clamp(point.value, y.low, y.high);
     if (stretch.size() == 1) {
       out << "<circle class=" << colour << " r=3 cx=" << x.place(static_cast<double>(stretch[0].step))
           << " cy=" << y.place(stretch[0].value) << " />\n";
       continue;
     }
-    out << "<polyline class=" << colour << " points=\"";
+    out << "<polyline class=" << (curve.is_dashed ? "\"dashed " + colour + "\"" : colour) << " points=\"";
     for (const auto& [step, value] : stretch) out << at(x.place(static_cast<double>(step)), y.place(value));
     out << "\" />\n";
   }
@@ -117,21 +167,47 @@ std::string escaped(const std::string& text) {
 }
 
 std::string svg_plot(const std::vector<SvgCurve>& curves, const std::string& axis, double unit) {
-  Axis x{{}, left, width - right}, y{{}, height - bottom, top};
+  Axis x{{}, left, width - right};
+  std::vector<double> values;
   for (const auto& curve : curves) {
     for (const auto& [step, value] : curve.series->points) {
       if (!std::isfinite(value)) continue;
       x.include(static_cast<double>(step));
-      y.include(value);
+      values.push_back(value);
     }
   }
-  if (x.low > x.high) return "";
+  if (values.empty()) return "";
+  Axis y{without_spikes(curves, std::move(values)), height - bottom, top};
   x.widen();
   y.widen();
   std::ostringstream out;
   out << "<svg viewBox=\"0 0 " << width << ' ' << height << "\" role=img>\n";
   draw_axes(x, y, axis, unit, out);
   for (const auto& curve : curves) draw_curve(curve, x, y, out);
+  out << "</svg>\n";
+  return out.str();
+}
+
+std::string svg_parts(const std::vector<std::pair<std::string, double>>& parts) {
+  constexpr double high = 24, line = 18, each_wide = 210;
+  constexpr int in_a_line = 3;
+  double whole = 0;
+  for (const auto& [name, size] : parts) whole += size;
+  if (whole <= 0) return "";
+  const auto lines = (std::ssize(parts) + in_a_line - 1) / in_a_line;
+  std::ostringstream out;
+  out << "<svg viewBox=\"0 0 " << width << ' ' << high + line * static_cast<double>(lines) + 6 << "\" role=img>\n";
+  double begin = 0;
+  for (std::size_t i = 0; i < parts.size(); ++i) {
+    const auto& [name, size] = parts[i];
+    const auto words = escaped(name + ", " + print_number("%.3g", size / whole * 100) + " %");
+    const double wide = size / whole * width, x = static_cast<double>(i % in_a_line) * each_wide,
+                 y = high + line * static_cast<double>(i / in_a_line + 1);
+    out << "<rect class=c" << i % 8 << "n x=" << begin << " width=" << wide << " height=" << high << "><title>" << words
+        << "</title></rect>\n<rect class=c" << i % 8 << "n x=" << x << " y=" << y - 9
+        << " width=9 height=9 /><text x=" << x + 14 << " y=" << y << '>' << words << "</text>\n";
+    begin += wide;
+  }
   out << "</svg>\n";
   return out.str();
 }

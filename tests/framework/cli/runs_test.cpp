@@ -214,6 +214,31 @@ TEST_CASE("runs: a long history keeps its spike and makes a small page") {
   CHECK(matches(page, "[0-9.]+,10\\.0 "));  // the spike touches the top
 }
 
+TEST_CASE("runs: values far beyond all others are cut off and marked, and others are not") {
+  Left place;
+  const auto page_of = [&](const std::function<double(int)>& loss) {
+    std::string history;
+    for (int step = 1; step <= 400; ++step) {
+      history += "{\"step\":" + std::to_string(step) + ",\"loss\":" + std::to_string(loss(step)) +
+                 (step % 100 == 0 ? ",\"validation_loss\":1.5" : "") + "}\n";
+    }
+    place.write("one", history, R"({"this_process": {"times": {"forward": 3.0, "backward": 1.0, "update": 0.0}}})");
+    CHECK(place.call({"report", "runs/one", "--force"}) == 0);
+    return read_text(place.at("report.html"));
+  };
+  const auto smooth = [](int step) { return 1 + 1.0 / step; };
+  const auto plain = page_of(smooth);
+  CHECK_FALSE(says(plain, "cut off"));
+  CHECK(says(plain, "<polyline class=\"dashed c0\""));
+  CHECK_FALSE(says(plain, "<figcaption>validation_loss"));
+  CHECK(says(plain, "forward, 75 %"));
+  CHECK(says(plain, "updates, 0 %"));
+  const auto cut = page_of([&](int step) { return step == 200 ? 500 : step == 300 ? -500 : smooth(step); });
+  CHECK(says(cut, "one, step 200: 500, cut off"));
+  CHECK(says(cut, "one, step 300: -500, cut off"));
+  CHECK_FALSE(says(page_of([](int step) { return step % 8 == 0 ? 500.0 : 1.0; }), "cut off"));  // not rare
+}
+
 TEST_CASE("runs: wrong calls and damaged files end in one line") {
   Left place;
   place.write("damaged", lines(2) + "no json\n" + lines(1));
