@@ -196,6 +196,10 @@ void attention(const Call& call) {
   require(query.dim() >= 2 && key.dim() == query.dim() && value.dim() == query.dim() &&
               query.size(-1) == key.size(-1) && key.size(-2) == value.size(-2),
           "needs keys of the query's width, and as many values as keys");
+  if (!call["enable_gqa"].toBool()) return;  // otherwise the heads of the query are divided by the number of the others
+  require(query.dim() >= 3 && key.size(-3) > 0 && value.size(-3) > 0 && query.size(-3) % key.size(-3) == 0 &&
+              query.size(-3) % value.size(-3) == 0,
+          "needs heads of the keys and of the values that divide those of the query");
 }
 
 // The kernels of oneDNN trust the shapes of all weights.
