@@ -110,13 +110,20 @@ class CrossEntropy final : public Mean {
   torch::Tensor value() const override { return Mean::value().exp(); }
 };
 
-// Macro f1, as scikit-learn computes it: the mean over the classes that occur, as a target or as a prediction.
-class F1 final : public Metric {
+// f1, which is the Dice coefficient, or "iou", the Jaccard index, of right predictions and the sum of predictions and
+// targets.
+torch::Tensor overlap_of(const std::string& name, const torch::Tensor& hits, const torch::Tensor& both) {
+  const auto part = name == "iou" ? hits : 2 * hits, all = name == "iou" ? both - hits : both;
+  return part.to(torch::kFloat64) / all.clamp_min(1);
+}
+
+// Macro f1 or iou, as scikit-learn computes it: the mean over the classes that occur, as a target or as a prediction.
+class Overlap final : public Metric {
  public:
-  explicit F1(std::int64_t classes) : classes_(classes) {
-    if (classes < 2) refuse(c10::str("f1 needs at least 2 classes, and has ", classes));
+  Overlap(std::string name, std::int64_t classes) : name_(std::move(name)), classes_(classes) {
+    if (classes < 2) refuse(c10::str(name_, " needs at least 2 classes, and has ", classes));
   }
-  std::string name() const override { return "f1"; }
+  std::string name() const override { return name_; }
   void reset() override { counts_ = torch::Tensor(); }
   void update(const torch::Tensor& output, const torch::Tensor& target) override {
     const auto [logits, right] = classified(output, target);
@@ -133,15 +140,15 @@ class F1 final : public Metric {
   }
   torch::Tensor value() const override {
     if (!counts_.defined()) return at::full({}, NAN, torch::kFloat64);
-    const auto counts = counts_.narrow(1, 0, classes_).to(torch::kFloat64);
-    const auto hits = counts[0], both = counts[1] + counts[2];
-    const auto scores = at::where(both > 0, 2 * hits / both, at::zeros_like(hits));
-    return scores.sum() / (both > 0).sum();
+    const auto counts = counts_.narrow(1, 0, classes_);
+    const auto both = counts[1] + counts[2];
+    return overlap_of(name_, counts[0], both).sum() / (both > 0).sum();
   }
   std::optional<State> state_dict() const override { return counts_.defined() ? State{{"counts", counts_}} : State{}; }
   void add(const State& state) override { add_to(counts_, state, "counts"); }
 
  private:
+  std::string name_;
   std::int64_t classes_;
   torch::Tensor counts_;  // [3, classes + 1]: of each class right predictions, predictions, targets
 };
@@ -233,10 +240,10 @@ class LabelAccuracy final : public Mean {
   bool of_subsets_;
 };
 
-class LabelF1 final : public Metric {
+class LabelOverlap final : public Metric {
  public:
-  explicit LabelF1(std::int64_t labels) : labels_(labels) {}
-  std::string name() const override { return "f1"; }
+  LabelOverlap(std::string name, std::int64_t labels) : name_(std::move(name)), labels_(labels) {}
+  std::string name() const override { return name_; }
   void reset() override { counts_ = torch::Tensor(); }
   void update(const torch::Tensor& output, const torch::Tensor& target) override {
     const Labelled all(output, target, labels_);
@@ -245,12 +252,13 @@ class LabelF1 final : public Metric {
   }
   torch::Tensor value() const override {
     if (!counts_.defined()) return at::full({}, NAN, torch::kFloat64);
-    return (2 * counts_[0].to(torch::kFloat64) / counts_[1].clamp_min(1)).mean();
+    return overlap_of(name_, counts_[0], counts_[1]).mean();
   }
   std::optional<State> state_dict() const override { return counts_.defined() ? State{{"counts", counts_}} : State{}; }
   void add(const State& state) override { add_to(counts_, state, "counts"); }
 
  private:
+  std::string name_;
   std::int64_t labels_;
   torch::Tensor counts_;  // [2, labels]: of each right predictions, and predictions and targets
 };
@@ -424,6 +432,9 @@ const std::vector<MetricInfo>& metric_infos() {
       {"top_k", higher, "ratio", "share of the samples whose class is among the k likeliest; top_5", 0, 1},
       {"f1", higher, "ratio", "mean of the f1 of the classes that occur, as target or prediction, or of several labels",
        0, 1},
+      {"dice", higher, "ratio", "the same, but of one label that of the label alone, such as the pixels of a mask", 0,
+       1},
+      {"iou", higher, "ratio", "mean over the same of the intersection over the union of target and prediction", 0, 1},
       {"auc", higher, "ratio",
        "area under the receiver operating characteristic of two classes; of several labels the mean", 0, 1},
       {"perplexity", lower, "", "exponential of the mean cross-entropy", 1},
@@ -460,7 +471,7 @@ MetricPtr top_k(std::int64_t k) {
   return std::make_unique<TopK>(c10::str("top_", k), k);
 }
 MetricPtr f1(std::int64_t classes) {
-  return std::make_unique<F1>(classes);
+  return std::make_unique<Overlap>("f1", classes);
 }
 MetricPtr perplexity() {
   return std::make_unique<CrossEntropy>();
@@ -488,13 +499,17 @@ MetricPtr mean_reciprocal_rank() {
 
 namespace {
 
+bool is_overlap(const std::string& name) {
+  return name == "f1" || name == "dice" || name == "iou";
+}
+
 // Refuses a metric that does not fit. Names of no metric are left to metric_by_name().
 void require_fitting(const std::string& name, const Targets& targets) {
   using Kind = Targets::Kind;
   const auto what = targets.kind;
   if (what == Kind::unknown) return;
   const bool is_of_numbers = name == "mae" || name == "rmse" || name == "r2";
-  const bool is_of_both = name == "accuracy" || name == "f1" || name == "auc";
+  const bool is_of_both = name == "accuracy" || name == "auc" || is_overlap(name);
   const bool is_of_classes = is_of_both || name == "perplexity" || name.starts_with("top_");
   const auto unfit = [&](const std::string& reason) {
     refuse("`metrics` has \"" + name + "\", which is " + reason + "; leave it out");
@@ -520,10 +535,10 @@ MetricPtr metric_by_name(const std::string& name, const Targets& targets) {
   if (of_one && (name == "accuracy" || name == "f1")) return std::make_unique<OfOneLabel>(metric_by_name(name, {}));
   if (name == "subset_accuracy" || (of_labels && name == "accuracy"))
     return std::make_unique<LabelAccuracy>(name, targets.count, name != "accuracy");
-  if (of_labels && name == "f1") return std::make_unique<LabelF1>(targets.count);
+  if (of_labels && is_overlap(name)) return std::make_unique<LabelOverlap>(name, targets.count);
   if (name == "auc") return std::make_unique<Auc>(of_labels ? targets.count : 0);
   if (name == "accuracy") return accuracy();
-  if (name == "f1") return f1(std::max<std::int64_t>(targets.count, 2));
+  if (is_overlap(name)) return std::make_unique<Overlap>(name, std::max<std::int64_t>(targets.count, 2));
   if (name == "perplexity") return perplexity();
   if (name == "mae") return mean_absolute_error();
   if (name == "rmse") return root_mean_squared_error();
@@ -537,8 +552,9 @@ MetricPtr metric_by_name(const std::string& name, const Targets& targets) {
     const auto [last, status] = std::from_chars(name.data() + std::string_view(start).size(), end, k);
     if (status == std::errc() && last == end) return make(k);
   }
-  static const std::vector<std::string> all = {
-      "accuracy", "subset_accuracy", "top_5", "f1", "perplexity", "auc", "mae", "rmse", "r2", "ndcg_10", "mrr"};
+  static const std::vector<std::string> all = {"accuracy", "subset_accuracy", "top_5", "f1",  "dice",
+                                               "iou",      "perplexity",      "auc",   "mae", "rmse",
+                                               "r2",       "ndcg_10",         "mrr"};
   const auto near = nearest(name, all);
   std::string text = "there is no metric \"" + name + "\"";
   if (!near.empty()) text += "; did you mean " + near + "?";

@@ -43,9 +43,11 @@ const std::vector<Words>& meanings() {
       {"images", "image", "mnist", "cnn"},
       // metrics
       {"accuracy", "acc", "top_1", "top1", "val_acc", "val_accuracy", "validation_accuracy", "categorical_accuracy",
-       "sparse_categorical_accuracy", "binary_accuracy", "accuracy_score"},
+       "sparse_categorical_accuracy", "binary_accuracy", "accuracy_score", "pixel_accuracy", "token_accuracy"},
       {"top_5", "top5", "top_k", "topk", "top_5_accuracy", "top5_accuracy", "top_k_accuracy", "acc5"},
       {"f1", "f1_score", "f1_macro", "macro_f1", "fscore", "f_score", "precision", "recall"},
+      {"dice", "dice_score", "dice_coefficient", "mean_dice", "dsc"},
+      {"iou", "mean_iou", "miou", "jaccard", "jaccard_score", "jaccard_index", "iou_score"},
       {"auc", "roc_auc", "auroc", "rocauc", "roc_auc_score"},
       {"perplexity", "ppl"},
       {"mae", "mean_absolute_error", "l1", "l1_loss"},

@@ -97,6 +97,8 @@ TEST_CASE("metrics declare which values are better, and docs/reference/metrics.m
                                                                         {"top_1", Better::higher, 0, 1},
                                                                         {"top_50", Better::higher, 0, 1},
                                                                         {"f1", Better::higher, 0, 1},
+                                                                        {"dice", Better::higher, 0, 1},
+                                                                        {"iou", Better::higher, 0, 1},
                                                                         {"auc", Better::higher, 0, 1},
                                                                         {"r2", Better::higher, -HUGE_VAL, 1},
                                                                         {"perplexity", Better::lower, 1, HUGE_VAL},
@@ -274,7 +276,8 @@ TEST_CASE("f1 remembers three counts for each class, and adds those of another r
 }
 
 TEST_CASE("metrics have names, and wrong ones get a hint") {
-  for (const char* name : {"accuracy", "top_5", "f1", "perplexity", "auc", "mae", "rmse", "r2", "ndcg_10", "mrr"}) {
+  for (const char* name :
+       {"accuracy", "top_5", "f1", "dice", "iou", "perplexity", "auc", "mae", "rmse", "r2", "ndcg_10", "mrr"}) {
     const auto metric = vernier::metric_by_name(name, of(3));
     CHECK(metric->name() == name);
     CHECK(std::isnan(metric->value().item<double>()));
@@ -288,12 +291,14 @@ TEST_CASE("metrics have names, and wrong ones get a hint") {
       {"f1_macro", "; did you mean f1? There are"},
       {"top5", "; did you mean top_5? There are"},
       {"val_loss", "; the validation loss is measured anyway; there are"},
-      {"dice", "; there are"}};
+      {"pixel_accuracy", "; did you mean accuracy? There are"},
+      {"mean_iou", "; did you mean iou? There are"},
+      {"dice_score", "; did you mean dice? There are"},
+      {"hausdorff", "; there are"}};
   for (const auto& [name, hint] : wrong) {
     const auto text = std::string("there is no metric \"") + name + "\"" + hint +
-                      " accuracy, subset_accuracy, top_5, f1, perplexity, auc, mae, rmse, r2, ndcg_10 and mrr (top_ "
-                      "and ndcg_ with any "
-                      "number)";
+                      " accuracy, subset_accuracy, top_5, f1, dice, iou, perplexity, auc, mae, rmse, r2, ndcg_10 and "
+                      "mrr (top_ and ndcg_ with any number)";
     CHECK_THROWS_WITH_AS(vernier::metric_by_name(name, of(3)), text.c_str(), Error);
   }
   CHECK_THROWS_AS(value_of(*vernier::auc(), torch::rand({3}), torch::tensor({0, 1, 2}), 3), Error);
@@ -346,42 +351,62 @@ TEST_CASE("metrics are those of scikit-learn for labels, numbers and classes of 
   const Row table[] = {{Kind::labels, 40, 1, 1, false, "accuracy", 0.75},
                        {Kind::labels, 40, 1, 1, false, "subset_accuracy", 0.75},
                        {Kind::labels, 40, 1, 1, false, "f1", 0.5098039215686274},
+                       {Kind::labels, 40, 1, 1, false, "dice", 0.8529411764705882},
+                       {Kind::labels, 40, 1, 1, false, "iou", 0.7435897435897436},
                        {Kind::labels, 40, 1, 1, false, "auc", 0.8157894736842105},
                        {Kind::labels, 40, 2, 2, false, "accuracy", 0.725},
                        {Kind::labels, 40, 2, 2, false, "subset_accuracy", 0.525},
                        {Kind::labels, 40, 2, 2, false, "f1", 0.6293103448275862},
+                       {Kind::labels, 40, 2, 2, false, "dice", 0.6293103448275862},
+                       {Kind::labels, 40, 2, 2, false, "iou", 0.4722222222222222},
                        {Kind::labels, 40, 2, 2, false, "auc", 0.9005753968253969},
                        {Kind::labels, 33, 3, 3, false, "accuracy", 0.7171717171717171},
                        {Kind::labels, 33, 3, 3, false, "subset_accuracy", 0.36363636363636365},
                        {Kind::labels, 33, 3, 3, false, "f1", 0.6277341705913134},
+                       {Kind::labels, 33, 3, 3, false, "dice", 0.6277341705913134},
+                       {Kind::labels, 33, 3, 3, false, "iou", 0.4939393939393939},
                        {Kind::labels, 33, 3, 3, false, "auc", 0.8962266778056253},
                        {Kind::labels, 64, 4, 4, false, "accuracy", 0.796875},
                        {Kind::labels, 64, 4, 4, false, "subset_accuracy", 0.375},
                        {Kind::labels, 64, 4, 4, false, "f1", 0.7564098502470538},
+                       {Kind::labels, 64, 4, 4, false, "dice", 0.7564098502470538},
+                       {Kind::labels, 64, 4, 4, false, "iou", 0.6166666666666667},
                        {Kind::labels, 64, 4, 4, false, "auc", 0.9499583234103359},
                        {Kind::labels, 25, 7, 5, false, "accuracy", 0.7314285714285714},
                        {Kind::labels, 25, 7, 5, false, "subset_accuracy", 0.04},
                        {Kind::labels, 25, 7, 5, false, "f1", 0.7288676236044658},
+                       {Kind::labels, 25, 7, 5, false, "dice", 0.7288676236044658},
+                       {Kind::labels, 25, 7, 5, false, "iou", 0.5825897864866771},
                        {Kind::labels, 25, 7, 5, false, "auc", 0.8964353433681164},
                        {Kind::labels, 90, 12, 6, false, "accuracy", 0.7935185185185185},
                        {Kind::labels, 90, 12, 6, false, "subset_accuracy", 0.06666666666666667},
                        {Kind::labels, 90, 12, 6, false, "f1", 0.763305833103268},
+                       {Kind::labels, 90, 12, 6, false, "dice", 0.763305833103268},
+                       {Kind::labels, 90, 12, 6, false, "iou", 0.6282784137519036},
                        {Kind::labels, 90, 12, 6, false, "auc", 0.9145296220398511},
                        {Kind::labels, 50, 1, 7, true, "accuracy", 0.813953488372093},
                        {Kind::labels, 50, 1, 7, true, "subset_accuracy", 0.813953488372093},
                        {Kind::labels, 50, 1, 7, true, "f1", 0.6928571428571428},
+                       {Kind::labels, 50, 1, 7, true, "dice", 0.8857142857142857},
+                       {Kind::labels, 50, 1, 7, true, "iou", 0.7948717948717948},
                        {Kind::labels, 50, 1, 7, true, "auc", 0.9615384615384616},
                        {Kind::labels, 50, 2, 8, true, "accuracy", 0.7764705882352941},
                        {Kind::labels, 50, 2, 8, true, "subset_accuracy", 0.625},
                        {Kind::labels, 50, 2, 8, true, "f1", 0.7349896480331263},
+                       {Kind::labels, 50, 2, 8, true, "dice", 0.7349896480331263},
+                       {Kind::labels, 50, 2, 8, true, "iou", 0.6078947368421053},
                        {Kind::labels, 50, 2, 8, true, "auc", 0.9704861111111112},
                        {Kind::labels, 80, 5, 9, true, "accuracy", 0.7701863354037267},
                        {Kind::labels, 80, 5, 9, true, "subset_accuracy", 0.3125},
                        {Kind::labels, 80, 5, 9, true, "f1", 0.67971987432857},
+                       {Kind::labels, 80, 5, 9, true, "dice", 0.67971987432857},
+                       {Kind::labels, 80, 5, 9, true, "iou", 0.5517227475613187},
                        {Kind::labels, 80, 5, 9, true, "auc", 0.8714939405889396},
                        {Kind::labels, 6, 4, 10, false, "accuracy", 0.7916666666666666},
                        {Kind::labels, 6, 4, 10, false, "subset_accuracy", 0.3333333333333333},
                        {Kind::labels, 6, 4, 10, false, "f1", 0.5666666666666667},
+                       {Kind::labels, 6, 4, 10, false, "dice", 0.5666666666666667},
+                       {Kind::labels, 6, 4, 10, false, "iou", 0.45833333333333326},
                        {Kind::labels, 6, 4, 10, false, "auc", NAN},
                        {Kind::numbers, 40, 1, 11, false, "mae", 0.49447791164658633},
                        {Kind::numbers, 40, 1, 11, false, "r2", 0.9039575746701295},
@@ -397,11 +422,17 @@ TEST_CASE("metrics are those of scikit-learn for labels, numbers and classes of 
                        {Kind::numbers, 21, 6, 14, false, "rmse", 0.5606155906917053},
                        {Kind::classes, 40, 2, 15, false, "accuracy", 0.8},
                        {Kind::classes, 40, 2, 15, false, "f1", 0.7916666666666667},
+                       {Kind::classes, 40, 2, 15, false, "dice", 0.7916666666666667},
+                       {Kind::classes, 40, 2, 15, false, "iou", 0.6571428571428571},
                        {Kind::classes, 40, 2, 15, false, "auc", 0.8502747252747254},
                        {Kind::classes, 60, 3, 16, false, "accuracy", 0.6333333333333333},
                        {Kind::classes, 60, 3, 16, false, "f1", 0.6217830478700043},
+                       {Kind::classes, 60, 3, 16, false, "dice", 0.6217830478700043},
+                       {Kind::classes, 60, 3, 16, false, "iou", 0.4545454545454546},
                        {Kind::classes, 50, 6, 17, false, "accuracy", 0.54},
-                       {Kind::classes, 50, 6, 17, false, "f1", 0.5437091503267973}};
+                       {Kind::classes, 50, 6, 17, false, "f1", 0.5437091503267973},
+                       {Kind::classes, 50, 6, 17, false, "dice", 0.5437091503267973},
+                       {Kind::classes, 50, 6, 17, false, "iou", 0.37902375402375404}};
   for (const auto& row : table) {
     CAPTURE(row.rows);
     CAPTURE(row.columns);
@@ -423,12 +454,15 @@ TEST_CASE("metrics are those of scikit-learn for labels, numbers and classes of 
     CHECK(is_right(metric->value().item<double>()));
     if (row.columns == 1) CHECK(is_right(value_of(*metric, output, target.flatten(), 7)));
     if (row.columns == 1) CHECK(is_right(value_of(*metric, output.flatten(), target.flatten(), 7)));
-    if (row.kind != Kind::labels) continue;
-    // Positions of a sample count as samples do.
-    const auto wide = [&](const torch::Tensor& all) {
-      return all.narrow(0, 0, row.rows / 2 * 2).view({row.rows / 2, 2, row.columns}).transpose(1, 2);
-    };
-    if (row.rows % 2 == 0) CHECK(is_right(value_of(*metric, wide(output), wide(target), 7)));
+    if (row.kind == Kind::numbers || row.rows % 2 != 0) continue;
+    // Pixels of a sample count as samples do.
+    const auto wide = [&](const torch::Tensor& all) { return all.view({row.rows / 2, 2, 1, -1}).movedim(-1, 1); };
+    if (row.kind == Kind::labels) CHECK(is_right(value_of(*metric, wide(output), wide(target), 7)));
+    if (row.kind == Kind::labels || row.metric == std::string("auc")) continue;
+    auto left_out = torch::full({row.rows, 2}, -100, torch::kInt64);
+    left_out.select(1, 0).copy_(target);
+    const auto logits = torch::stack({output, torch::ones_like(output)}, 1).view({row.rows / 2, 4, 1, -1});
+    CHECK(is_right(value_of(*metric, logits.movedim(-1, 1), left_out.view({row.rows / 2, 4, 1}), 7)));
   }
 }
 
@@ -440,7 +474,7 @@ TEST_CASE("metrics fit what the targets are, or are refused by name") {
                {{Kind::classes, 3}, {"accuracy", "f1"}, {"auc", "r2"}},
                {{Kind::labels, 1}, {"accuracy", "subset_accuracy", "f1", "auc"}, {"top_5", "perplexity", "mae", "mrr"}},
                {{Kind::labels, 4}, {"accuracy", "subset_accuracy", "f1", "auc"}, {"top_5", "perplexity", "rmse"}},
-               {{Kind::numbers, 2}, {"mae", "rmse", "r2"}, {"accuracy", "auc", "f1", "subset_accuracy", "mrr"}},
+               {{Kind::numbers, 2}, {"mae", "rmse", "r2"}, {"accuracy", "auc", "f1", "iou", "dice"}},
                {{Kind::ranks, 0}, {"ndcg_10", "mrr"}, {"accuracy", "auc", "mae", "top_1"}},
                {{}, {}, {}}};
   for (const auto& [targets, usual, refused] : cases) {

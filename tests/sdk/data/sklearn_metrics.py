@@ -44,7 +44,8 @@ def of_labels(logits, target):
     else:
         f1 = np.mean([metrics.f1_score(t, s) for t, s, _ in columns])
     return {"accuracy": (said == target)[known].mean(), "subset_accuracy": right[rows].all(1).mean(), "f1": f1,
-            "auc": np.mean(areas)}
+            "dice": np.mean([metrics.f1_score(t, s) for t, s, _ in columns]),
+            "iou": np.mean([metrics.jaccard_score(t, s) for t, s, _ in columns]), "auc": np.mean(areas)}
 
 
 def main():
@@ -66,7 +67,9 @@ def main():
         target = (np.abs(numbers(rows, 1, seed, 997))[:, 0] * 0.999 * classes).astype(int)
         logits = numbers(rows, classes, seed + 1, 31) + 0.8 * np.eye(classes)[target]
         said = logits.argmax(1)
-        found = {"accuracy": metrics.accuracy_score(target, said), "f1": metrics.f1_score(target, said, average="macro")}
+        found = {"accuracy": metrics.accuracy_score(target, said), "f1": metrics.f1_score(target, said, average="macro"),
+                 "dice": metrics.f1_score(target, said, average="macro"),
+                 "iou": metrics.jaccard_score(target, said, average="macro")}
         if classes == 2:
             found["auc"] = metrics.roc_auc_score(target, logits[:, 1] - logits[:, 0])
         for name, value in found.items():

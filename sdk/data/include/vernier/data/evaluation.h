@@ -73,13 +73,17 @@ VERNIER_API MetricPtr ndcg(std::int64_t k);
 // "mrr": 1 / place of the first item with a relevance above 0, mean over the groups. It is behind items of its score.
 VERNIER_API MetricPtr mean_reciprocal_rank();
 
-// By the name that TOML files use: accuracy, subset_accuracy, top_5 (any k), f1, perplexity, auc, mae, rmse, r2,
-// ndcg_10 (any k), mrr. Throws Error for any other, and for one that does not fit the targets.
+// By the name that TOML files use: accuracy, subset_accuracy, top_5 (any k), f1, dice, iou, perplexity, auc, mae, rmse,
+// r2, ndcg_10 (any k), mrr. Throws Error for any other, and for one that does not fit the targets.
+//
+// Of labels by pixel or token, each counts as a sample does: accuracy is that of the pixels, iou the mean intersection
+// over union, as scikit-learn's jaccard_score with average="macro", and dice the mean Dice coefficient, which is f1.
 //
 // A label is predicted where its probability is above one half. Of one label, accuracy, f1 and auc are those of two
-// classes. Of several, as in scikit-learn, accuracy is the share of all labels that are right, subset_accuracy that of
-// samples whose labels are all right, and f1 and auc are means over the labels: f1 of a label that never occurs is 0,
-// and auc is NaN where the targets of a label are all the same. Labels without a target are left out.
+// classes, and dice and iou those of the label alone. Of several, as in scikit-learn, accuracy is the share of all
+// labels that are right, subset_accuracy that of samples whose labels are all right, and f1, dice, iou and auc are
+// means over the labels: f1, dice and iou of a label that never occurs are 0, and auc is NaN where the targets of a
+// label are all the same. Labels without a target are left out.
 VERNIER_API MetricPtr metric_by_name(const std::string& name, const Targets& targets);
 // These metrics; without names the usual ones.
 VERNIER_API std::vector<MetricPtr> metrics_by_name(std::vector<std::string> names, const Targets& targets);
