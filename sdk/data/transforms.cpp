@@ -2,6 +2,7 @@
 #include <ATen/ops/constant_pad_nd.h>
 #include <ATen/ops/flip.h>
 #include <ATen/ops/tensor.h>
+#include <ATen/ops/upsample_nearest2d.h>
 #include <c10/util/StringUtil.h>
 #include <torch/types.h>
 #include <vernier/data/transforms.h>
@@ -47,7 +48,8 @@ void require_room(const torch::Tensor& image, std::int64_t height, std::int64_t 
                   width, " from it; resize it first, or pad it"));
 }
 
-torch::Tensor resized(const torch::Tensor& image, std::int64_t height, std::int64_t width) {
+torch::Tensor resized(const torch::Tensor& image, std::int64_t height, std::int64_t width,
+                      Pixels pixels = Pixels::colours) {
   check_image(image);
   if (image.numel() == 0) refuse("an image without pixels cannot be resized");
   if (height_of(image) == height && width_of(image) == width) return image;
@@ -55,6 +57,7 @@ torch::Tensor resized(const torch::Tensor& image, std::int64_t height, std::int6
   sizes[sizes.size() - 2] = height, sizes.back() = width;
   auto batch = image;
   while (batch.dim() < 4) batch = batch.unsqueeze(0);
+  if (pixels == Pixels::labels) return at::upsample_nearest2d(batch.contiguous(), {height, width}).view(sizes);
   return at::_upsample_bilinear2d_aa(batch.contiguous(), {height, width}, /*align_corners=*/false).view(sizes);
 }
 
@@ -147,7 +150,7 @@ Transform resize(std::int64_t height, std::int64_t width) {
   return [=](const torch::Tensor& image, Random&) { return resized(image, height, width); };
 }
 
-Transform resize_shorter(std::int64_t size) {
+Transform resize_shorter(std::int64_t size, Pixels pixels) {
   check_size("resize_shorter", size, size);
   return [=](const torch::Tensor& image, Random&) {
     require_room(image, 1, 1);
@@ -158,7 +161,7 @@ Transform resize_shorter(std::int64_t size) {
       refuse(c10::str("an image of ", height, " x ", width, " would become ", new_height, " x ", new_width,
                       ", and the most are ", max_pixels, " pixels; crop it, or leave it out"));
     }
-    return resized(image, new_height, new_width);
+    return resized(image, new_height, new_width, pixels);
   };
 }
 

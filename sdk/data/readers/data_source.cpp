@@ -274,6 +274,23 @@ torch::Tensor codes_of(const Source& source, Classes& classes, const std::string
   return labels;
 }
 
+torch::Tensor codes_of(const Source& source, std::int64_t classes, std::int64_t left_out) {
+  require_finite(source);
+  const auto& all = source.tensor;
+  const auto labels = all.to(torch::kInt64);
+  const auto counts = all != left_out;
+  const auto refuse_some = [&](const torch::Tensor& are_wrong, const std::string& reason) {
+    const auto places = are_wrong.nonzero();
+    if (places.size(0) == 0) return;
+    refuse(c10::str("'", source.name, "' has the label ", all.masked_select(are_wrong)[0].item<double>(), " in row ",
+                    places[0][0].item<std::int64_t>(), reason));
+  };
+  refuse_some(labels != all, "; labels are whole numbers");
+  refuse_some(counts & ((labels < 0) | (labels >= classes)), c10::str("; the model has the classes 0 to ", classes - 1,
+                                                                      ", and ignore_index names a label to leave out"));
+  return labels.masked_fill(~counts, -100);
+}
+
 std::vector<std::string> names_of(const Classes& classes) {
   auto names = classes.words;
   for (auto i = std::ssize(names); i < classes.count; ++i) names.push_back(std::to_string(i));
@@ -384,8 +401,8 @@ DatasetPtr dataset_of(std::vector<torch::Tensor> tensors, std::string name, std:
   return std::make_shared<SourceDataset>(std::move(tensors), std::move(name), std::move(fingerprint), std::move(where));
 }
 
-DatasetPtr of_one_size(const DatasetPtr& images, std::int64_t size) {
-  if (size > 0) return transform(images, {resize_shorter(size), center_crop(size, size)});
+DatasetPtr of_one_size(const DatasetPtr& images, std::int64_t size, Pixels pixels) {
+  if (size > 0) return transform(images, {resize_shorter(size, pixels), center_crop(size, size)});
   Random none(0, 0, 0);
   const auto first = images->get(0, none).at(0).sizes().vec();
   return transform(images, {[first](const torch::Tensor& image, Random&) {

@@ -183,6 +183,28 @@ TEST_CASE("tables are read as their form says") {
             .equal(torch::tensor({{0.5F, 1000.0F}}, torch::kFloat64)));
 }
 
+TEST_CASE("labels of any shape are numbers of classes, or are left out, or are refused") {
+  const auto source = [](const torch::Tensor& labels) { return vernier::Source{"y.npy", labels, {}, {}}; };
+  const auto labels = torch::tensor({{0, 255, 2}, {1, 1, 0}});
+  const auto wanted = torch::tensor({{0, -100, 2}, {1, 1, 0}});
+  for (const auto dtype : {torch::kInt64, torch::kInt32, torch::kUInt8, torch::kFloat32}) {
+    const auto codes = vernier::codes_of(source(labels.to(dtype)), 3, 255);
+    CHECK((codes.scalar_type() == torch::kInt64));
+    CHECK(codes.equal(wanted));
+  }
+  CHECK(vernier::codes_of(source(wanted), 3, -100).equal(wanted));
+  const std::tuple<torch::Tensor, std::int64_t, const char*> wrong[] = {
+      {labels, -100, "'y.npy' has the label 255 in row 0; the model has the classes 0 to 2, and ignore_index names"},
+      {wanted, 255, "'y.npy' has the label -100 in row 0; the model has the classes 0 to 2"},
+      {labels * 0.5, 255, "'y.npy' has the label 127.5 in row 0; labels are whole numbers"},
+      {labels.to(torch::kFloat32).masked_fill(labels == 1, NAN), 255, "has a NaN or infinite number in row 1"}};
+  for (const auto& [of, left_out, said] : wrong) {
+    const auto text =
+        thrown_by([&, &of = of, &left_out = left_out] { vernier::codes_of(source(of), 3, left_out); }).text;
+    CHECK_MESSAGE(says(text, said), text);
+  }
+}
+
 TEST_CASE("sources of other files have the words and the columns of the first") {
   const TemporaryFolder folder;
   const auto file = folder.write("a.csv", "a,b,w,n\n1,2,bee,10\n3,4,ant,20\n");

@@ -71,6 +71,30 @@ TEST_CASE("images: decodes what Pillow decodes") {
   CHECK(read_image(oracles + "sixteen.png").size(0) == 3);
 }
 
+// The colours of four classes are those that PASCAL VOC's masks have.
+TEST_CASE("images: the numbers of a mask are written and read as they are, with the colours of PASCAL VOC") {
+  const TemporaryFolder folder;
+  const ImageOptions mask = {.channels = 0};
+  const auto numbers = torch::arange(256).to(torch::kUInt8).view({8, 32});
+  vernier::write_mask(folder / "mask.png", numbers);
+  CHECK(read_image(folder / "mask.png", mask).equal(numbers.unsqueeze(0)));
+  const auto colours = read_image(folder / "mask.png").flatten(1).t();
+  const std::pair<int, std::vector<int>> known[] = {
+      {0, {0, 0, 0}}, {1, {128, 0, 0}}, {15, {192, 128, 128}}, {20, {0, 64, 128}}, {255, {224, 224, 192}}};
+  for (const auto& [number, colour] : known) {
+    CHECK(colours[number].equal(torch::tensor(colour, torch::kInt32).to(torch::kUInt8)));
+  }
+  CHECK(read_image(oracles + "grey.png", mask).equal(read_image(oracles + "grey.png", grey())));
+  for (const std::string name : {"rgb.png", "rgba.png", "sixteen.png"}) {
+    CHECK(says(thrown_by([&] { read_image(oracles + name, mask); }).text,
+               name + "' has colours or 16 bits; a mask is in grey or has a palette, and 8 bits"));
+  }
+  CHECK(says(thrown_by([&] { read_image(oracles + "grey.jpg", mask); }).text, "is not a PNG, and a mask is one"));
+  CHECK(says(thrown_by([&] { vernier::write_mask(folder / "a.png", numbers.to(torch::kInt64)); }).text,
+             "a mask is uint8 [height, width], not Long [8, 32]"));
+  CHECK(says(thrown_by([&] { vernier::write_mask(folder / "no/a.png", numbers); }).text, "a.png: cannot be written: "));
+}
+
 TEST_CASE("images: WebP without loss has the pixels of the PNG") {
   CHECK(torch::equal(read_image(oracles + "rgb.webp"), read_image(oracles + "rgb.png")));
   const auto difference = read_image(oracles + "rgb.webp", grey()).to(torch::kInt32) -
@@ -183,7 +207,7 @@ TEST_CASE("images: what cannot be decoded is refused with the path and the reaso
   CHECK(read_image(folder.write("b.png", png), small).size(2) == 17);
   auto two = ImageOptions();
   two.channels = 2;
-  CHECK(thrown_by([&] { read_image(oracles + "rgb.png", two); }).text == "images are read with 1 or 3 channels, not 2");
+  CHECK(thrown_by([&] { read_image(oracles + "rgb.png", two); }).text == "images are read with 0, 1 or 3 channels, not 2");
   CHECK(says(thrown_by([&] { read_image(folder / "none.png"); }).text, "cannot be opened"));
 }
 

@@ -94,6 +94,9 @@ TEST_CASE("transforms: resize has Pillow's values") {
   }
   CHECK(changed(vernier::resize_shorter(4), image).sizes() == torch::IntArrayRef{3, 4, 6});
   CHECK(changed(vernier::resize_shorter(22), image.transpose(1, 2)).sizes() == torch::IntArrayRef{3, 34, 22});
+  const auto labels = torch::arange(24).to(torch::kUInt8).view({1, 4, 6});
+  CHECK(changed(vernier::resize_shorter(2, vernier::Pixels::labels), labels)
+            .equal(torch::tensor({0, 2, 4, 12, 14, 16}).to(torch::kUInt8).view({1, 2, 3})));
 }
 
 TEST_CASE("transforms: random_resized_crop keeps to its shares and ratios") {

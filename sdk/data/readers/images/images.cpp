@@ -28,8 +28,8 @@ constexpr std::uint64_t longest_image = std::uint64_t{1} << 30;  // bytes of a f
 
 // Also the channels, since each reader comes here first.
 void check_image_options(const ImageOptions& options) {
-  if (options.channels != 1 && options.channels != 3) {
-    refuse(c10::str("images are read with 1 or 3 channels, not ", options.channels));
+  if (options.channels != 0 && options.channels != 1 && options.channels != 3) {
+    refuse(c10::str("images are read with 0, 1 or 3 channels, not ", options.channels));
   }
 }
 
@@ -215,7 +215,7 @@ torch::Tensor pixels_of(std::int64_t height, std::int64_t width, std::int64_t ch
   if (height > max_pixels / width) {
     refuse(c10::str("has ", width, " x ", height, " pixels, and max_pixels is ", max_pixels));
   }
-  return at::empty({height, width, channels}, torch::kUInt8);
+  return at::empty({height, width, std::max<std::int64_t>(channels, 1)}, torch::kUInt8);
 }
 
 torch::Tensor grey_of(const torch::Tensor& pixels) {
@@ -233,6 +233,7 @@ torch::Tensor decode_image(const std::string& bytes, const std::string& name, co
     const auto word = other_kind(std::string_view(bytes).substr(0, bytes_of_kind));
     refuse_image("is neither PNG, JPEG nor WebP" + (word == "not an image" ? "" : " (" + word + "); convert it"));
   }
+  if (options.channels == 0 && kind != ImageKind::png) refuse_image("is not a PNG, and a mask is one");
   const auto decode = kind == ImageKind::png ? decode_png : kind == ImageKind::jpeg ? decode_jpeg : decode_webp;
   return upright(decode(bytes, options.channels, options.max_pixels, refuse_image)).permute({2, 0, 1}).contiguous();
 }

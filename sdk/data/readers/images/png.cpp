@@ -36,11 +36,18 @@ void read_png_bytes(png_structp png, png_bytep to, std::size_t count) {
   bytes->left -= count;
 }
 
-// Makes 8 bits a channel and so many channels of anything; a grey value is 0.299 red + 0.587 green + 0.114 blue.
-// Returns the number of passes (7 if interlaced), or 0 after an error.
-int start_png(png_structp png, png_infop info, bool is_grey) {
+// Makes 8 bits a channel and so many channels of anything, or keeps the numbers of a mask where there are 0; a grey
+// value is 0.299 red + 0.587 green + 0.114 blue. Returns the number of passes (7 if interlaced), or 0 after an error.
+int start_png(png_structp png, png_infop info, std::int64_t channels) {
   if (setjmp(png_jmpbuf(png)) != 0) return 0;
   png_read_info(png, info);
+  if (channels == 0) {
+    png_set_packing(png);
+    const int passes = png_set_interlace_handling(png);
+    png_read_update_info(png, info);
+    return passes;
+  }
+  const bool is_grey = channels == 1;
   png_set_expand(png);
   png_set_strip_16(png);
   png_set_strip_alpha(png);
@@ -93,7 +100,35 @@ std::size_t pixel_bytes(const std::string& file) {
   return sum;
 }
 
+// Returns the colour of a number as PASCAL VOC's development kit has it: its bits, dealt to red, green and blue, are
+// the upper bits of each.
+png_color colour_of(int number) {
+  png_color colour = {0, 0, 0};
+  for (int bit = 7; number > 0; --bit, number >>= 3) {
+    colour.red |= static_cast<png_byte>((number & 1) << bit);
+    colour.green |= static_cast<png_byte>((number >> 1 & 1) << bit);
+    colour.blue |= static_cast<png_byte>((number >> 2 & 1) << bit);
+  }
+  return colour;
+}
+
 }  // namespace
+
+void write_mask(const std::string& path, const torch::Tensor& numbers) {
+  if (numbers.dim() != 2 || numbers.scalar_type() != torch::kUInt8 || numbers.numel() == 0) {
+    refuse(c10::str("a mask is uint8 [height, width], not ", numbers.scalar_type(), " ", numbers.sizes()));
+  }
+  const auto pixels = numbers.to(torch::kCPU).contiguous();
+  png_color palette[256];
+  for (int i = 0; i < 256; ++i) palette[i] = colour_of(i);
+  png_image image = {};
+  image.version = PNG_IMAGE_VERSION;
+  image.height = static_cast<png_uint_32>(numbers.size(0)), image.width = static_cast<png_uint_32>(numbers.size(1));
+  image.format = PNG_FORMAT_RGB_COLORMAP, image.colormap_entries = 256;
+  png_image_write_to_file(&image, path.c_str(), /*convert_to_8bit=*/0, pixels.const_data_ptr<std::uint8_t>(), 0,
+                          palette);
+  if (PNG_IMAGE_FAILED(image)) throw Error(path + ": cannot be written: " + image.message);
+}
 
 DecodedImage decode_png(const std::string& bytes, std::int64_t channels, std::int64_t max_pixels,
                         const RefuseImage& refuse) {
@@ -104,7 +139,11 @@ DecodedImage decode_png(const std::string& bytes, std::int64_t channels, std::in
   const auto refuse_damaged = [&] {
     refuse("is a damaged PNG: " + reworded_error(reader.trouble.text, "its data are damaged"));
   };
-  const int passes = start_png(reader.png, reader.info, channels == 1);
+  constexpr std::size_t depth = 24, kind = 25;  // places in the header: bits a channel, and its colours
+  const bool is_mask = bytes.size() > kind && bytes[depth] <= 8 &&
+                       (bytes[kind] == PNG_COLOR_TYPE_GRAY || bytes[kind] == PNG_COLOR_TYPE_PALETTE);
+  if (channels == 0 && !is_mask) refuse("has colours or 16 bits; a mask is in grey or has a palette, and 8 bits");
+  const int passes = start_png(reader.png, reader.info, channels);
   if (passes == 0) refuse_damaged();
   const auto height = png_get_image_height(reader.png, reader.info);
   auto pixels = pixels_of(height, png_get_image_width(reader.png, reader.info), channels, max_pixels, refuse);

@@ -13,6 +13,7 @@
 #include <vernier/abi.h>
 #include <vernier/data/csv.h>
 #include <vernier/data/dataset.h>
+#include <vernier/data/transforms.h>
 #include <vernier/options.h>
 #include <vernier/state.h>
 #include <vernier/tensor.h>
@@ -57,6 +58,8 @@ struct Classes {
 // ascending order. Refuses fractions, a label that known classes lack, and more different labels than half the samples.
 // for_numbers: how to predict numbers instead, for that error: "set kind = \"regression\"".
 VERNIER_API torch::Tensor codes_of(const Source& source, Classes& classes, const std::string& for_numbers);
+// Returns labels of any shape as int64: 0 to classes - 1, and -100 in the place of `left_out`. Refuses all others.
+VERNIER_API torch::Tensor codes_of(const Source& source, std::int64_t classes, std::int64_t left_out);
 // The name of each class.
 VERNIER_API std::vector<std::string> names_of(const Classes& classes);
 // Returns the different numbers in order if they look like classes and not like measurements: at most 20 whole ones,
@@ -100,6 +103,6 @@ VERNIER_API ImageFiles image_files(const std::string& path, const ImageOptions& 
 
 // The middle square of each image or frame as size x size pixels; 0: images stay, and one of another size than the
 // first is refused.
-VERNIER_API DatasetPtr of_one_size(const DatasetPtr& images, std::int64_t size);
+VERNIER_API DatasetPtr of_one_size(const DatasetPtr& images, std::int64_t size, Pixels pixels = Pixels::colours);
 
 }  // namespace vernier

@@ -19,7 +19,8 @@
 namespace vernier {
 
 struct ImageOptions {
-  std::int64_t channels = 3;  // red, green and blue; or 1: grey
+  // 3: red, green and blue; 1: grey; 0: the number of each pixel as a PNG in grey or with a palette has it, for masks
+  std::int64_t channels = 3;
   // An image of more pixels is refused before it is decoded: a small file can claim any size. The default is Pillow's.
   std::int64_t max_pixels = 89'478'485;
   // The names of the folders, for image_folder(); none: all that are there, sorted.
@@ -35,6 +36,10 @@ struct ImageOptions {
 // profiles and gamma are ignored. Refused are CMYK, animations, images that are cut short or damaged, and those with
 // more pixels than max_pixels.
 VERNIER_API torch::Tensor read_image(const std::string& path, const ImageOptions& options = {});
+
+// Writes numbers uint8 [height, width] as a PNG with a palette, whose pixels have these numbers: ImageOptions::channels
+// = 0 and Pillow read them back. The colours are those of PASCAL VOC's masks.
+VERNIER_API void write_mask(const std::string& path, const torch::Tensor& numbers);
 
 // The same of the bytes of a file. name: for messages.
 VERNIER_API torch::Tensor decode_image(const std::string& bytes, const std::string& name,

@@ -43,7 +43,9 @@ VERNIER_API Transform random_flip(double probability = 0.5);
 // Bilinear, with antialiasing where it becomes smaller.
 VERNIER_API Transform resize(std::int64_t height, std::int64_t width);
 // The same, so that the shorter side has `size` pixels and the ratio stays; the longer side is rounded down.
-VERNIER_API Transform resize_shorter(std::int64_t size);
+// labels: each pixel is that of the image that is nearest, as torchvision resizes a mask.
+enum class Pixels : std::uint8_t { colours, labels };
+VERNIER_API Transform resize_shorter(std::int64_t size, Pixels pixels = Pixels::colours);
 // float32; uint8 is divided by 255.
 VERNIER_API Transform to_float();
 // (image - mean) / std for each channel of a floating-point image. One mean and std are for all channels.
