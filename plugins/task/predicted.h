@@ -41,3 +41,22 @@ inline std::vector<vernier::Predictor::Column> columns_of(const vernier::Targets
   }
   return columns;
 }
+
+// The same for labels by pixel or token: the class of each, or a mask that is 1 where the probability of the label is
+// above one half; and on request the probabilities [samples, classes or labels, …]. places: their shape in a sample, of
+// labels [labels, …].
+inline std::vector<vernier::Predictor::Column> columns_of_places(const vernier::Targets& targets,
+                                                                 const torch::Tensor& logits, c10::IntArrayRef places,
+                                                                 std::int64_t samples) {
+  constexpr std::int64_t most = 256;  // classes of a byte
+  const auto wide = logits.to(torch::kFloat32);
+  if (targets.kind == vernier::Targets::Kind::classes) {
+    const auto known = wide.narrow(1, 0, targets.count);
+    const auto code = known.argmax(1).to(targets.count <= most ? torch::kUInt8 : torch::kInt64);
+    return {{"class", code}, {.name = "probability", .numbers = known.softmax(1), .on_request = true}};
+  }
+  auto sizes = places.slice(places[0] == 1 ? 1 : 0).vec();  // a mask of one label is a picture
+  sizes.insert(sizes.begin(), samples);
+  const auto known = wide.sigmoid().reshape(sizes);
+  return {{"mask", (known > 0.5).to(torch::kUInt8)}, {.name = "probability", .numbers = known, .on_request = true}};
+}

@@ -48,9 +48,10 @@ State target_facts(const torch::Tensor& targets, const Targets& are) {
     facts.put("shares", targets.to(torch::kFloat64).nanmean(0).nan_to_num(0.5));
   } else if (are.kind == Targets::Kind::classes) {
     const auto classes = are.count;
-    const auto labels = targets.reshape({-1}).to(torch::kInt64);
+    const auto labels = targets.reshape({-1});
     const auto counted = labels.masked_select((labels >= 0) & (labels < classes));
-    facts.put("counts", at::bincount(counted, {}, classes));
+    facts.put("counts", at::bincount(counted.to(torch::kInt64), {}, classes));
+    if (targets.dim() > 1) facts.put("places", torch::tensor(targets.sizes().slice(1).vec(), torch::kInt64));
   } else {
     const auto wide = targets.to(torch::kFloat64);
     facts.put("mean", wide.mean(0));
@@ -89,8 +90,15 @@ std::vector<Baseline> baselines_of(const State& facts) {
   }
   if (facts.has("counts")) {
     const auto counts = facts.tensor("counts").to(torch::kFloat64);
-    all.push_back(
-        {"most frequent class", constant((counts / counts.sum()).clamp_min(never).log().to(torch::kFloat32))});
+    auto sample = (counts / counts.sum()).clamp_min(never).log().to(torch::kFloat32);
+    if (facts.has("places")) {
+      const auto places = facts.tensor("places").to(torch::kCPU).contiguous();
+      std::vector<std::int64_t> sizes(places.const_data_ptr<std::int64_t>(),
+                                      places.const_data_ptr<std::int64_t>() + places.numel());
+      sizes.push_back(sample.numel());
+      sample = sample.expand(sizes).movedim(-1, 0);
+    }
+    all.push_back({"most frequent class", constant(sample)});
   }
   for (const char* name : {"mean", "median"}) {
     if (facts.has(name)) all.push_back({name, constant(facts.tensor(name))});

@@ -52,9 +52,9 @@ struct SupervisedTask::Impl {
   bool are_rivals_measured = false;
   std::optional<double> loss_seen, accuracy_seen, r2_seen;  // metrics of the newest validation
 
-  torch::Tensor validate_on(Run& run, const std::string& name, const DatasetPtr& dataset, const Forward& model,
-                            const Watch& watch);
-  void add_rivals(torch::Tensor& sums, const Batch& batch);
+  torch::Tensor validate_on(const Task& task, Run& run, const std::string& name, const DatasetPtr& dataset,
+                            const Forward& model, const Watch& watch);
+  void add_rivals(torch::Tensor& sums, const Batch& batch, double weight);
   void note(const Run& run);
   void warn_of_better(const SupervisedTask& task) const;
   Batch next_of(DataLoader& from);
@@ -67,7 +67,7 @@ struct SupervisedTask::Impl {
   void warn_of_lost_digits(SupervisedTask& task) const;
   void warn_of_copies(SupervisedTask& task) const;
   Batch first_samples(std::int64_t samples) const;
-  bool put_together(Control& control, torch::Tensor& sum, std::int64_t& samples, bool has_gathered);
+  bool put_together(Control& control, torch::Tensor& sum, double& whole, bool has_gathered);
   DataLoaderOptions in_order() const {
     auto of_order = options;
     of_order.order = Sampler::Order::sequential;
@@ -518,7 +518,7 @@ torch::Tensor SupervisedTask::validate_batch(Run& run, const Batch& batch) {
 torch::Tensor SupervisedTask::validate_with(Run& run, const Forward& model, const Watch& watch) {
   torch::Tensor first;
   for (const auto& [name, dataset] : impl_->held_out) {
-    const auto loss = impl_->validate_on(run, name, dataset, model, watch);
+    const auto loss = impl_->validate_on(*this, run, name, dataset, model, watch);
     if (!loss.defined()) return {};
     const auto prefix = name.empty() ? "" : name + "_";
     for (const auto& metric : impl_->metrics) run.metrics.set((prefix + metric->name()).c_str(), metric->value());
@@ -568,26 +568,28 @@ void SupervisedTask::Impl::warn_of_better(const SupervisedTask& task) const {
 }
 
 // Adds loss and hits of each rival to its two sums. One whose outputs the loss does not take gets none.
-void SupervisedTask::Impl::add_rivals(torch::Tensor& sums, const Batch& batch) {
+void SupervisedTask::Impl::add_rivals(torch::Tensor& sums, const Batch& batch, double weight) {
   const auto wanted = target_of(batch);
   for (std::size_t i = 0; i < rivals.size(); ++i) {
     const auto place = 1 + 2 * static_cast<std::int64_t>(i);
     try {
       const auto output = rivals[i].model.forward(batch);
-      sums[place] += loss_of(output, batch).to(torch::kFloat64) * batch.samples;
+      sums[place] += loss_of(output, batch).to(torch::kFloat64) * weight;
       const bool has_classes =
           targets.kind == Targets::Kind::classes && output.dim() == 2 && wanted.ge(0).all().item<bool>();
-      sums[place + 1] += has_classes ? (output.argmax(1) == wanted).sum() : at::full({}, NAN, sums.options());
+      const auto hits =
+          has_classes ? (output.argmax(1) == wanted).to(torch::kFloat64).mean() : at::full({}, NAN, sums.options());
+      sums[place + 1] += hits * weight;
     } catch (const std::exception&) {
       sums[place].fill_(NAN);
     }
   }
 }
 
-// The mean loss; undefined where a signal cut it short. Several ranks share the work if all metrics can be put
-// together. The first validation in training measures the rivals too.
-torch::Tensor SupervisedTask::Impl::validate_on(Run& run, const std::string& name, const DatasetPtr& dataset,
-                                                const Forward& model, const Watch& watch) {
+// The mean loss over the samples, or over what Task::weight_of() says; undefined where a signal cut it short. Several
+// ranks share the work if all metrics can be put together. The first validation in training measures the rivals too.
+torch::Tensor SupervisedTask::Impl::validate_on(const Task& task, Run& run, const std::string& name,
+                                                const DatasetPtr& dataset, const Forward& model, const Watch& watch) {
   auto options = in_order();
   const auto lone_before = lone_gathers();
   const bool is_shared = options.ranks > 1 && !gathers && std::ranges::all_of(metrics, [](const auto& metric) {
@@ -600,27 +602,29 @@ torch::Tensor SupervisedTask::Impl::validate_on(Run& run, const std::string& nam
   for (const auto& metric : metrics) metric->reset();
   auto sums =
       at::zeros({1 + (with_rivals ? 2 * std::ssize(rivals) : 0)}, at::TensorOptions(run.device).dtype(torch::kFloat64));
-  std::int64_t samples = 0;
+  double whole = 0;
   for (auto left = loader.batches_per_epoch(); left > 0; --left) {
     if (run.is_stopping()) return {};
-    const auto batch = next_of(loader).to(run.device);
+    auto batch = next_of(loader);
     if (batch.samples == 0) continue;  // no sample is this rank's
+    const auto weight = task.weight_of(batch).value_or(static_cast<double>(batch.samples));
+    batch = batch.to(run.device);
     const auto output = model(batch);
-    sums[0] += loss_of(output, batch).to(torch::kFloat64) * batch.samples;
-    if (with_rivals) add_rivals(sums, batch);
+    sums[0] += loss_of(output, batch).to(torch::kFloat64) * weight;
+    if (with_rivals) add_rivals(sums, batch, weight);
     for (const auto& metric : metrics) metric->update(output, target_of(batch));
     if (watch) {
       watch({name, batch, output, target_of(batch), *dataset,
              [this](const torch::Tensor& of, const Batch& some) { return loss_of(of, some); }});
     }
-    samples += batch.samples;
+    whole += weight;
   }
   // Outside of a step a loss has the samples of its own rank alone. So each rank validates on all of them.
-  if (is_shared && put_together(*run.control, sums, samples, lone_gathers() != lone_before)) {
+  if (is_shared && put_together(*run.control, sums, whole, lone_gathers() != lone_before)) {
     gathers = true;
-    return validate_on(run, name, dataset, model, watch);
+    return validate_on(task, run, name, dataset, model, watch);
   }
-  const auto means = sums / samples;
+  const auto means = sums / whole;
   if (with_rivals) {
     const auto seen = means.cpu();
     for (std::size_t i = 0; i < rivals.size(); ++i) {
@@ -633,19 +637,18 @@ torch::Tensor SupervisedTask::Impl::validate_on(Run& run, const std::string& nam
 }
 
 // Gathers the results of all ranks, in their order. Returns true if the loss of any of them has gathered tensors.
-bool SupervisedTask::Impl::put_together(Control& control, torch::Tensor& sum, std::int64_t& samples,
-                                        bool has_gathered) {
+bool SupervisedTask::Impl::put_together(Control& control, torch::Tensor& sum, double& whole, bool has_gathered) {
   State own;
   own.put("sum", sum);
-  own.put("samples", samples);
+  own.put("whole", whole);
   own.put("gathers", has_gathered);
   for (const auto& metric : metrics) own.put(metric->name(), *metric->state_dict());
   sum = at::zeros_like(sum);
-  samples = 0;
+  whole = 0;
   for (const auto& metric : metrics) metric->reset();
   for (const auto& state : control.gather(own)) {
     sum += state.tensor("sum");
-    samples += state.integer("samples");
+    whole += state.real("whole");
     has_gathered = has_gathered || state.integer("gathers") != 0;
     for (const auto& metric : metrics) metric->add(state.part(metric->name()));
   }

@@ -68,7 +68,13 @@ ExportedTask::ExportedTask(Options& options, const char* name, const char* kind_
                            "of output and target; output: forward() gets the target last and returns the loss")),
       metrics_(
           options.get("metrics", std::vector<std::string>{},
-                      "of outputs and targets: accuracy, subset_accuracy, top_5, f1, perplexity, auc, mae, rmse, r2")) {
+                      "of outputs and targets: accuracy, subset_accuracy, top_5, f1, dice, iou, perplexity, auc, mae, "
+                      "rmse, r2")),
+      places_(options) {
+  const auto weights = options.get("class_weights", std::vector<double>{},
+                                   "weight of each class in the loss; of labels, that of the places where it is 1",
+                                   vernier::at_least(0));
+  if (!weights.empty()) class_weights_ = torch::tensor(weights, torch::kFloat32);
   for (const char* key : {"model", "inputs", "target", "validation_inputs", "validation_target"})
     options.resumable(key);  // content counts, not path
   form_ = vernier::csv_options(options, {"refuse", "zero", "previous"});
@@ -91,16 +97,23 @@ void ExportedTask::build(Run& run) {
   set_model(network_, [this, is_loss](const Batch& batch) {
     const auto arguments = is_loss ? batch.tensors.size() : std::min(inputs_.size(), batch.tensors.size());
     const auto end = batch.tensors.begin() + static_cast<std::ptrdiff_t>(arguments);
-    return network_->forward(std::vector<torch::Tensor>(batch.tensors.begin(), end));
+    const auto output = network_->forward(std::vector<torch::Tensor>(batch.tensors.begin(), end));
+    return has_classes() ? places_.classes_first(output) : output;
   });
   using Kind = vernier::Targets::Kind;
   vernier::Targets are;  // the loss says it, and nothing else does
   if (has_classes()) are = {Kind::classes, classes_.count, classes_.words};
   if (!has_classes() && !is_loss) are = {loss_ == "bce" ? Kind::labels : Kind::numbers, outputs_, output_names_};
+  if (class_weights_.defined() && class_weights_.numel() != are.count) {
+    refuse(c10::str("`class_weights` has ", class_weights_.numel(), " numbers, and there are ", are.count,
+                    has_classes() ? " classes" : " labels"));
+  }
   set_loss([this](const auto& output, const auto& target) { return loss_of(output, target); },
            is_loss ? std::nullopt : std::optional(inputs_.size()), are);
-  if (!metrics_.empty()) {
-    for (auto& metric : vernier::metrics_by_name(metrics_, are)) add_metric(std::move(metric));
+  auto metrics = metrics_;
+  if (metrics.empty() && !places_.shape().empty()) metrics = {"accuracy", "iou"};
+  if (!metrics.empty()) {
+    for (auto& metric : vernier::metrics_by_name(metrics, are)) add_metric(std::move(metric));
   }
   if (!training_ || is_trained() || is_loss) return;
   const auto targets =
@@ -147,7 +160,11 @@ DatasetPtr ExportedTask::read_several(const std::vector<std::string>& paths) {
     refuse("loss = \"output\": the model returns its loss, so there is nothing to predict; export the model instead");
   }
   const auto names = sources_of(paths);
-  if (has_images_) return pixels(vernier::image_files(names[0], {}).dataset, size_);
+  if (has_images_) {
+    const auto files = vernier::image_files(names[0], {});
+    names_of_files_ = files.names;
+    return pixels(files.dataset, size_);
+  }
   auto tensors = read_tensors(names);
   require_rows(tensors, names);
   const auto fingerprint = vernier::fingerprint_of(tensors);
@@ -156,11 +173,17 @@ DatasetPtr ExportedTask::read_several(const std::vector<std::string>& paths) {
 
 std::vector<ExportedTask::Column> ExportedTask::predict(const Batch& batch) {
   const auto output = forward(batch);
-  if (loss_ == "bce" || (has_classes() && output.dim() <= 2)) {  // softmax changes nothing of log-probabilities
-    return columns_of(targets(), output, batch.samples);
+  std::vector<Column> columns;
+  if (!places_.shape().empty()) {
+    columns = columns_of_places(targets(), output, places_.shape(), batch.samples);
+  } else if (loss_ == "bce" || (has_classes() && output.dim() <= 2)) {  // softmax keeps log-probabilities
+    columns = columns_of(targets(), output, batch.samples);
+  } else {
+    const auto is_of_one = batch.samples == 1 && output.numel() == outputs_;  // its dimension may have been dropped
+    columns = {{"output", is_of_one ? output.reshape({1, -1}) : output}};
   }
-  const auto is_of_one = batch.samples == 1 && output.numel() == outputs_;  // its dimension may have been dropped
-  return {{"output", is_of_one ? output.reshape({1, -1}) : output}};
+  if (!names_of_files_.empty()) columns.insert(columns.begin(), {"image", batch.tensors.at(1), names_of_files_});
+  return columns;
 }
 
 std::string ExportedTask::description() const {
@@ -193,6 +216,11 @@ void ExportedTask::refuse_contradictions(const Options& options) const {
   if (inputs_.empty()) return;  // the options are only described
   vernier::refuse_recompute(options);
   if (loss_ == "output" && !metrics_.empty()) options.refuse("metrics", "need outputs, and the model returns its loss");
+  for (const char* key : {"ignore_index", "class_weights"}) {
+    if (options.given(key) && !has_classes() && loss_ != "bce") {
+      options.refuse(key, "is for loss = \"cross_entropy\", \"nll\" and \"bce\"; leave it out");
+    }
+  }
 }
 
 void ExportedTask::check_data() {
@@ -205,8 +233,17 @@ void ExportedTask::check_data() {
   }
   has_images_ = is_folder(inputs_[0]);
   if (has_images_ && inputs_.size() > 1) refuse("`inputs` has a folder of images and others");
-  if (has_images_ && !target_.empty()) refuse("`target` is for files; a folder has its classes");
-  if (!has_target() && loss_ != "output") refuse("`target` is needed for loss = \"" + loss_ + "\"");
+  const bool has_masks = has_images_ && !target_.empty();
+  if (has_masks && !is_folder(target_)) {
+    refuse("'" + target_ +
+           "' is not a folder; of pictures, `target` is the folder of their masks, or is left out for a "
+           "folder of classes");
+  }
+  if (has_masks && !has_classes() && loss_ != "bce") {
+    refuse("masks of pictures are for loss = \"cross_entropy\", \"nll\" and \"bce\"");
+  }
+  if (has_images_ && target_.empty()) places_.refuse_ignore_index("is for files and masks; a folder has its classes");
+  if (target_.empty() && !has_images_ && loss_ != "output") refuse("`target` is needed for loss = \"" + loss_ + "\"");
 }
 
 vernier::State ExportedTask::facts() const {
@@ -220,6 +257,7 @@ vernier::State ExportedTask::facts() const {
   state.put("classes", classes_.count);
   vernier::put_words(state, "words", classes_.words);
   state.put("outputs", outputs_);
+  state.put("places", torch::tensor(places_.shape(), torch::kInt64));
   vernier::put_words(state, "output_names", output_names_);
   for (std::size_t i = 0; i < forms_.size(); ++i) {
     vernier::State form;
@@ -238,16 +276,13 @@ void ExportedTask::recall() {
   has_images_ = facts.integer("images") != 0;
   fingerprint_ = facts.text("fingerprint");
   classes_ = {facts.integer("classes"), vernier::words_of(facts, "words")};
+  places_.recall(facts);
   outputs_ = facts.integer("outputs"), output_names_ = vernier::words_of(facts, "output_names");
   forms_.clear();
   for (std::size_t i = 0; facts.has(c10::str("form/", i, "/dtype")); ++i) {
     const auto form = facts.part(c10::str("form/", i));
-    const auto shape = form.tensor("shape").to(torch::kCPU).contiguous();
-    const auto* sizes = shape.const_data_ptr<std::int64_t>();
-    forms_.push_back({form.tensor("dtype").scalar_type(),
-                      {sizes, sizes + shape.numel()},
-                      vernier::words_of(form, "columns"),
-                      vernier::words_of(form, "words")});
+    forms_.push_back({form.tensor("dtype").scalar_type(), sizes_in(form.tensor("shape")),
+                      vernier::words_of(form, "columns"), vernier::words_of(form, "words")});
   }
   if (reads_data()) follow();
 }
@@ -307,11 +342,22 @@ void ExportedTask::build_data(std::uint64_t seed) {
   training_ = training, held_out_ = held_out;
   if (held_out) add_validation(held_out);
   if (has_images_ && held_out_inputs_.empty() && share_ > 0) {
-    image_labels_ = image_labels_.index_select(0, vernier::split_random(image_labels_.numel(), share_, seed).training);
+    image_labels_ = image_labels_.index_select(0, vernier::split_random(image_labels_.size(0), share_, seed).training);
   }
 }
 
 DatasetPtr ExportedTask::read(const std::vector<std::string>& inputs, const std::string& target) {
+  if (has_images_ && !target.empty()) {
+    const auto masked = masked_pictures(inputs[0], target, size_);
+    if (!masked.left_out.empty()) warn(masked.left_out);
+    vernier::Random none(0, 0, 0);
+    const auto picture = masked.pictures->get(0, none).at(0);
+    const auto output = network_->try_two({picture.unsqueeze(0).repeat({2, 1, 1, 1})});
+    auto labels = read_target(masked.masks, output, picture.sizes());
+    if (!labels.is_floating_point()) labels = labels.to(torch::kInt16);
+    if (!image_labels_.defined()) image_labels_ = labels;
+    return with_labels(masked.pictures, labels);
+  }
   if (has_images_) {
     const auto folder = vernier::image_folder(inputs[0], {.classes = classes_.words});
     classes_ = {std::ssize(folder.classes), folder.classes};
@@ -326,7 +372,8 @@ DatasetPtr ExportedTask::read(const std::vector<std::string>& inputs, const std:
   if (is_first) output = fit_dtypes(tensors);
   if (loss_ != "output") {
     names.push_back(target);
-    tensors.push_back(read_target(target, output));
+    const auto source = vernier::read_source(target, classes_.words, {}, form_);
+    tensors.push_back(read_target(source, output, forms_.at(0).shape));
   }
   require_rows(tensors, names);
   return vernier::dataset_of(tensors, inputs[0], vernier::fingerprint_of(tensors), where_);
@@ -399,10 +446,26 @@ torch::Tensor ExportedTask::fit_dtypes(std::vector<torch::Tensor>& tensors) {
   refuse("'" + model_ + "' does not take `inputs`: " + trouble);
 }
 
-torch::Tensor ExportedTask::read_target(const std::string& name, const torch::Tensor& output) {
-  const auto source = vernier::read_source(name, classes_.words, {}, form_);
+// PyTorch divides by the sum of the weights of all labels that count.
+std::optional<double> ExportedTask::weight_of(const Batch& part) const {
+  if (!has_classes() || (!places_.are_left_out() && !class_weights_.defined())) return std::nullopt;
+  if (part.tensors.empty()) return 0;
+  const auto labels = part.tensors.at(inputs_.size()).flatten();
+  const auto counted = labels.masked_select(labels >= 0);
+  return class_weights_.defined() ? class_weights_.index_select(0, counted).sum(torch::kFloat64).item<double>()
+                                  : static_cast<double>(counted.numel());
+}
+
+torch::Tensor ExportedTask::read_target(vernier::Source source, const torch::Tensor& output, c10::IntArrayRef input) {
+  const bool is_bce = loss_ == "bce", is_first = (has_classes() ? classes_.count : outputs_) == 0;
+  if ((has_classes() || is_bce) && places_.take(source, output, has_classes())) {
+    source.tensor = places_.read(source, output, input, has_classes(), has_classes() ? classes_.count : outputs_);
+    if (is_first && !places_.doubt().empty()) warn(places_.doubt());
+    const auto& labels = source.tensor;
+    if (is_first && has_classes()) info(vernier::counted(classes_, labels.masked_select(labels >= 0)));
+    if (has_classes()) return labels;
+  }
   if (has_classes()) {
-    const bool is_first = classes_.count == 0;
     const auto outputs = output.defined() && output.dim() > 1 ? output.size(1) : 0;
     // A model that has been trained before knows its classes by their numbers, also where some do not occur.
     if (is_first && source.words.empty() && source.tensor.dim() == 1) {
@@ -413,18 +476,20 @@ torch::Tensor ExportedTask::read_target(const std::string& name, const torch::Te
     const auto labels = vernier::codes_of(source, classes_, "set loss = \"mse\"");
     if (is_first) info(vernier::counted(classes_, labels));
     if (const auto alike = vernier::alike_words(classes_.words); is_first && !alike.empty()) {
-      warn("'", name, "' has ", alike);
+      warn("'", source.name, "' has ", alike);
     }
     return labels;
   }
-  if (!source.words.empty()) refuse("'" + name + "' has words; they are for loss = \"cross_entropy\" or \"nll\"");
+  if (!source.words.empty()) {
+    refuse("'" + source.name + "' has words; they are for loss = \"cross_entropy\" or \"nll\"");
+  }
+  if (is_bce) source.tensor = vernier::as_floats(source.tensor).masked_fill(source.tensor == places_.left_out(), NAN);
   auto known = source;
-  const bool is_bce = loss_ == "bce";
-  if (is_bce && known.tensor.is_floating_point()) known.tensor = known.tensor.nan_to_num(0, HUGE_VAL, -HUGE_VAL);
+  if (is_bce) known.tensor = known.tensor.nan_to_num(0, HUGE_VAL, -HUGE_VAL);
   vernier::require_finite(known);
   const auto numbers = fitted(vernier::as_floats(source.tensor), source);
   if (is_bce && ((numbers < 0) | (numbers > 1)).any().item<bool>()) {
-    refuse("'" + name + "' has numbers below 0 or above 1; loss = \"bce\" takes probabilities");
+    refuse("'" + source.name + "' has numbers below 0 or above 1; loss = \"bce\" takes probabilities");
   }
   misses_labels_ = misses_labels_ || (is_bce && numbers.isnan().any().item<bool>());
   const auto sizes = numbers.sizes();
@@ -439,14 +504,27 @@ torch::Tensor ExportedTask::loss_of(const torch::Tensor& output, const torch::Te
   if (loss_ == "output") return output.mean();
   if (has_classes()) {
     require_logits(output, classes_.count);
-    return loss_ == "nll" ? at::nll_loss_nd(output, target) : at::cross_entropy_loss(output, target);
+    auto weights = class_weights_;
+    if (weights.defined()) {  // a model may have outputs of no class
+      weights = at::constant_pad_nd(weights.to(output.options()), {0, output.size(1) - weights.numel()}, 1);
+    }
+    const auto loss =
+        loss_ == "nll" ? at::nll_loss_nd(output, target, weights) : at::cross_entropy_loss(output, target, weights);
+    return places_.are_left_out() ? at::where((target >= 0).any(), loss, at::zeros_like(loss))
+                                  : loss;  // the mean of none is NaN
   }
   const auto numbers = as_target(output, target);
   if (loss_ == "mse") return at::mse_loss(numbers, target);
   if (loss_ == "l1") return at::l1_loss(numbers, target);
   if (loss_ == "huber") return at::huber_loss(numbers, target);
-  if (!misses_labels_) return at::binary_cross_entropy_with_logits(numbers, target);
-  return at::binary_cross_entropy_with_logits(numbers, target.nan_to_num(), ~target.isnan());
+  auto weights = class_weights_;
+  if (weights.defined()) {
+    std::vector<std::int64_t> sizes(std::max<std::size_t>(target.dim(), 2) - 1, 1);
+    sizes[0] = weights.numel();
+    weights = weights.to(numbers.options()).view(sizes);
+  }
+  if (!misses_labels_) return at::binary_cross_entropy_with_logits(numbers, target, {}, weights);
+  return at::binary_cross_entropy_with_logits(numbers, target.nan_to_num(), ~target.isnan(), weights);
 }
 
 }  // namespace exported

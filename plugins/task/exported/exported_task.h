@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "task/exported/network.h"
+#include "task/exported/places.h"
 
 namespace exported {
 
@@ -39,13 +40,13 @@ class ExportedTask : public vernier::SupervisedTask, public vernier::Predictor, 
   DatasetPtr read_several(const std::vector<std::string>& paths) override;
   std::vector<Column> predict(const Batch& batch) override;
   std::string description() const override;
+  std::optional<double> weight_of(const Batch& part) const override;
 
  private:
   // Returns the model of a file's bytes. path: for messages.
   virtual std::shared_ptr<Network> network_of(const torch::Tensor& bytes, const std::string& path) = 0;
 
   bool has_classes() const { return loss_ == "cross_entropy" || loss_ == "nll"; }
-  bool has_target() const { return !target_.empty() || has_images_; }
   void refuse_contradictions(const Options& options) const;
   // Checks the names of files, of which a trained model needs none.
   void check_data();
@@ -65,8 +66,8 @@ class ExportedTask : public vernier::SupervisedTask, public vernier::Predictor, 
   // Makes whole numbers int64 if forward() fails for their own dtypes. Returns what it returns for two samples. Throws
   // Error if it fails for any.
   torch::Tensor fit_dtypes(std::vector<torch::Tensor>& tensors);
-  // output: of the model for two samples, where it is known.
-  torch::Tensor read_target(const std::string& name, const torch::Tensor& output);
+  // output: of the model for two samples, where it is known. input: the shape of a sample's first input.
+  torch::Tensor read_target(vernier::Source source, const torch::Tensor& output, c10::IntArrayRef input);
   torch::Tensor loss_of(const torch::Tensor& output, const torch::Tensor& target) const;
 
  protected:
@@ -83,11 +84,14 @@ class ExportedTask : public vernier::SupervisedTask, public vernier::Predictor, 
   std::int64_t size_;
   std::string loss_;
   std::vector<std::string> metrics_;
+  Places places_;
+  torch::Tensor class_weights_;  // undefined: all count the same
 
   torch::Tensor bytes_;  // bytes of the model's file
   std::shared_ptr<Network> network_;
   DatasetPtr training_, held_out_;
   torch::Tensor image_labels_;
+  std::vector<std::string> names_of_files_;  // pictures of read_several()
   bool has_images_ = false;
   vernier::CsvOptions form_;
   std::vector<Form> forms_;                             // one for each argument of forward()

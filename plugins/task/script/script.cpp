@@ -4,15 +4,20 @@
 // model                 required: a file of torch.jit.script(module).save(path), or of torch.jit.trace
 // inputs                required: a source (vernier/data/data_source.h) for each argument of forward(), such as
 //                       "x.npy", "x.npz:x", "x.safetensors:x", "x.csv:a,b"; a CSV column of words becomes codes; or
-//                       one folder that has a folder of images for each class: float32 [3, height, width] from 0 to 1
-// target = ""           a source; a folder of images has its own
+//                       one folder that has a folder of images for each class: float32 [3, height, width] from 0 to 1;
+//                       or one folder of images, and a folder of masks, PNG files of the same names, as target
+// target = ""           a source: [samples], or for logits [samples, classes, …] or [samples, …, classes] the label of
+//                       each pixel or token [samples, …]; a folder of images in classes has its own
+// ignore_index = -100   label that counts for nothing, in the loss and in metrics
+// class_weights = []    weight of each class in the loss, as PyTorch's `weight`; with loss = "bce" its `pos_weight`
 // validation_inputs = [], validation_target = ""  the held-out ones, in the same form
 // validation_share = 0.1  share held out without validation_inputs, drawn from [run] seed
 // size = 0              pixels of a side of a folder's images: the shorter side is resized to it, and the middle is
 //                       taken; 0: as they are
 // loss = "cross_entropy"  logits, labels; "nll": log-probabilities, labels; "mse", "l1", "huber": numbers;
 //                       "bce": logits, 0 or 1; "output": forward() gets the target last and returns the loss itself
-// metrics = []          of the outputs: accuracy, top_5 (any k), f1, perplexity, auc, mae, rmse, r2
+// metrics = []          of the outputs: accuracy, top_5 (any k), f1, dice, iou, perplexity, auc, mae, rmse, r2; of
+//                       labels by pixel or token they are accuracy and iou, if none is named
 // types = {}, missing = "refuse", separator = "", decimal = ".", thousands = "", encoding = "utf-8", header = true,
 // missing_words = ["NA", "N/A", "NaN", "nan", "NULL", "null", "#N/A", "n/a", "NaT", "?"]
 // skip_lines = 0        of CSV files, as of task/tabular; missing: "refuse", "zero" or "previous"
