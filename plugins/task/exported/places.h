@@ -25,7 +25,7 @@ class Places {
   // Returns logits [samples, …, classes] as losses and metrics take them: [samples, classes, …].
   torch::Tensor classes_first(const torch::Tensor& output) const;
 
-  const std::vector<std::int64_t>& shape() const { return shape_; }  // of a sample's labels; empty: they have no places
+  const std::vector<std::int64_t>& shape() const { return shape_; }  // shape of a sample's labels; empty: no places
   std::int64_t left_out() const { return left_out_; }
   bool are_left_out() const { return are_left_out_; }  // labels of classes that read() has read
   const std::string& doubt() const { return doubt_; }  // a warning about what was learned; "": none
@@ -50,7 +50,7 @@ std::vector<std::int64_t> sizes_in(const torch::Tensor& saved);
 struct MaskedPictures {
   vernier::DatasetPtr pictures;
   vernier::Source masks;
-  std::string left_out;  // as of ImageFiles
+  std::string left_out;  // the same as ImageFiles::left_out
 };
 MaskedPictures masked_pictures(const std::string& pictures, const std::string& masks, std::int64_t size);
 // Returns {picture, labels}. Labels of classes may be int16.
