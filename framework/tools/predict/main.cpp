@@ -36,11 +36,12 @@ Reads samples, and writes what the model of a run's newest checkpoint predicts f
                          takes one file that has them all, such as new.npz, or an --input for each, in their order.
                          "-": standard input, which has CSV, JSON Lines or a JSON array of rows
   --row NAME=VALUE…      one row in the command, a word for each column; or JSON: --row '{"carat": 0.3, "colour": "E"}'
-  --output FILE          .csv, .npy or .jsonl; a file that is there is kept. Without it, or as "-", the rows go to
-                         standard output: as CSV, or as JSON Lines where they came as JSON
+  --output FILE          .csv, .npy, .npz or .jsonl; a file that is there is kept. Without it, or as "-", the rows go
+                         to standard output: as CSV, or as JSON Lines where they came as JSON. A path that ends in /
+                         is a new folder, which gets a PNG for each mask
   --force                replaces a file that is there
   --probabilities        writes the probability of each class too, as probability_NAME, beside that of the likeliest.
-                         Of several labels each has its probability anyway
+                         Of several labels each has its probability anyway. Of masks: the array `probability`
   --set KEY=VALUE        changes the run's configuration
   --weights average|model
                          average: of callback/ema and the like, if the run has one (the default); model: without
@@ -140,9 +141,11 @@ int predict(const boost::program_options::variables_map& given) {
   const bool has_stdin = inputs == std::vector<std::string>{"-"};
   const auto output = word_or(given, "output", "-");
   if (listens && given.count("output") != 0) refuse("--output is not for --listen, whose answers go to the clients");
+  const bool has_pictures = is_folder_of_pictures(output);
+  const auto place = has_pictures ? output.substr(0, output.find_last_not_of('/') + 1) : output;
   if (output != "-") {
     refuse_unknown_format(output);
-    refuse_output(given, output);
+    refuse_output(given, place);
   }
   const auto text = has_stdin ? read_stdin() : "";
   nlohmann::ordered_json json;
@@ -189,9 +192,13 @@ int predict(const boost::program_options::variables_map& given) {
     });
     return 0;
   }
-  WholeFile file(output);
-  write(file.part(), output);
-  file.finish();
+  if (has_pictures) {
+    write(place, output);
+  } else {
+    WholeFile file(output);
+    write(file.part(), output);
+    file.finish();
+  }
   std::cout << printable(output) << ": " << samples << " rows" << weights_in(*prepared, call.path) << '\n';
   return 0;
 }

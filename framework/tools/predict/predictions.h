@@ -30,11 +30,14 @@ std::vector<nlohmann::ordered_json> rows_of(const std::vector<Predictor::Column>
 // The header of an array, of one length for each shape: version 1.0 of numpy.lib.format.
 std::string npy_header(const char* type, const std::vector<std::size_t>& shape);
 
-// Throws Error unless the path ends in .csv, .npy or .jsonl.
+// Throws Error unless the path ends in .csv, .npy, .npz, .jsonl or /.
 void refuse_unknown_format(const std::string& path);
+// Returns true for a path that ends in /: it becomes a folder, and write_predictions() writes no other file.
+bool is_folder_of_pictures(const std::string& path);
 // Writes to `file`, in the format that the ending of `name` says. CSV: a column with several numbers becomes several,
-// "output_0" and so on. JSON Lines: a number, or a list of them. NumPy: float64 [rows, numbers]; labels that are
-// numbers as these, and others are refused. So are two columns of one name.
+// "output_0" and so on. JSON Lines: a number, or lists of them. NumPy: float64 [rows, numbers], or the one column that
+// has more dimensions as it is; labels that are numbers as these, and others are refused. .npz: an array for each
+// column. A folder: a PNG for each mask, uint8 [rows, height, width]. Two columns of one name are refused.
 std::unique_ptr<Predictions> write_predictions(const std::string& file, const std::string& name);
 
 }  // namespace vernier
