@@ -1,28 +1,13 @@
-// adadelta: steps of the size of earlier steps, with the rule of torch.optim.Adadelta.
-// Source: Zeiler, ADADELTA: An Adaptive Learning Rate Method, arXiv:1212.5701.
-//   learning_rate = 1   multiplies the steps; the rule itself has none
-//   weight_decay = 0    added to the gradient
-//   rho = 0.9, eps = 1e-6   decay of the means of squares, of gradients and of steps; added to both
-//   layer_decay = 1.0   factor of the last layer's learning rate; each layer below it has it once more
-//   in_backward = false   uses and frees each gradient in backward
-//   group = []          [[optimizer.group]] tables, for parameters by name. The last one that matches holds
-//     group.match, required: names of parameters, * for any text
-//     group.frozen = false   true: no gradient and no update
-//     group.learning_rate = 1, group.weight_decay = 0   as above, for these parameters
+// adadelta: steps of the size of earlier steps, with the rule of torch.optim.Adadelta. The learning rate multiplies
+// them; the rule itself has none. Source: Zeiler, ADADELTA: An Adaptive Learning Rate Method, arXiv:1212.5701.
+//   learning_rate = 1, weight_decay = 0, rho = 0.9, eps = 1e-6, and those of fused_plugin.h
 #include "fused_plugin.h"
 
-class AdadeltaPlugin final : public FusedPlugin<vernier::AdadeltaOptions> {
- public:
-  explicit AdadeltaPlugin(vernier::Options& options) : FusedPlugin(options, {}, &read_both, &read_rest) {}
-
- private:
-  static void read_both(vernier::Options& options, vernier::AdadeltaOptions& settings) {
-    read_rates(options, settings, "times the weight, added to the gradient");
-  }
-  static void read_rest(vernier::Options& options, vernier::AdadeltaOptions& settings) {
-    settings.rho = options.get("rho", settings.rho, "decay of the means of squares", vernier::between(0, 1));
-    settings.eps = options.get("eps", settings.eps, "added to the means of squares", vernier::at_least(0));
-  }
+struct AdadeltaPlugin final : FusedPlugin<vernier::AdadeltaOptions> {
+  explicit AdadeltaPlugin(vernier::Options& options)
+      : FusedPlugin(options, {rate(), added_decay()},
+                    {{"rho", &Settings::rho, "decay of the means of squares", vernier::between(0, 1)},
+                     eps("added to the means of squares")}) {}
 };
 
 VERNIER_PLUGIN(AdadeltaPlugin, "adadelta", "1.0.0")

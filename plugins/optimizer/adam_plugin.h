@@ -1,12 +1,21 @@
-// Shared by optimizer/adam and optimizer/adamw: all but the defaults and the rule.
+// Shared by optimizer/adam and optimizer/adamw: all but weight_decay and the rule.
+//   learning_rate = 0.001, beta1 = 0.9, beta2 = 0.999, eps = 1e-8, amsgrad = false, and those of fused_plugin.h
+//   state = "float32"  of the two averages: float32 (the dtype of the weights, as in PyTorch), bf16 (with stochastic
+//                      rounding, Gupta et al., ICML 2015), 8bit (block-wise quantised, Dettmers et al., ICLR 2022)
 #pragma once
 
 #include "fused_plugin.h"
 
 template <class Settings>
 class AdamPlugin final : public FusedPlugin<Settings> {
+  using Base = FusedPlugin<Settings>;
+
  public:
-  explicit AdamPlugin(vernier::Options& options) : FusedPlugin<Settings>(options, {}, &read_both, &read_rest) {}
+  explicit AdamPlugin(vernier::Options& options)
+      : Base(options,
+             {Base::rate(), std::is_same_v<Settings, vernier::AdamWOptions> ? Base::taken_decay() : Base::added_decay(),
+              Base::beta1(), Base::beta2()},
+             {Base::eps(), {"amsgrad", &Settings::amsgrad, "use the largest mean of squares so far"}}, &read_state) {}
 
  protected:
   void finish(vernier::ParameterGroup<Settings>& group, const vernier::Run& run) const override {
@@ -29,23 +38,12 @@ class AdamPlugin final : public FusedPlugin<Settings> {
       return {"state",
               "is for float32 weights, and " + other.id() + " keeps them in 16 bits; leave one of the two out"};
     }
-    return FusedPlugin<Settings>::contradicts(other, bus);
+    return Base::contradicts(other, bus);
   }
 
  private:
-  static void read_both(vernier::Options& options, Settings& settings) {
-    const bool is_decoupled = std::is_same_v<Settings, vernier::AdamWOptions>;
-    FusedPlugin<Settings>::read_rates(
-        options, settings,
-        is_decoupled ? "share taken off a weight, times the learning rate" : "times the weight, added to the gradient");
-    settings.beta1 =
-        FusedPlugin<Settings>::read_decay(options, "beta1", settings.beta1, "decay of the mean of gradients");
-    settings.beta2 =
-        FusedPlugin<Settings>::read_decay(options, "beta2", settings.beta2, "decay of the mean of squares");
-  }
-  static void read_rest(vernier::Options& options, Settings& settings) {
-    settings.eps = options.get("eps", settings.eps, "added to the root of the mean of squares", vernier::at_least(0));
-    settings.amsgrad = options.get("amsgrad", settings.amsgrad, "use the largest mean of squares so far");
+  static void read_state(vernier::Options& options, Settings& settings, bool is_group) {
+    if (is_group) return;
     const auto state = options.choose("state", "float32", {"float32", "bf16", "8bit"}, "in what the averages are kept");
     options.saves_memory("state", "8bit", "a quarter of the optimizer's memory; the loss differs a little");
     if (state == "bf16") settings.state = vernier::AdamState::bfloat16;

@@ -2,23 +2,19 @@
 // average has begun, validations, exports and predictions use it.
 // Source: Polyak and Juditsky, Acceleration of Stochastic Approximation by Averaging, 1992.
 //   learning_rate = 0.01  step t, from 0, has learning_rate / (1 + lambd * learning_rate * t)^alpha
-//   weight_decay = 0      added to the gradient
-//   lambd = 1e-4          decay of the weights, times the size of a step; and of that size, as above
-//   alpha = 0.75
-//   t0 = 1000000          updates before the average begins
-//   layer_decay = 1.0   factor of the last layer's learning rate; each layer below it has it once more
-//   in_backward = false   uses and frees each gradient in backward
-//   group = []          [[optimizer.group]] tables, for parameters by name. The last one that matches holds
-//     group.match, required: names of parameters, * for any text
-//     group.frozen = false   true: no gradient and no update
-//     group.learning_rate = 0.01, group.weight_decay = 0   as above, for these parameters
+//   weight_decay = 0, lambd = 1e-4, alpha = 0.75, t0 = 1000000, and those of fused_plugin.h
 #include <vernier/with_weights.h>
 
 #include "fused_plugin.h"
 
 class ASGDPlugin final : public FusedPlugin<vernier::ASGDOptions> {
  public:
-  explicit ASGDPlugin(vernier::Options& options) : FusedPlugin(options, {}, &read_both, &read_rest) {}
+  explicit ASGDPlugin(vernier::Options& options)
+      : FusedPlugin(
+            options, {rate(), added_decay()},
+            {{"lambd", &Settings::lambd, "decay of the weights, times the size of a step", vernier::at_least(0)},
+             {"alpha", &Settings::alpha, "power by which the size of steps decays", vernier::at_least(0)},
+             {"t0", &Settings::t0, "updates before the average begins", vernier::at_least(0)}}) {}
 
   void check(const vernier::Run& run) override {
     if (static_cast<double>(run.steps) <= settings().t0) return;
@@ -40,18 +36,6 @@ class ASGDPlugin final : public FusedPlugin<vernier::ASGDOptions> {
       average.push_back(state.has(entry) ? state.tensor(entry) : parameter.model.detach());
     }
     return vernier::with_weights(average, run, body);
-  }
-
- private:
-  static void read_both(vernier::Options& options, vernier::ASGDOptions& settings) {
-    read_rates(options, settings, "times the weight, added to the gradient");
-  }
-  static void read_rest(vernier::Options& options, vernier::ASGDOptions& settings) {
-    settings.lambd =
-        options.get("lambd", settings.lambd, "decay of the weights, times the size of a step", vernier::at_least(0));
-    settings.alpha =
-        options.get("alpha", settings.alpha, "power by which the size of steps decays", vernier::at_least(0));
-    settings.t0 = options.get("t0", settings.t0, "updates before the average begins", vernier::at_least(0));
   }
 };
 

@@ -1,7 +1,9 @@
 // Shared by the plugins of vernier::Fused optimizers: the step at the run's learning rate, groups of parameters, state
-// under the parameters' names, and the option `in_backward`. With it, each gradient is used and freed as soon as the
-// backward pass of the batch's last micro-batch has completed it (FusedOptimizer::step_in_backward).
-// docs/guides/optimizers.md says what that costs.
+// under the parameters' names, and their options:
+//   layer_decay = 1.0     factor of the last layer's learning rate; each layer below it has it once more
+//   in_backward = false   uses and frees each gradient as soon as the backward pass of the batch's last micro-batch has
+//                         completed it (FusedOptimizer::step_in_backward); docs/guides/optimizers.md says what it costs
+//   group = []            [[optimizer.group]] tables (parameter_groups.h), with those of the options that each may have
 #pragma once
 
 #include <vernier/layer_decay.h>
@@ -12,11 +14,55 @@
 #include <algorithm>
 #include <memory>
 #include <set>
+#include <type_traits>
+#include <variant>
 
-// Settings: vernier::AdamWOptions and so on.
-template <class Settings>
-class FusedPlugin : public vernier::Optimizer {
+// The options that several of them have. OptionsOfIt: vernier::AdamWOptions and so on.
+template <class OptionsOfIt>
+struct FusedFields {
+  using Settings = OptionsOfIt;
+  // An option, and the member that it sets, whose value is the default.
+  struct Field {
+    const char* key;
+    std::variant<double Settings::*, std::int64_t Settings::*, bool Settings::*> member;
+    const char* meaning;
+    vernier::Range range = {};
+  };
+  using Fields = std::vector<Field>;
+
+  static Field rate(const char* meaning = "step size, before schedules", vernier::Range range = vernier::at_least(0)) {
+    return {"learning_rate", &Settings::lr, meaning, range};
+  }
+  static Field weight_decay(const char* meaning) {
+    return {"weight_decay", &Settings::weight_decay, meaning, vernier::at_least(0)};
+  }
+  static Field added_decay() { return weight_decay("times the weight, added to the gradient"); }
+  static Field taken_decay() { return weight_decay("share taken off a weight, times the learning rate"); }
+  static Field decay(const char* key, double Settings::*member, const char* meaning) {
+    return {key, member, meaning, vernier::between(0, 0.9999999)};
+  }
+  static Field beta1(const char* meaning = "decay of the mean of gradients") {
+    return decay("beta1", &Settings::beta1, meaning);
+  }
+  static Field beta2(const char* meaning = "decay of the mean of squares") {
+    return decay("beta2", &Settings::beta2, meaning);
+  }
+  static Field eps(const char* meaning = "added to the root of the mean of squares") {
+    return {"eps", &Settings::eps, meaning, vernier::at_least(0)};
+  }
+  static Field momentum() {
+    return {"momentum", &Settings::momentum, "share of the last step that is kept", vernier::at_least(0)};
+  }
+  static Field is_decoupled() {
+    return {"decoupled_weight_decay", &Settings::decoupled_weight_decay, "take the decay off the weights, as in AdamW"};
+  }
+};
+
+template <class OptionsOfIt>
+class FusedPlugin : public vernier::Optimizer, protected FusedFields<OptionsOfIt> {
  public:
+  using typename FusedFields<OptionsOfIt>::Settings, typename FusedFields<OptionsOfIt>::Fields;
+
   void attach(vernier::Bus& bus) override {
     if (!in_backward_) return;
     bus.on(vernier::Event::StepBegin, [this](vernier::Run&) { samples_ = 0; });
@@ -124,15 +170,16 @@ class FusedPlugin : public vernier::Optimizer {
   }
 
  protected:
-  using Read = void (*)(vernier::Options& options, Settings& settings);
+  // Reads and refuses what is not a field, when those of [optimizer] or of a group are read.
+  using Also = void (*)(vernier::Options& options, Settings& settings, bool is_group);
 
-  // defaults: of [optimizer]. read_both reads the options that groups have too, read_rest those that they have not.
-  FusedPlugin(vernier::Options& options, const Settings& defaults, Read read_both, Read read_rest = nullptr)
-      : settings_{read_all(options, defaults, read_both, read_rest)},
+  // both: options that groups have too. rest: those that they have not.
+  FusedPlugin(vernier::Options& options, const Fields& both, const Fields& rest, Also also = nullptr,
+              Settings defaults = {})
+      : settings_{read(options, read(options, std::move(defaults), both), rest, also)},
         groups_(options,
                 [&](vernier::Options& group) {
-                  settings_.push_back(settings_.front());
-                  read_both(group, settings_.back());
+                  settings_.push_back(read(group, settings_.front(), both, also, /*is_group=*/true));
                 }),
         layer_decay_(options.get("layer_decay", 1.0,
                                  "factor of the last layer's learning rate; each layer below it has it once more",
@@ -145,24 +192,6 @@ class FusedPlugin : public vernier::Optimizer {
     if constexpr (requires { group.options.eps; }) refuse_small_eps(group.options.eps, run);
   }
   const Settings& settings() const { return settings_.front(); }  // settings of the parameters in no group
-
-  static void read_rates(vernier::Options& options, Settings& settings, const char* weight_decay) {
-    settings.lr = options.get("learning_rate", settings.lr, "step size, before schedules", vernier::at_least(0));
-    settings.weight_decay = options.get("weight_decay", settings.weight_decay, weight_decay, vernier::at_least(0));
-  }
-  static double read_decay(vernier::Options& options, const char* key, double fallback, const char* of) {
-    return options.get(key, fallback, of, vernier::between(0, 0.9999999));
-  }
-  // The two means of Adam and its relatives.
-  static void read_means(vernier::Options& options, Settings& settings,
-                         const char* eps = "added to the root of the mean of squares") {
-    settings.beta1 = read_decay(options, "beta1", settings.beta1, "decay of the mean of gradients");
-    settings.beta2 = read_decay(options, "beta2", settings.beta2, "decay of the mean of squares");
-    settings.eps = options.get("eps", settings.eps, eps, vernier::at_least(0));
-  }
-  static bool read_decoupled(vernier::Options& options) {
-    return options.get("decoupled_weight_decay", false, "take the decay off the weights, as in AdamW");
-  }
 
   // The squares have the dtype of the weights. In float16 the squares of most gradients are 0, so only eps divides.
   void refuse_small_eps(double eps, const vernier::Run& run) const {
@@ -187,9 +216,21 @@ class FusedPlugin : public vernier::Optimizer {
   }
   double rate_of(const Kind& kind) const { return settings_[kind.group].lr * kind.rate; }
 
-  static Settings read_all(vernier::Options& options, Settings settings, Read read_both, Read read_rest) {
-    read_both(options, settings);
-    if (read_rest != nullptr) read_rest(options, settings);
+  static Settings read(vernier::Options& options, Settings settings, const Fields& fields, Also also = nullptr,
+                       bool is_group = false) {
+    for (const auto& field : fields) {
+      std::visit(
+          [&](auto at) {
+            auto& own = settings.*at;
+            if constexpr (std::is_same_v<decltype(at), bool Settings::*>) {
+              own = options.get(field.key, own, field.meaning);
+            } else {
+              own = options.get(field.key, own, field.meaning, field.range);
+            }
+          },
+          field.member);
+    }
+    if (also != nullptr) also(options, settings, is_group);
     return settings;
   }
   void refuse_masters(const vernier::Run& run) const {
