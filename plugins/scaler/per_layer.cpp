@@ -7,13 +7,9 @@
 // Training, 2019 (arXiv 1910.12385), and FairScale's LayerwiseGradientScaler, which have one scale for each layer.
 // Factors within one backward pass are our own.
 //   init_scale = 65536        of the loss, which follows PyTorch's rule
-//   growth_interval = 2000    steps without an overflow of its own until a layer's factor, or the scale of the loss,
-//                             doubles; the layers start at different points of it, so they double in turn
-//   max_factor = 256          a power of two; a layer's factor starts at 1 and stays between 1/max_factor and this
-//   group = []                patterns of layers that share a factor, * for any text: ["h.*.mlp.*"]; each other layer
-//                             has a factor of its own
-//   min_scale = 6.103515625e-05   of the loss
-//   overflows_in_a_row = 200, warn_below = 1, warn_above = 1099511627776, measure_every = 100   see scale_watch.h
+//   growth_interval = 2000    for layers and loss; the layers start at different points of it, so they double in turn
+//   max_factor = 256          a layer's factor starts at 1 and stays between 1/max_factor and this
+//   group = [], min_scale = 6.103515625e-05, and those of scale_watch.h
 // Weights must be float32 (precision level O1): 16-bit weight gradients would lose again what the factors save.
 #include <torch/csrc/autograd/function.h>
 #include <torch/csrc/autograd/functions/utils.h>
@@ -22,7 +18,6 @@
 #include <vernier/layers.h>
 #include <vernier/loss_scale.h>
 #include <vernier/name_pattern.h>
-#include <vernier/unscale.h>
 
 #include <algorithm>
 #include <cmath>
@@ -120,9 +115,9 @@ class ScaledLayers final : public vernier::Interceptor {
 
 }  // namespace
 
-class PerLayerScaler final : public vernier::Scaler {
+class PerLayerScaler final : public WatchedScaler {
  public:
-  explicit PerLayerScaler(vernier::Options& options) : watch_(options) {
+  explicit PerLayerScaler(vernier::Options& options) : WatchedScaler(options) {
     using namespace vernier;
     law_.init_scale = options.get("init_scale", law_.init_scale, "scale of the loss in the first step", above(0));
     law_.growth_interval = options.get("growth_interval", law_.growth_interval,
@@ -134,12 +129,15 @@ class PerLayerScaler final : public vernier::Scaler {
     if (std::frexp(most_, &exponent) != 0.5)
       options.refuse("max_factor", "must be a power of two, so that it is exact");
     if (const auto [option, reason] = contradiction(law_); !option.empty()) options.refuse(option.c_str(), reason);
+    remember("", scale_);
+    remember([this](State& state) { state.put("factors", scaled_.factors); },
+             [this](const State& state) { load_factors(state); });
+    remember("good", good_);
   }
 
   // The guard lives from BatchReady to scale(). Guards of later listeners are made after it and destroyed before it.
-  std::vector<vernier::MetricInfo> metrics() const override { return ScaleWatch::metrics(); }
   void attach(vernier::Bus& bus) override {
-    watch_.attach(bus, *this, [this] { return scale_->value(); });
+    WatchedScaler::attach(bus);
     bus.on(Event::BatchReady, [this](vernier::Run&) {
       guard_.reset();
       guard_.emplace(layers_, scaled_);
@@ -171,17 +169,12 @@ class PerLayerScaler final : public vernier::Scaler {
     for (std::int64_t i = 0; i < count_; ++i) turns.push_back(i * law_.growth_interval / count_);
     good_ = torch::tensor(turns, torch::kInt64).to(run.device, torch::kInt32);
     scaled_.culprits->flags.assign(static_cast<std::size_t>(count_), {});
-    watch_.start(run, scale_->value(), law_.min_scale);
+    watch(run, scale_->value(), law_.min_scale);
   }
 
   torch::Tensor scale(const torch::Tensor& loss) override {
     guard_.reset();
     return loss * scale_->tensor();
-  }
-
-  void unscale(vernier::Run& run) override {
-    watch_.begin(run, scale_->tensor());
-    vernier::unscale(run, scale_->tensor());
   }
 
   // PyTorch's rule for each factor: an overflow that began there halves it, a row of good steps doubles it.
@@ -211,27 +204,18 @@ class PerLayerScaler final : public vernier::Scaler {
 
   Current current() const override { return {scale_->tensor(), scale_->growth_tracker()}; }
 
-  vernier::State save() const override {
-    auto state = scale_->state_dict();
-    state.put("factors", scaled_.factors);
-    state.put("good", good_);
-    state.put("", watch_);
-    return state;
-  }
-  void load(const vernier::State& state) override {
-    scale_->load_state_dict(state);
-    watch_.load(state);
-    const auto factors = state.tensor("factors"), good = state.tensor("good");
-    if (factors.numel() != count_ || good.numel() != count_) {
+ private:
+  double next() override { return scale_->value(); }
+
+  void load_factors(const vernier::State& state) {
+    const auto factors = state.tensor("factors");
+    if (factors.numel() != count_ || state.tensor("good").numel() != count_) {
       throw vernier::Error(
           c10::str("the saved factors are of ", factors.numel(), " layers or groups, and here are ", count_));
     }
     scaled_.factors = factors.to(good_.device(), torch::kFloat32).clamp(1 / most_, most_);
     scaled_.inverses = scaled_.factors.reciprocal();
-    good_ = good.to(good_.device(), torch::kInt32).clone();
   }
-
- private:
   void assign_units() {
     const auto groups = static_cast<std::int64_t>(groups_.size());
     std::vector<bool> used(groups_.size(), false);
@@ -261,7 +245,6 @@ class PerLayerScaler final : public vernier::Scaler {
   vernier::LossScaleOptions law_;
   double most_ = 256;
   std::vector<std::string> groups_;
-  ScaleWatch watch_;
   std::optional<vernier::LossScale> scale_;
   vernier::Layers layers_;
   ScaledLayers scaled_;

@@ -5,15 +5,12 @@
 // its constants. Three things are our own. The scale is a power of two. The deviation is taken about the running mean,
 // since about a slow mean a drift of the gradients would count as noise. An overflow adds a margin, since gradients of
 // activations may be larger than those of weights, and the margin shrinks again by one power of two at a time.
-//   init_scale = 65536    a power of two, until the first gradients are known
-//   mean_decay = 0.99, deviation_decay = 0.999   of the running averages, in each step
+//   init_scale = 65536, mean_decay = 0.99, deviation_decay = 0.999, min_scale = 6.103515625e-05, max_scale = 16777216,
+//   and those of scale_watch.h
 //   deviations = 3.09     of a normal distribution, one step in a thousand overflows
 //   forget_after = 200    steps without an overflow after which the margin shrinks by one power of two
-//   min_scale = 6.103515625e-05, max_scale = 16777216   powers of two
-//   overflows_in_a_row = 200, warn_below = 1, warn_above = 1099511627776, measure_every = 100   see scale_watch.h
 // It reads the gradients once more in each step, for the largest one. The host does not wait for the device.
 #include <vernier/grad_norm.h>
-#include <vernier/unscale.h>
 
 #include <ATen/ops/full.h>
 #include <ATen/ops/maximum.h>
@@ -25,10 +22,11 @@
 #include <algorithm>
 #include <cmath>
 
-class StatisticalScaler final : public vernier::Scaler {
+class StatisticalScaler final : public WatchedScaler {
  public:
   explicit StatisticalScaler(vernier::Options& options)
-      : init_(power(options, "init_scale", 65536.0, "scale until the first gradients are known")),
+      : WatchedScaler(options),
+        init_(power(options, "init_scale", 65536.0, "scale until the first gradients are known")),
         mean_decay_(options.get("mean_decay", 0.99, "of the running mean", vernier::between(0, 0.999999))),
         deviation_decay_(
             options.get("deviation_decay", 0.999, "of the running deviation", vernier::between(0, 0.999999))),
@@ -37,8 +35,7 @@ class StatisticalScaler final : public vernier::Scaler {
         forget_after_(options.get("forget_after", 200, "steps without an overflow until the margin shrinks",
                                   vernier::at_least(1))),
         least_(power(options, "min_scale", 0x1p-14, "the scale goes no lower")),
-        most_(power(options, "max_scale", 0x1p24, "the scale goes no higher")),
-        watch_(options) {
+        most_(power(options, "max_scale", 0x1p24, "the scale goes no higher")) {
     if (least_ > init_) options.refuse("min_scale", c10::str("is above init_scale = ", std::exp2(init_)));
     if (most_ < init_) options.refuse("max_scale", c10::str("is below init_scale = ", std::exp2(init_)));
     // Another scaler's state has only the scale. It is float64, which state.real() reads; the host does not wait.
@@ -49,12 +46,6 @@ class StatisticalScaler final : public vernier::Scaler {
              });
     remember("mean", mean_), remember("weight", weight_), remember("square", square_);
     remember("square_weight", square_weight_), remember("margin", margin_), remember("good", good_);
-    remember("", watch_);
-  }
-
-  std::vector<vernier::MetricInfo> metrics() const override { return ScaleWatch::metrics(); }
-  void attach(vernier::Bus& bus) override {
-    watch_.attach(bus, *this, [this] { return scale_.item<double>(); });
   }
 
   void prepare(vernier::Run& run) override {
@@ -65,16 +56,13 @@ class StatisticalScaler final : public vernier::Scaler {
     exponent_ = number(init_);
     for (auto* value : {&mean_, &square_, &margin_, &good_}) *value = number(0);
     for (auto* value : {&weight_, &square_weight_}) *value = number(1);
-    watch_.start(run, std::exp2(init_), std::exp2(least_), std::exp2(most_));
+    watch(run, std::exp2(init_), std::exp2(least_), std::exp2(most_));
   }
 
-  torch::Tensor scale(const torch::Tensor& loss) override { return loss * scale_; }
-
   void unscale(vernier::Run& run) override {
-    watch_.begin(run, scale_);
     const auto largest = vernier::grad_norm(run.gradients(), HUGE_VAL).to(run.device, torch::kDouble) / scale_;
     largest_ = largest_.defined() ? torch::maximum(largest_, largest) : largest;
-    vernier::unscale(run, scale_);
+    WatchedScaler::unscale(run);
   }
 
   void update(vernier::Run& run) override {
@@ -104,6 +92,8 @@ class StatisticalScaler final : public vernier::Scaler {
   Current current() const override { return {.scale = scale_, .growth_tracker = {}}; }
 
  private:
+  double next() override { return scale_.item<double>(); }
+
   static double power(vernier::Options& options, const char* key, double fallback, const char* meaning) {
     const double value = options.get(key, fallback, meaning, vernier::between(0x1p-126, 0x1p127));
     int exponent = 0;
@@ -125,7 +115,6 @@ class StatisticalScaler final : public vernier::Scaler {
   double init_, mean_decay_, deviation_decay_, deviations_;  // init_, least_, most_: exponents
   std::int64_t forget_after_;
   double least_, most_;
-  ScaleWatch watch_;
   torch::Tensor scale_, exponent_;        // all 0-dim on the device, float64 but for the scale
   torch::Tensor mean_, square_;           // moments of the largest gradient's log2; not yet divided by 1 - weight
   torch::Tensor weight_, square_weight_;  // weights of their initial 0
