@@ -11,13 +11,9 @@
 // doubles.
 // The memory is [run] memory_limit, or what the system gives (free_memory in vernier/memory.h). With a limit, the sizes
 // are the same in every run. What the system gives may differ. A checkpoint keeps the sizes.
-//   margin = 0.03            share of what is free that stays so
-//   largest = 0              the most samples of a micro-batch; 0: as many as fit
-//   try_larger_after = 100   steps until a larger micro-batch is tried again, where one found no memory
-//   weight = "samples", weight_column = -1, padding = -100   see micro_batches.h
+//   margin = 0.03, largest = 0, try_larger_after = 100, and those of micro_batches.h
 #include <vernier/memory.h>
 
-#include <ATen/ops/empty.h>
 #include <algorithm>
 #include <cmath>
 #include <cstdlib>
@@ -26,27 +22,29 @@
 
 #include "micro_batches.h"
 
-class FitAccumulation final : public vernier::Accumulation {
+class FitAccumulation final : public Weighing {
  public:
   explicit FitAccumulation(vernier::Options& options)
-      : margin_(options.get("margin", 0.03, "share of what is free that stays so", vernier::between(0, 0.9))),
+      : Weighing(options),
+        margin_(options.get("margin", 0.03, "share of what is free that stays so", vernier::between(0, 0.9))),
         largest_(
             options.get("largest", 0, "the most samples of a micro-batch; 0: as many as fit", vernier::at_least(0))),
         try_after_(options.get("try_larger_after", 100,
                                "steps until a larger micro-batch is tried again, where one found no memory",
-                               vernier::at_least(1))),
-        weight_(options) {
-    remember("size", size_);
-    remember("next", next_);
-    remember("chosen", chosen_);
-    remember("wanted", wanted_);
-    remember("waits", waits_);
-    remember("changed_at", changed_at_);
-    remember("largest_batch", largest_batch_);
-    remember("is_settled", is_settled_);
-    remember("has_trained_with_optimizer", has_trained_with_optimizer_);
-    remember([this](vernier::State& state) { put_points(state); },
-             [this](const vernier::State& state) { get_points(state); });
+                               vernier::at_least(1))) {
+    remember("size", size_), remember("next", next_), remember("chosen", chosen_), remember("wanted", wanted_);
+    remember("waits", waits_), remember("changed_at", changed_at_), remember("largest_batch", largest_batch_);
+    remember("is_settled", is_settled_), remember("has_trained_with_optimizer", has_trained_with_optimizer_);
+    remember(
+        [this](vernier::State& state) {
+          for (const auto& [samples, bytes] : points_) state.put(c10::str("measured/", samples), bytes);
+        },
+        [this](const vernier::State& state) {
+          points_.clear();
+          const auto measured = state.part("measured");
+          for (const auto& [samples, tensor] : measured.tensors)
+            points_[std::stoll(samples)] = measured.integer(samples);
+        });
   }
 
   void attach(vernier::Bus& bus) override {
@@ -73,14 +71,10 @@ class FitAccumulation final : public vernier::Accumulation {
     run.control->want_rerun(*this);
   }
 
-  vernier::Contradiction contradicts(const vernier::Plugin& other, const vernier::Bus&) const override {
-    return weight_.contradicts(other);
-  }
-
   std::vector<vernier::Batch> split(const vernier::Batch& batch) override {
     micro_batches_begun_ = 0;
     largest_batch_ = std::max(largest_batch_, bytes_of(batch));
-    if (!is_learning()) return weight_.weighed(at_most(batch, size_));
+    if (!is_learning()) return weighed(at_most(batch, size_));
     // Gradients come with the first micro-batch, so only later ones are measured. The last, the rest of the batch, is
     // the one that is looked at before it is tried.
     auto sizes = points_.empty() ? std::vector<std::int64_t>{1, 1, 2} : std::vector<std::int64_t>{1, next_};
@@ -90,7 +84,7 @@ class FitAccumulation final : public vernier::Accumulation {
       micro_batches.push_back(
           batch.narrow(first, std::min(sizes[static_cast<std::size_t>(i++)], batch.samples - first)));
     }
-    return weight_.weighed(std::move(micro_batches));
+    return weighed(std::move(micro_batches));
   }
 
   bool can_shrink() const override { return true; }
@@ -125,22 +119,6 @@ class FitAccumulation final : public vernier::Accumulation {
   struct MicroBatch {
     std::int64_t samples = 0, before = 0;  // bytes that stood there before it
   };
-
-  void put_points(vernier::State& state) const {
-    auto points = torch::empty({static_cast<std::int64_t>(points_.size()), 2}, torch::kLong);
-    for (std::int64_t i = 0; const auto& [samples, bytes] : points_) {
-      points[i][0] = samples;
-      points[i++][1] = bytes;
-    }
-    state.put("measured", points);
-  }
-  void get_points(const vernier::State& state) {
-    points_.clear();
-    const auto points = state.tensor("measured").to(torch::kCPU);
-    for (std::int64_t i = 0; i < points.size(0); ++i) {
-      points_[points[i][0].item<std::int64_t>()] = points[i][1].item<std::int64_t>();
-    }
-  }
 
   // Times as large as what was measured: a prediction reaches no further.
   std::int64_t reach() const { return 8 * points_.rbegin()->first; }
@@ -246,7 +224,6 @@ class FitAccumulation final : public vernier::Accumulation {
 
   double margin_;
   std::int64_t largest_, try_after_;
-  Weight weight_;
   torch::Device device_ = torch::kCPU;
 
   std::int64_t size_ = 0;                        // samples of a micro-batch, at most; 0: not known yet
@@ -266,4 +243,4 @@ class FitAccumulation final : public vernier::Accumulation {
   std::int64_t largest_batch_ = 0;        // bytes
 };
 
-VERNIER_PLUGIN(FitAccumulation, "fit", "1.0.0")
+VERNIER_PLUGIN(FitAccumulation, "fit", "1.1.0")

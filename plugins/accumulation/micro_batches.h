@@ -1,5 +1,5 @@
 // Shared by the accumulation plugins, which split a batch into micro-batches of nearly equal sizes and give each one
-// its weight.
+// its weight, by the options weight = "samples", weight_column = -1, padding = -100.
 #pragma once
 
 #include <vernier/sdk.h>
@@ -28,9 +28,17 @@ constexpr const char* fit_finds_the_size = "[accumulation] use = \"fit\" finds t
 
 // The options weight, weight_column and padding. A task's loss is the mean over a micro-batch's samples, or over its
 // tokens: the mean over the batch is exact only where each micro-batch counts for as many of them as it has.
-class Weight {
+class Weighing : public vernier::Accumulation {
  public:
-  explicit Weight(vernier::Options& options)
+  vernier::Contradiction contradicts(const vernier::Plugin& other, const vernier::Bus&) const override {
+    const auto* task = dynamic_cast<const vernier::Task*>(&other);
+    if (!by_tokens_ || task == nullptr || !task->weight_of({})) return {};
+    return {"weight", "is for tasks that do not weigh their samples, and " + other.id() +
+                          " weighs them by the tokens that they learn; leave it out"};
+  }
+
+ protected:
+  explicit Weighing(vernier::Options& options)
       : by_tokens_(
             options.choose("weight", "samples", {"samples", "tokens"},
                            "what the task's loss is a mean over: a micro-batch counts for as many of them as it has") ==
@@ -59,14 +67,6 @@ class Weight {
     return micro_batches;
   }
 
-  // Plugin::contradicts() of the accumulation that has these options.
-  vernier::Contradiction contradicts(const vernier::Plugin& other) const {
-    const auto* task = dynamic_cast<const vernier::Task*>(&other);
-    if (!by_tokens_ || task == nullptr || !task->weight_of({})) return {};
-    return {"weight", "is for tasks that do not weigh their samples, and " + other.id() +
-                          " weighs them by the tokens that they learn; leave it out"};
-  }
-
  private:
   // A tensor that a task appends for itself, such as a weight for each sample, would count as so many tokens.
   void refuse_other_than_tokens(const torch::Tensor& tensor, std::int64_t count) const {
@@ -88,28 +88,25 @@ class Weight {
 // An update that is several of the task's batches, each of them a micro-batch unless micro_batch_size says else. What
 // holds for it: the last update of an epoch takes what is left, and weighs it as what it is; [run] epochs, and what
 // counts steps, count updates.
-class Gathering : public vernier::Accumulation {
+class Gathering : public Weighing {
  public:
   bool gathers() const override { return true; }
   std::int64_t batches_per_update(std::int64_t step, std::int64_t epoch, std::int64_t samples) override {
     batch_ = samples;
     return update(step, epoch) / samples;
   }
-  vernier::Contradiction contradicts(const vernier::Plugin& other, const vernier::Bus&) const override {
-    return weight_.contradicts(other);
-  }
   std::vector<vernier::Batch> split(const vernier::Batch& batch) override {
-    return weight_.weighed(at_most(batch, micro_batch_size_ > 0 ? micro_batch_size_ : batch_));
+    return weighed(at_most(batch, micro_batch_size_ > 0 ? micro_batch_size_ : batch_));
   }
 
   std::string memory_remedy() const override { return fit_finds_the_size; }
 
  protected:
   explicit Gathering(vernier::Options& options)
-      : micro_batch_size_(options.get("micro_batch_size", 0,
+      : Weighing(options),
+        micro_batch_size_(options.get("micro_batch_size", 0,
                                       "the most samples of a micro-batch; 0: the task's batch_size",
-                                      vernier::at_least(0))),
-        weight_(options) {
+                                      vernier::at_least(0))) {
     remember("batch", batch_);
   }
 
@@ -132,5 +129,4 @@ class Gathering : public vernier::Accumulation {
 
  private:
   std::int64_t micro_batch_size_;
-  Weight weight_;
 };
