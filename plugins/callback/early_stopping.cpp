@@ -1,17 +1,13 @@
 // early_stopping: ends the run when a validation's metric has not improved for a while, and puts the best weights back
 // into the model. Weights and buffers of the best validation are kept in memory and in each checkpoint.
-//   metric = "validation_loss"   any metric of the task's validation
-//   mode = "auto"                min | max: what is better; auto: as the metric has it, such as higher of accuracy
-//   patience = 10                validations in a row without improvement, after which the run ends
-//   min_delta = 0.0              least improvement that counts
-//   restore_best = true          the run ends with the best weights, also at its last planned step, and where another
-//                                callback has ended it: give that one before this one
+//   metric = "validation_loss", mode = "auto", patience = 10, min_delta = 0.0
+//   restore_best = true   also at its last planned step, and where another callback has ended it: give that one before
+//                         this one
 // The last checkpoint then has the best weights, and the optimizer's state of the last step. A run that a signal or the
 // time limit ends goes on with its own weights. Where a validation has an average of the weights in the model, such as
 // that of callback/ema, that average is kept too and returns with the weights. A value that is not finite is never the
 // best. Source: Prechelt, Early Stopping - But When?, 1998; the options are those of Keras and Lightning.
 #include <torch/nn/module.h>
-#include <vernier/copy.h>
 #include <vernier/sdk.h>
 #include <vernier/with_weights.h>
 
@@ -28,14 +24,16 @@ class EarlyStopping final : public vernier::Callback {
                               vernier::at_least(1))),
         min_delta_(options.get("min_delta", 0.0, "least improvement that counts", vernier::at_least(0))),
         restores_(options.get("restore_best", true, "the run ends with the best weights")),
-        is_patience_given_(options.given("patience")) {}
+        is_patience_given_(options.given("patience")) {
+    remember("bad", bad_), remember("best", best_), remember("best_step", best_step_);
+    remember("metrics", best_metrics_.tensors), remember("kept", kept_), remember("averages", averages_.tensors);
+  }
 
   void attach(vernier::Bus& bus) override {
     bus.on(vernier::Event::Validated, [this](Run& run) { look(run); });
   }
   void prepare(Run& run) override {
     if (restores_) refuse_masters_of_other_ranks(run, id());
-    run_ = &run;
   }
   void check(const Run& run) override {
     metric_.check(run);
@@ -48,30 +46,6 @@ class EarlyStopping final : public vernier::Callback {
          restores_ && run.validations > 1 ? "; the best weights return at the end all the same" : "");
   }
 
-  vernier::State save() const override {
-    vernier::State state;
-    state.put("bad", bad_);
-    if (best_step_ == 0) return state;
-    state.put("best", best_);
-    state.put("best_step", best_step_);
-    for (const auto& [name, value] : best_metrics_) state.put("metrics/" + name, value);
-    for (const auto& [name, tensor] : kept_) state.put("kept/" + name, tensor);
-    state.put("averages", averages_);
-    return state;
-  }
-
-  void load(const vernier::State& state) override {
-    bad_ = state.integer("bad");
-    best_step_ = state.has("best_step") ? state.integer("best_step") : 0;
-    best_ = best_step_ != 0 ? state.real("best") : 0;
-    best_metrics_.clear();
-    const auto metrics = state.part("metrics");
-    for (const auto& [name, value] : metrics.tensors) best_metrics_.emplace_back(name, metrics.real(name));
-    kept_.clear();
-    for (const auto& [name, tensor] : state.part("kept").tensors) kept_[name] = tensor.to(run_->device).clone();
-    averages_ = vernier::clone_of(state.part("averages"));
-  }
-
  private:
   void look(Run& run) {
     const double value = metric_.value(run);
@@ -79,9 +53,9 @@ class EarlyStopping final : public vernier::Callback {
       best_ = value;
       best_step_ = run.step;
       bad_ = 0;
-      best_metrics_.clear();
+      best_metrics_ = {};
       for (const auto* metric : run.metrics.set_now()) {
-        if (!metric->is_time) best_metrics_.emplace_back(metric->name, metric->value());
+        if (!metric->is_time) best_metrics_.put(metric->name, metric->value());
       }
       if (restores_) keep(run);
     } else {
@@ -108,7 +82,7 @@ class EarlyStopping final : public vernier::Callback {
   // The metrics of this validation become those of the weights that the model has now.
   void restore(Run& run) const {
     auto metrics = run.metrics;
-    for (const auto& [name, value] : best_metrics_) metrics.set(name.c_str(), value);
+    for (const auto& [name, value] : best_metrics_.tensors) metrics.set(name.c_str(), best_metrics_.real(name));
     run.metrics = std::move(metrics);
     const torch::NoGradGuard no_grad;
     for (const auto& parameter : run.parameters) {
@@ -124,13 +98,12 @@ class EarlyStopping final : public vernier::Callback {
   std::int64_t patience_;
   double min_delta_;
   bool restores_, is_patience_given_;
-  const Run* run_ = nullptr;
   double best_ = 0;
-  std::int64_t best_step_ = 0;                                // 0: none so far
-  std::vector<std::pair<std::string, double>> best_metrics_;  // metrics of the best validation
-  std::int64_t bad_ = 0;                                      // validations since then
-  vernier::Tensors kept_;                                     // weights and buffers of the best validation, by name
-  vernier::State averages_;                                   // averages of the weights at that time
+  std::int64_t best_step_ = 0;   // 0: none so far
+  vernier::State best_metrics_;  // metrics of the best validation
+  std::int64_t bad_ = 0;         // validations since then
+  vernier::Tensors kept_;        // weights and buffers of the best validation, by name
+  vernier::State averages_;      // averages of the weights at that time
 };
 
-VERNIER_PLUGIN(EarlyStopping, "early_stopping", "1.0.0")
+VERNIER_PLUGIN(EarlyStopping, "early_stopping", "1.1.0")

@@ -1,7 +1,4 @@
-// A line that a metric may cross, for callbacks that act when it does. The options:
-//   metric         a metric by name, or "loss"; it is looked at after each step and each validation
-//   above = inf    acts when the metric is above it
-//   below = -inf   acts when the metric is below it
+// A line that a metric may cross, for callbacks that act when it does: the options metric, above = inf, below = -inf.
 #pragma once
 
 #include <vernier/sdk.h>

@@ -1,8 +1,7 @@
 // swa: stochastic weight averaging. The average of the weights after steps from, from + every, from + 2 * every and so
 // on, all counted alike, is what validations run with. Every checkpoint has it beside the trained weights. The training
 // itself does not change. Combine it with a learning rate that stays high (callback/schedule, kind = "constant").
-//   from                 required: the step after which the weights are first averaged, such as three quarters of all
-//   every = 1            steps between two averaged weights, such as those of an epoch
+//   from, required, such as three quarters of all steps; every = 1, such as the steps of an epoch
 // The average is float32, or float64 for float64 weights, and is taken of the master weights if there are some. It
 // takes four bytes a weight, and a validation takes the memory of the weights once more. Buffers are not averaged:
 // batch normalization keeps the statistics of the trained weights. Where it matters, compute them again for the
@@ -22,7 +21,13 @@ class Swa final : public vernier::Callback {
   explicit Swa(vernier::Options& options)
       : from_(options.require<std::int64_t>("from", "step after which the weights are first averaged",
                                             vernier::at_least(1))),
-        every_(options.get("every", 1, "steps between two averaged weights", vernier::at_least(1))) {}
+        every_(options.get("every", 1, "steps between two averaged weights", vernier::at_least(1))) {
+    remember("averaged", averaged_);
+    remember([this](vernier::State& state) { save_average(state, *run_, average_); },
+             [this](const vernier::State& state) {
+               average_ = averaged_ > 0 ? load_average(state, *run_) : std::vector<torch::Tensor>();
+             });
+  }
 
   void attach(vernier::Bus& bus) override {
     bus.on(Event::StepEnd, [this](Run& run) {
@@ -42,19 +47,6 @@ class Swa final : public vernier::Callback {
 
   torch::Tensor evaluate(Run& run, const std::function<torch::Tensor()>& body) override {
     return average_.empty() ? body() : vernier::with_weights(average_, run, body);
-  }
-
-  vernier::State save() const override {
-    vernier::State state;
-    state.put("averaged", averaged_);
-    save_average(state, *run_, average_);
-    return state;
-  }
-
-  void load(const vernier::State& state) override {
-    averaged_ = state.integer("averaged");
-    average_.clear();
-    if (averaged_ > 0) average_ = load_average(state, *run_);
   }
 
  private:

@@ -39,16 +39,9 @@ void Outliers::add(const torch::Tensor& values, const torch::Tensor& keep) {
   count_ = count_ + keep.to(torch::kLong);
 }
 
-vernier::State Outliers::save() const {
-  vernier::State state;
-  state.put("values", values_);
-  state.put("count", count_);
-  return state;
-}
-
 void Outliers::load(const vernier::State& state) {
-  values_ = state.tensor("values").to(values_.device(), /*non_blocking=*/false, /*copy=*/true);
-  count_ = state.tensor("count").to(count_.device(), /*non_blocking=*/false, /*copy=*/true);
+  state.get("values", values_, values_.device());
+  state.get("count", count_, count_.device());
 }
 
 }  // namespace recovery

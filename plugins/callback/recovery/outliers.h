@@ -20,7 +20,7 @@ class Outliers {
   // keep: a 0-dim bool, false for an outlier: it would raise the deviation that it is measured by.
   void add(const torch::Tensor& values, const torch::Tensor& keep);
 
-  vernier::State save() const;
+  vernier::State save() const { return {{"values", values_}, {"count", count_}}; }
   void load(const vernier::State& state);
 
  private:

@@ -21,15 +21,9 @@
 //   "stop"                      the run ends
 // An update that is not finite is never applied, whatever the action. With drop_samples the run is copied in each step,
 // for Control::rerun; the search is that of vernier/culprit.h. The samples come again in the next epoch.
-//   calm_steps = 100
-//   z_score = 6.0, window = 128
-//   skips = 10
-//   weights_every = 100         steps between checks of the weights; they are also checked where loss or gradients are
-//                               not finite, and before the run is ended
-//   rate_factor = 0.5, rate_steps = 100, rate_return = 100
-//   rewind_back = 10, rewind_drop = 1
-//   snapshot_every = 10, snapshots = 3   copies of the run in memory, for rewind
-//   to = {}                     for fallback: by role the table of its plugin
+//   calm_steps = 100, z_score = 6.0, window = 128, skips = 10, rate_factor = 0.5, rate_steps = 100, rate_return = 100,
+//   rewind_back = 10, rewind_drop = 1, snapshot_every = 10, snapshots = 3, to = {}
+//   weights_every = 100   they are also checked where loss or gradients are not finite, and before the run is ended
 //
 // Spikes follow OLMo-core's SkipStepOptimizer and llm.c's outlier_detector.h. Unlike there, a value that was too high
 // does not enter the window, and a low value is not a trouble. Going back and dropping batches follows PaLM (Chowdhery
@@ -75,6 +69,21 @@ struct Verdict {
     return std::isnan(value) ? std::fabs(value) : value;  // "-nan" would puzzle readers
   }
   bool is_finite() const { return std::isfinite((*this)[loss]) && (is_scaled || std::isfinite((*this)[norm])); }
+
+  vernier::State save() const {
+    vernier::State state;
+    if (step < 0) return state;
+    state.put("values", device), state.put("is_scaled", is_scaled);
+    state.put("step", step), state.put("batch", batch);
+    return state;
+  }
+  void load(const vernier::State& state) {
+    *this = {};
+    if (!state.has("step")) return;
+    device = host = state.tensor("values").to(torch::kCPU);
+    step = state.integer("step"), batch = state.integer("batch");
+    is_scaled = state.integer("is_scaled") != 0;
+  }
 };
 
 std::vector<std::string> non_finite_weights(const Run& run) {
@@ -114,6 +123,16 @@ class Recovery final : public vernier::Callback {
         to_(options.get("to", vernier::Table{}, "for fallback: by role the table of its plugin from then on")),
         outliers_(window_) {
     refuse_contradictions(options);
+    // After a rewind the window is that of the savepoint, since those steps come again; all counts are those from
+    // before the rewind.
+    if (!spike_.empty()) {
+      remember([this](vernier::State& state) { state.put(window_prefix, outliers_); },
+               [this](const vernier::State& state) { load_window(state.part(window_prefix)); });
+    }
+    for (auto* policy : policies()) remember(policy->name(), *policy);
+    remember("skipped", skipped_), remember("updates_before", updates_before_);
+    remember("rate", lowered_), remember("rate_from", lowered_at_);
+    remember("has_fallen_back", has_fallen_back_), remember("late", known_);
   }
 
   std::vector<vernier::MetricInfo> metrics() const override {
@@ -146,41 +165,6 @@ class Recovery final : public vernier::Callback {
     waits_ = !run.results_are_late || !non_finite_.has_only({"skip", "stop"}) || !spike_.has_only({"skip", "stop"});
     if (uses("rewind")) run.control->keep_savepoints(snapshot_every_, snapshots_);
     if (uses("fallback")) run.control->try_swap(to_);
-  }
-
-  vernier::State save() const override {
-    vernier::State state;
-    for (const auto* policy : policies()) state.put(policy->name(), policy->save());
-    if (!spike_.empty()) state.put(window_prefix, outliers_.save());
-    state.put("skipped", skipped_);
-    state.put("updates_before", updates_before_);
-    state.put("rate", lowered_);
-    state.put("rate_from", lowered_at_);
-    state.put("has_fallen_back", static_cast<std::int64_t>(has_fallen_back_));
-    if (waits_ || known_.step < 0) return state;
-    state.put("late", known_.device);
-    state.put("late_step", known_.step);
-    state.put("late_batch", known_.batch);
-    state.put("late_is_scaled", static_cast<std::int64_t>(known_.is_scaled));
-    return state;
-  }
-
-  // After a rewind the window is that of the savepoint, since those steps come again; all counts are those from before
-  // the rewind.
-  void load(const vernier::State& state) override {
-    if (!spike_.empty()) load_window(state.part(window_prefix));
-    for (auto* policy : policies()) policy->load(state.part(policy->name()));
-    skipped_ = state.integer("skipped");
-    updates_before_ = state.integer("updates_before");
-    lowered_ = state.real("rate");
-    lowered_at_ = state.integer("rate_from");
-    has_fallen_back_ = state.integer("has_fallen_back") != 0;
-    known_ = {};
-    if (!state.has("late")) return;
-    known_.device = known_.host = state.tensor("late").to(torch::kCPU);
-    known_.step = state.integer("late_step");
-    known_.batch = state.integer("late_batch");
-    known_.is_scaled = state.integer("late_is_scaled") != 0;
   }
 
  private:
@@ -481,4 +465,4 @@ class Recovery final : public vernier::Callback {
 
 }  // namespace
 
-VERNIER_PLUGIN(Recovery, "recovery", "1.0.0")
+VERNIER_PLUGIN(Recovery, "recovery", "1.1.0")
