@@ -204,25 +204,29 @@ void LabelTable::update(const torch::Tensor& output, const torch::Tensor& target
     if (labels_ == 1) return tensor.reshape({-1, 1}).to(torch::kCPU, torch::kFloat64);
     return tensor.reshape(target.sizes()).movedim(1, -1).reshape({-1, labels_}).to(torch::kCPU, torch::kFloat64);
   };
-  outputs_.push_back(rows(output)), targets_.push_back(rows(target));
+  const auto logits = rows(output), are = rows(target);
+  const auto says = (logits > 0) & ~are.isnan(), is = are > 0.5;
+  const auto counts = at::stack({(says & is).sum(0), says.sum(0), is.sum(0), (~are.isnan()).sum(0)});
+  counts_ = counts_.defined() ? counts_ + counts : counts;
+  if (target.dim() > 2) return;  // every pixel: their logits would fill the memory
+  outputs_.push_back(logits), targets_.push_back(are);
 }
 
 std::string LabelTable::text(const std::vector<std::string>& names) const {
-  const auto outputs = at::cat(outputs_), targets = at::cat(targets_);
   TextRows rows = {{"label", "precision", "recall", "f1", "auc", "support"}};
   std::vector<std::string> without;
   for (std::int64_t i = 0; i < labels_; ++i) {
-    const auto known = (~targets.select(1, i).isnan()).nonzero().squeeze(1);
-    const auto logits = outputs.select(1, i).index_select(0, known),
-               target = targets.select(1, i).index_select(0, known);
-    const auto says = logits > 0, is = target > 0.5;
-    const auto count = [](const torch::Tensor& some) { return some.sum().item<std::int64_t>(); };
-    const Score score{count(says & is), count(says), count(is)};
+    const auto count = [&](std::int64_t of) { return counts_[of][i].item<std::int64_t>(); };
+    const Score score{count(0), count(1), count(2)};
     const auto name = name_of(i, names, 40);
-    const bool has_both = score.are > 0 && score.are < known.numel();
-    if (!has_both) without.push_back("'" + name + "'");
+    const bool has_both = score.are > 0 && score.are < count(3) && !outputs_.empty();
+    if (!has_both && !outputs_.empty()) without.push_back("'" + name + "'");
     const auto area = metric_by_name("auc", {Targets::Kind::labels, 1, {}});
-    area->update(logits, is.to(torch::kFloat64));
+    if (has_both) {
+      const auto all = at::cat(targets_).select(1, i), known = (~all.isnan()).nonzero().squeeze(1);
+      area->update(at::cat(outputs_).select(1, i).index_select(0, known),
+                   (all.index_select(0, known) > 0.5).to(torch::kFloat64));
+    }
     rows.push_back({name, print_number("%.4g", score.precision()), print_number("%.4g", score.recall()),
                     print_number("%.4g", score.said + score.are == 0 ? 0 : score.f1()),
                     has_both ? print_number("%.4g", area->value().item<double>()) : "-", std::to_string(score.are)});

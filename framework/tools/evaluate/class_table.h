@@ -43,14 +43,15 @@ class LabelTable {
   explicit LabelTable(std::int64_t labels) : labels_(labels) {}
   // Adds a batch of logits and targets, [samples] or [samples, labels, …]. Targets are 0 to 1; NaN is not counted.
   void update(const torch::Tensor& output, const torch::Tensor& target);
-  bool empty() const { return outputs_.empty(); }
+  bool empty() const { return !counts_.defined(); }
   // Returns a table of precision, recall, f1, auc and the number of positive targets of each label. A line below it
   // names the labels that have no auc.
   std::string text(const std::vector<std::string>& names) const;
 
  private:
   std::int64_t labels_;
-  std::vector<torch::Tensor> outputs_, targets_;  // [rows, labels]
+  torch::Tensor counts_;  // [4, labels]: right predictions, predictions, positive, known targets
+  std::vector<torch::Tensor> outputs_, targets_;  // [rows, labels]; none of labels by pixel
 };
 
 }  // namespace vernier

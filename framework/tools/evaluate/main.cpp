@@ -37,7 +37,8 @@ mean and spread over the parts.
   --worst NUMBER         also the samples with the largest loss, with their places, for the page too
   --folds NUMBER         cross-validation; rows of a group stay together where [task] splits by group
   --output FOLDER        of --folds: runs/NAME-folds, if not given; the same command goes on there after Ctrl-C
-  --set KEY=VALUE        changes the configuration, such as --set task.validation=other.csv
+  --set KEY=VALUE        changes the configuration, such as --set task.validation=other.csv; a file that the model was
+                         not trained on is taken whole
   --weights average|model
                          average: of callback/ema and the like, if the run has one (the default); model: without
   --trust                runs code of a run that others made, and remembers the run as yours
@@ -88,11 +89,15 @@ struct Findings {
 
   void update(const Targets& targets, const SupervisedTask::Seen& seen) {
     using Kind = Targets::Kind;
+    samples += seen.batch.samples;
     worst.update(seen);
     if (targets.kind == Kind::classes) classes.update(seen.output, seen.target);
     if (targets.kind == Kind::labels) labels.update(seen.output, seen.target);
     if (targets.kind != Kind::labels || targets.count != 1) return;
-    const auto logit = seen.output.flatten(), target = seen.target.flatten();  // one label: the classes 0 and 1
+    // One label is the classes 0 and 1. The table keeps the probabilities of samples, and not those of pixels.
+    const bool is_by_pixel = seen.target.numel() > seen.batch.samples;
+    const auto target = is_by_pixel ? seen.target.reshape({-1, 1}) : seen.target.flatten();
+    const auto logit = seen.output.reshape(target.sizes());
     classes.update(at::stack({at::zeros_like(logit), logit}, 1), at::where(target.isnan(), -1, target > 0.5));
   }
   std::string text(const std::vector<std::string>& names) const {
@@ -100,6 +105,7 @@ struct Findings {
     return labels.empty() ? "" : labels.text(names);
   }
 
+  std::int64_t samples = 0;
   ClassTable classes;
   LabelTable labels;
   WorstSamples worst;
@@ -121,6 +127,33 @@ void keep(const Prepared& prepared, const RunCall& call, const std::vector<Colum
   } catch (const std::system_error& error) {
     log(Level::warning, "evaluate", path.string() + " cannot be written: " + error.code().message());
   }
+}
+
+// Returns how to name data to validate on, in the options of the run's task.
+std::string remedy(const Wiring& wiring) {
+  std::string files, share;
+  bool takes_all = false;
+  for (const auto& option : HostApi::declared(wiring.origin_of(*wiring.task).options)) {
+    using Type = OptionInfo::Type;
+    if (!option.key.starts_with("validation")) continue;
+    if (option.type == Type::number) share = " --set task." + option.key + "=0.1";
+    if (option.type == Type::strings && files.empty()) takes_all = true;  // a model of several inputs, and a target
+    if (option.type == Type::strings) files += " --set 'task." + option.key + "=[\"FILE\"]'";
+    if (option.type == Type::string && (files.empty() || takes_all)) files += " --set task." + option.key + "=FILE";
+  }
+  std::string text = files.empty() ? "" : "; name some, as in" + files;
+  if (!share.empty()) text += (text.empty() ? "; hold" : ", or hold") + (" out a share of the training data:" + share);
+  return text;
+}
+
+// Returns ", on 120 samples", with those of each further validation set.
+std::string samples_in(const std::map<std::string, Findings>& found) {
+  std::string text;
+  for (const auto& [set, findings] : found) {
+    text += c10::str(text.empty() ? ", on " : " and ", findings.samples, findings.samples == 1 ? " sample" : " samples",
+                     set.empty() ? "" : " of " + printable(set));
+  }
+  return text;
 }
 
 int evaluate(const boost::program_options::variables_map& given) {
@@ -148,9 +181,7 @@ int evaluate(const boost::program_options::variables_map& given) {
             run, [&](const Batch& batch) { return task->forward(batch); }, watch);
   })};
   if (columns[0].values.empty() && cli::stop_signal() == 0) {
-    refuse(call.path + ": " + prepared->wiring->task->id() +
-           " has no data to validate on; name some, as in --set task.validation=new.csv, or hold out a share of the "
-           "training data: --set task.validation_share=0.1");
+    refuse(call.path + ": " + prepared->wiring->task->id() + " has no data to validate on" + remedy(*prepared->wiring));
   }
   for (const auto& baseline : baselines) {
     if (cli::stop_signal() != 0) break;
@@ -160,11 +191,12 @@ int evaluate(const boost::program_options::variables_map& given) {
     std::cout << "stopped; nothing was written\n";
     return 128 + signal;
   }
-  std::cout << printable(call.path) << " after step " << run.step << weights_in(*prepared, call.path) << '\n';
+  std::cout << printable(call.path) << " after step " << run.step << weights_in(*prepared, call.path)
+            << samples_in(found) << '\n';
   print_metrics(columns);
   OrderedJson sets = OrderedJson::array();
   for (const auto& [set, findings] : found) {
-    OrderedJson json = {{"name", set}, {"worst", findings.worst.json(names)}};
+    OrderedJson json = {{"name", set}, {"samples", findings.samples}, {"worst", findings.worst.json(names)}};
     if (!findings.classes.empty()) json.update(findings.classes.json(names));
     if (const auto table = findings.text(names); !table.empty()) {
       std::cout << '\n' << (set.empty() ? "" : printable(set) + '\n') << table;

@@ -47,7 +47,7 @@ void WorstSamples::update(const SupervisedTask::Seen& seen) {
 nlohmann::ordered_json WorstSamples::json(const std::vector<std::string>& names) const {
   auto all = nlohmann::ordered_json::array();
   for (const auto& [loss, where, target, output] : samples_) {
-    const bool is_class = !target.is_floating_point() && target.dim() == 0 && output.dim() == 1 && output.numel() > 1;
+    const bool is_class = !target.is_floating_point() && output.dim() == target.dim() + 1 && output.size(0) > 1;
     const auto predicted = words_of(is_class ? output.argmax(0) : output, is_class, names);
     all.push_back({{"where", where},
                    {"target", words_of(target, is_class, names)},

@@ -2,6 +2,7 @@
 #include <doctest/doctest.h>
 #include <torch/script.h>
 #include <torch/torch.h>
+#include <vernier/data/images.h>
 #include <vernier/data/numpy.h>
 #include <vernier/model_adapter.h>
 #include <vernier/safetensors.h>
@@ -15,6 +16,7 @@
 #include "common/own_runs.h"
 #include "files/weights.h"
 #include "limited_files.h"
+#include "picture_folder.h"
 #include "run/prepared.h"
 #include "run_folder.h"
 #include "small_run.h"
@@ -118,7 +120,7 @@ TEST_CASE("evaluate prints what the run's last validation was, also with an aver
     CAPTURE(sets.size());
     Points points(more, sets);
     REQUIRE_MESSAGE(points.call({"evaluate", "out"}) == 0, points.err);
-    CHECK_MESSAGE(points.out.starts_with("out after step 60" + average + "\n"), points.out);
+    CHECK_MESSAGE(points.out.starts_with("out after step 60" + average + ", on 8 samples\n"), points.out);
     const double before = points.summary()["validation_loss"]["final"].get<double>();
     CHECK(std::stod(number_after(points.out, "validation_loss")) == doctest::Approx(before).epsilon(1e-5));
     CHECK(std::stod(number_after(points.out, "accuracy")) > 0.8);
@@ -131,7 +133,10 @@ TEST_CASE("evaluate takes other data, and writes into the run only what a report
   const auto before = read_text(points.at("out/log.txt"));
   REQUIRE(points.call({"evaluate", "out", "--set", "task.validation=others.csv"}) == 0);
   CHECK(number_after(points.out, "accuracy") == "0");
+  CHECK(says(points.out, ", on 2 samples\n"));
   CHECK(read_text(points.at("out/log.txt")) == before);
+  REQUIRE(points.call({"evaluate", "out", "--set", "task.data=others.csv"}) == 0);
+  CHECK(says(points.out, ", on 2 samples\n"));
   const auto seen = nlohmann::json::parse(read_text(points.at("out/evaluation.json")));
   CHECK(seen["metrics"]["model"]["accuracy"] == 0);
   CHECK(seen["validation"][0]["confusion"] == nlohmann::json::parse("[[0, 1], [1, 0]]"));
@@ -453,7 +458,8 @@ TEST_CASE("what cannot be done is one line, and leaves no file") {
       {{"report", "nosuch"}, "nosuch: there is no such folder; `vernier runs` lists the runs that are there"},
       {{"train", "run.toml", "--trust"}, "--trust is for runs, and none is read; leave it out"},
       {{"predict", "out", "--output", "p.csv"}, "give --input FILE, --row NAME=VALUE"},
-      {{"predict", "out", "--input", "new.csv", "--output", "p.txt"}, "must be .csv, .npy or .jsonl"},
+      {{"predict", "out", "--input", "new.csv", "--output", "p.txt"},
+       "must be .csv, .npy, .npz or .jsonl, or / for a folder of masks"},
       {{"predict", "out", "--input", "none.csv", "--output", "p.csv"}, "none.csv"},
       {{"predict", "out", "--input", "bad.csv", "--output", "p.csv"}, "bad.csv"},
       {{"predict", "out", "--input", "new.csv", "--output", "no/such/p.csv"},
@@ -806,6 +812,83 @@ TEST_CASE("graph: operators of a library that the user names are called, and are
   CHECK_MESSAGE(
       says(run.err, "can be written to by others; chmod go-w it, or move the library to a folder of your own"),
       run.err);
+}
+
+// From a model, pictures and their masks to the masks of other pictures, in three commands.
+TEST_CASE("graph: masks are learned and predicted, as pictures and as arrays") {
+  RunFolder place("");
+  const std::string model = VERNIER_SOURCE_DIR "/tests/plugins/task/graphs/pixels.pt2";
+  // Pictures whose masks are 2 where they are bright, and 1 elsewhere. Returns the masks.
+  const auto write = [&](const std::string& photos, const std::string& masks, std::int64_t first, std::int64_t count) {
+    std::filesystem::create_directory(place.at(masks));
+    auto all = torch::ones({count, 6, 6}, torch::kUInt8);
+    for (std::int64_t i = 0; i < count; ++i) {
+      const auto name = c10::str("/photo ", first + i, ".png");
+      const auto bytes = striped(static_cast<std::uint32_t>(first + i), 6, 6);
+      place.folder.write(photos + name, png(6, 6, 3, bytes));
+      for (std::int64_t j = 0; j < 36; ++j) {
+        if (static_cast<unsigned char>(bytes[3 * static_cast<std::size_t>(j)]) > 100) all[i][j / 6][j % 6] = 2;
+      }
+      vernier::write_mask(place.at(masks + name), all[i]);
+    }
+    return all;
+  };
+  write("photos", "masks", 10, 12);
+  const auto wanted = write("others", "their masks", 30, 5);
+  REQUIRE_MESSAGE(place.call({"new", "toml", model, "photos", "--target", "masks"}) == 0, place.err);
+  REQUIRE_MESSAGE(place.call({"train", "pixels.toml", "--quiet", "--set", "run.epochs=20", "--set",
+                              "optimizer.learning_rate=0.05", "--set", "task.batch_size=4"}) == 0,
+                  place.err);
+  const auto predict = [&](const std::string& output, std::vector<std::string> more = {}) {
+    more.insert(more.begin(), {"predict", "runs/pixels", "--input", "others", "--output", output});
+    return place.call(more);
+  };
+  REQUIRE_MESSAGE(predict("found/") == 0, place.err);
+  CHECK(place.out == "found/: 5 rows\n");
+  auto found = torch::zeros_like(wanted);
+  for (std::int64_t i = 0; i < 5; ++i) {
+    const auto file = place.at(c10::str("found/photo ", 30 + i, ".png"));
+    found[i].copy_(vernier::read_image(file, {.channels = 0}).squeeze(0));
+  }
+  const auto right = (found == wanted).to(torch::kFloat64).mean().item<double>();
+  CHECK(right > 0.9);
+
+  REQUIRE_MESSAGE(predict("found.npy") == 0, place.err);
+  const auto masks = vernier::read_npy(place.at("found.npy"));
+  CHECK(masks.equal(found));
+  REQUIRE_MESSAGE(predict("found.npz", {"--probabilities"}) == 0, place.err);
+  const auto all = vernier::read_npz(place.at("found.npz"));
+  CHECK(all.at("class").equal(masks));
+  CHECK(all.at("probability").argmax(1).equal(masks.to(torch::kInt64)));
+  CHECK(all.at("probability").sum(1).allclose(torch::ones({5, 6, 6})));
+  REQUIRE_MESSAGE(predict("found.jsonl") == 0, place.err);
+  const auto line = nlohmann::json::parse(lines_of(read_text(place.at("found.jsonl"))).at(2));
+  CHECK(line["image"] == "photo 32.png");
+  CHECK(line["class"][5][4] == masks[2][5][4].item<int>());
+  const std::pair<std::vector<std::string>, const char*> wrong[] = {
+      {{"found/"}, "found: is a folder that is there already; name another place"},
+      {{"a.npy", "--probabilities"}, "the columns 'class' and 'probability' have other shapes, and .npy has one array"},
+      {{"a/", "--probabilities"}, "column 'probability' has no masks, but Float [3, 6, 6] of each sample; write .npz"},
+      {{"a"}, "must be .csv, .npy, .npz or .jsonl, or / for a folder of masks"},
+  };
+  for (const auto& [words, said] : wrong) {
+    CHECK(predict(words[0], {words.begin() + 1, words.end()}) != 0);
+    CHECK_MESSAGE(says(place.err, said), place.err);
+    CHECK_FALSE(std::filesystem::exists(place.at("a")));
+  }
+
+  // Data that the model was not trained on are scored whole.
+  REQUIRE_MESSAGE(place.call({"evaluate", "runs/pixels", "--set", "task.inputs=['others']", "--set",
+                              "task.target=their masks"}) == 0,
+                  place.err);
+  CHECK_MESSAGE(says(place.out, ", on 5 samples\n"), place.out);
+  CHECK(std::stod(number_after(place.out, "accuracy")) == doctest::Approx(right).epsilon(1e-5));
+  CHECK(place.call({"evaluate", "runs/pixels", "--set", "task.validation_share=0"}) == 2);
+  CHECK_MESSAGE(says(place.err,
+                     "name some, as in --set 'task.validation_inputs=[\"FILE\"]' --set "
+                     "task.validation_target=FILE, or hold out a share of the training data: --set "
+                     "task.validation_share=0.1"),
+                place.err);
 }
 
 TEST_CASE("a run is known as the user's where there is no home, or none that can be written to") {
