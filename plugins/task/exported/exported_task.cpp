@@ -58,7 +58,9 @@ ExportedTask::ExportedTask(Options& options, const char* name, const char* kind_
       model_(options.require<std::string>("model", kind_of_file)),
       inputs_(options.require<std::vector<std::string>>(
           "inputs", "source of each argument of forward(), such as x.npy, x.npz:x, x.csv:a,b; or a folder of images")),
-      target_(options.get("target", "", "source of the labels or numbers; a folder of images has its own")),
+      target_(
+          options.get("target", "",
+                      "source of the labels or numbers; of a folder of images that of masks, or none: it has classes")),
       held_out_inputs_(
           options.get("validation_inputs", std::vector<std::string>{}, "those held out, in the same form")),
       held_out_target_(options.get("validation_target", "", "their labels or numbers")),
