@@ -25,7 +25,7 @@ class VERNIER_API Predictor {
   // Numbers of a batch under one name: one for each sample, or several.
   struct Column {
     std::string name;
-    torch::Tensor numbers;                 // [samples] or [samples, numbers], any dtype
+    torch::Tensor numbers;                 // [samples], [samples, numbers] or [samples, …], any dtype
     std::vector<std::string> labels = {};  // words for integers, if there are any
     bool on_request = false;               // written for `vernier predict --probabilities` alone
   };
