@@ -1,4 +1,6 @@
+#include <ATen/ops/where.h>
 #include <vernier/inner_plugin.h>
+#include <vernier/run.h>
 
 namespace vernier {
 
@@ -8,6 +10,13 @@ thread_local PluginMaker maker;  // two programs may make their plugins on two t
 
 void set_plugin_maker(PluginMaker next) {
   maker = std::move(next);
+}
+
+OuterOptimizer::~OuterOptimizer() = default;
+
+void OuterOptimizer::put(const Run& run, const torch::Tensor& tensor, const torch::Tensor& value) {
+  const auto& skips = run.skip_update;
+  tensor.copy_(skips.defined() ? at::where(skips.to(tensor.device()).ne(0), tensor, value) : value);
 }
 
 std::unique_ptr<Plugin> make_inner_plugin(Options& options, const std::string& role, const char* key,

@@ -18,18 +18,25 @@ torch::Tensor& RuleOptimizer::Update::slot(const std::string& key, std::optional
   const auto wanted = dtype.value_or(weight.scalar_type());
   auto& own = (*slots_)[key];
   if (old_.contains(key)) return own;
-  if (!own.defined()) own = at::zeros_like(weight, weight.options().dtype(wanted));
-  if (own.scalar_type() != wanted) own = own.to(wanted);
-  old_[key] = {wanted, keeps_ ? own.clone() : torch::Tensor()};
+  if (own.defined() && own.sizes() != weight.sizes()) {
+    throw Error(c10::str("'", *name, "/", key, "' has the shape ", own.sizes(), ", and the weights have ",
+                         weight.sizes(), ": give slot() a function that makes a tensor of another shape"));
+  }
+  if (own.defined()) own = own.to(wanted);
+  return slot(key, [&] { return at::zeros_like(weight, weight.options().dtype(wanted)); });
+}
+
+torch::Tensor& RuleOptimizer::Update::slot(const std::string& key, const std::function<torch::Tensor()>& first) {
+  auto& own = (*slots_)[key];
+  if (old_.contains(key)) return own;
+  if (!own.defined()) own = first().clone();
+  old_[key] = {own.scalar_type(), keeps_ ? own.clone() : torch::Tensor()};
   return own;
 }
 
 torch::Tensor RuleOptimizer::Update::step() {
-  auto& count = (*slots_)[step_key];
-  if (std::exchange(counts_, true)) return count;
-  if (!count.defined()) count = at::zeros({}, weight.options().dtype(torch::kFloat));
-  old_[step_key] = {torch::kFloat, keeps_ ? count.clone() : torch::Tensor()};
-  return count.add_(1);
+  auto& count = slot(step_key, [&] { return at::zeros({}, weight.options().dtype(torch::kFloat)); });
+  return std::exchange(counts_, true) ? count : count.add_(1);
 }
 
 void RuleOptimizer::Update::finish(const torch::Tensor& master, const torch::Tensor& skips) {
@@ -104,7 +111,7 @@ std::vector<MetricInfo> RuleOptimizer::metrics() const {
 }
 
 State RuleOptimizer::save() const {
-  State state;
+  auto state = Optimizer::save();
   for (std::size_t i = 0; i < slots_.size(); ++i) {
     if (!slots_[i].empty()) state.put(run_->parameters[i].name, State(slots_[i]));
   }
@@ -112,8 +119,11 @@ State RuleOptimizer::save() const {
 }
 
 void RuleOptimizer::load(const State& state) {
+  Optimizer::load(state);
+  const auto remembered = Optimizer::save();
   slots_.assign(slots_.size(), {});
   for (const auto& [key, tensor] : state.tensors) {
+    if (remembered.has(key)) continue;
     const auto slash = key.rfind('/');
     const auto name = key.substr(0, slash);
     const auto found = std::ranges::find(run_->parameters, name, &Parameter::name);
@@ -122,10 +132,6 @@ void RuleOptimizer::load(const State& state) {
     }
     const auto i = static_cast<std::size_t>(found - run_->parameters.begin());
     if (group_of_[i] == ParameterGroups::frozen || !found->owned) continue;
-    if (key.substr(slash + 1) != step_key && tensor.sizes() != found->master.sizes()) {
-      throw Error(c10::str("the saved state has '", key, "' of shape ", tensor.sizes(), ", and the weights have ",
-                           found->master.sizes()));
-    }
     slots_[i][key.substr(slash + 1)] = tensor.to(found->master.device(), tensor.scalar_type(), false, /*copy=*/true);
   }
 }

@@ -3,6 +3,7 @@
 #include <vernier/error.h>
 #include <vernier/host.h>
 #include <vernier/roles.h>
+#include <vernier/rule_optimizer.h>
 #include <vernier/safetensors.h>
 
 #include <cmath>
@@ -64,6 +65,35 @@ struct Fixture {
   std::unique_ptr<Optimizer> plugin;
   vernier::TrainerRun run;
 };
+
+// A rule with a slot of another shape than the weights, and a member that it remembers.
+class Drift final : public vernier::RuleOptimizer {
+ public:
+  Drift(vernier::Options& options, bool replaces) : RuleOptimizer(options, 0.1), replaces_(replaces) {
+    remember("steps", steps_);
+  }
+  void step(vernier::Run& run) override {
+    ++steps_;
+    RuleOptimizer::step(run);
+  }
+
+ private:
+  void update(Update& p) override {
+    auto& rows = replaces_ ? p.slot("rows") : p.slot("rows", [] { return torch::zeros({2, 1}); });
+    if (replaces_) rows = torch::zeros({2, 1});
+    rows.add_(p.grad.sum(1, true));
+    p.weight.sub_(p.lr * static_cast<double>(steps_) * rows);
+  }
+
+  bool replaces_;
+  std::int64_t steps_ = 0;
+};
+
+void make_drift(Fixture& fixture, bool replaces = false) {
+  vernier::Options options("optimizer/drift", {}, "test.toml");
+  fixture.plugin = std::make_unique<Drift>(options, replaces);
+  fixture.plugin->prepare(fixture.run);
+}
 
 void check_close(const torch::Tensor& weight, const torch::Tensor& expected) {
   CHECK(torch::allclose(weight.to(torch::kFloat64), expected, 1e-5, 1e-6));
@@ -136,6 +166,25 @@ TEST_CASE("optimizer: a skipped update changes nothing, not even what it remembe
       CHECK(equal(skips.weights(), plain.weights()));
     }
   }
+}
+
+TEST_CASE("optimizer: a rule keeps slots of any shape, and what it remembers") {
+  Fixture whole("sgd", {}, false), resumed("sgd", {}, false);
+  make_drift(whole), make_drift(resumed);
+  for (int t = 0; t < 3; ++t) whole.step();
+  resumed.plugin->load(whole.plugin->save());
+  const torch::NoGradGuard no_grad;
+  for (std::size_t i = 0; i < 4; ++i) resumed.run.parameters[i].master.copy_(whole.run.parameters[i].master);
+  resumed.run.step = whole.run.step;
+  whole.step(), resumed.step();
+  CHECK(equal(resumed.weights(), whole.weights()));
+
+  Fixture replaces("sgd", {}, false);
+  make_drift(replaces, true);
+  replaces.step();
+  CHECK_THROWS_WITH_AS(replaces.step(),
+                       doctest::Contains("'h.0.attn.weight/rows' has the shape [2, 1], and the weights have [2, 3]"),
+                       vernier::Error);
 }
 
 TEST_CASE("optimizer: a parameter without a gradient stays") {

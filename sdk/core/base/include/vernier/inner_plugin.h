@@ -1,13 +1,13 @@
 // A plugin inside of another, made from an option: inner = {use = "adamw", learning_rate = 0.001}. It is found, checked
-// and has its options read as a plugin of a table of its own.
+// and has its options read as a plugin of a table of its own. An optimizer around another one:
 //
-//   MyOptimizer(vernier::Options& options) : inner_(options, "inner", "sgd", "what makes the steps") {
-//     remember("inner", inner_);
-//   }
-//   void prepare(vernier::Run& run) override { inner_.prepare(run); }
-//   void step(vernier::Run& run) override { inner_->step(run); }
-//
-//   vernier::InnerPlugin<vernier::Optimizer> inner_;
+//   class Twice final : public vernier::OuterOptimizer {
+//    public:
+//     explicit Twice(vernier::Options& options) : OuterOptimizer(options, "sgd") {}
+//     void step(vernier::Run& run) override {
+//       for (int i = 0; i < 2; ++i) inner->step(run);
+//     }
+//   };
 #pragma once
 
 #include <vernier/host.h>
@@ -16,6 +16,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <vector>
 
 namespace vernier {
 
@@ -42,6 +43,36 @@ class InnerPlugin {
 
  private:
   std::unique_ptr<Role> plugin_;
+};
+
+// An optimizer around the one of its option `inner`. What it does not override goes to the inner one: an override of
+// attach(), contradicts(), prepare(), check(), metrics() or evaluate() calls that of this class too.
+class VERNIER_API OuterOptimizer : public Optimizer {
+ public:
+  // use: the plugin where the option is not given.
+  explicit OuterOptimizer(Options& options, const std::string& use = "adamw")
+      : inner(options, "inner", use, "the optimizer that makes the steps") {
+    remember("inner", inner);
+  }
+  ~OuterOptimizer() override;
+  void attach(Bus& bus) override { inner->attach(bus); }
+  Contradiction contradicts(const Plugin& other, const Bus& bus) const override {
+    return inner->contradicts(other, bus);
+  }
+  void prepare(Run& run) override { inner.prepare(run); }
+  void check(const Run& run) override { inner->check(run); }
+  void step(Run& run) override { inner->step(run); }
+  bool steps_in_backward() const override { return inner->steps_in_backward(); }
+  std::vector<MetricInfo> metrics() const override { return inner->metrics(); }
+  torch::Tensor evaluate(Run& run, const std::function<torch::Tensor()>& body) override {
+    return inner->evaluate(run, body);
+  }
+
+ protected:
+  // Called in step(), without gradient mode: copies a value into a tensor, unless the update is skipped. No host sync.
+  static void put(const Run& run, const torch::Tensor& tensor, const torch::Tensor& value);
+
+  InnerPlugin<Optimizer> inner;
 };
 
 }  // namespace vernier

@@ -20,6 +20,7 @@
 #include <vernier/parameter_groups.h>
 #include <vernier/roles.h>
 
+#include <functional>
 #include <map>
 #include <optional>
 #include <string>
@@ -34,7 +35,7 @@ class VERNIER_API RuleOptimizer : public Optimizer {
   void step(Run& run) override;
   bool updates_each_alone() const override;
   std::vector<MetricInfo> metrics() const override;
-  // Under the parameters' names: "layer.0.weight/exp_avg".
+  // Slots under the parameters' names, "layer.0.weight/exp_avg", and what remember() has named.
   State save() const override;
   void load(const State& state) override;
 
@@ -56,8 +57,11 @@ class VERNIER_API RuleOptimizer : public Optimizer {
     double lr = 0;               // with schedule, group and layer_decay
     const std::string* name = nullptr;
 
-    // The tensor of this parameter under a name, zeros at first. dtype: the weight's, unless it is given.
+    // The tensor of this parameter under a name, of the weight's shape, zeros at first. dtype: the weight's, unless it
+    // is given.
     torch::Tensor& slot(const std::string& name, std::optional<torch::ScalarType> dtype = {});
+    // The same of any shape and dtype. first: makes it for the parameter's first update. It is copied.
+    torch::Tensor& slot(const std::string& name, const std::function<torch::Tensor()>& first);
     // Updates of this parameter, this one included: float32, 0-dim, on its device, saved as "step".
     torch::Tensor step();
     double option(const std::string& key) const { return options_->at(key); }  // a number of this parameter's group
