@@ -196,6 +196,7 @@ void SupervisedTask::add_validation(DatasetPtr dataset, const std::string& name)
 
 void SupervisedTask::set_loss(Loss loss, std::optional<std::size_t> target, Targets are) {
   impl_->loss = std::move(loss);
+  if (!impl_->loss && !target) impl_->loss = [](const auto& output, const auto&) { return output; };
   impl_->target = target;
   impl_->targets = std::move(are);
 }

@@ -24,9 +24,10 @@ struct GatheredRows {
 
 // Called in Task::loss, or in what it calls. Returns the rows (dimension 0) of the same micro-batch on all ranks. It is
 // differentiable: with it, loss and gradients of several ranks are those of one process that has the whole micro-batch.
-// The mean of a batch normalisation is gather_over_ranks(x).rows.mean(0). All ranks must call it as often, for tensors
-// that differ in dimension 0 alone. Throws Error if they do not, or if the ranks have different numbers of
-// micro-batches. Integers are exact up to 2^53. In a validation, and in a run of one process, it returns its argument.
+// A batch normalisation over all ranks is norm->forward(rows).narrow(0, first, x.size(0)). All ranks must call it as
+// often, for tensors that differ in dimension 0 alone. Throws Error if they do not, or if the ranks have different
+// numbers of micro-batches. Integers are exact up to 2^53. In a validation, and in a run of one process, it returns its
+// argument.
 VERNIER_API GatheredRows gather_over_ranks(const torch::Tensor& rows);
 
 }  // namespace vernier

@@ -108,7 +108,8 @@ class VERNIER_API SupervisedTask : public Task {
   // A validation set. The first is the one whose loss is the run's; others report "<name>_loss" and so on.
   void add_validation(DatasetPtr dataset, const std::string& name = "");
   // loss: mean over the samples; target: its place in Batch::tensors. nullopt: forward() takes all tensors of a batch
-  // and returns the loss itself, and `loss` gets an undefined target. are: what the loss makes of outputs and targets.
+  // and returns the loss itself; `loss` may be empty then, and gets an undefined target if it is not. are: what the
+  // loss makes of outputs and targets.
   void set_loss(Loss loss, std::optional<std::size_t> target = 1, Targets are = {});
   // A metric of each validation set: a task calls it for each of metrics_by_name(). It warns of one that is always 1.
   void add_metric(MetricPtr metric);
