@@ -4,8 +4,9 @@
 
 For a model of your own, import save() from here. What Vernier needs of the model:
 
-- forward() takes a tensor for each source in [task] inputs, dimension 0 the sample, and returns one tensor, a tuple or
-  a dict of tensors; [task] output names the one that counts.
+- forward() takes a tensor for each source in [task] inputs, dimension 0 the sample: as arguments, as *args, by keyword,
+  or in lists and dicts. It returns one tensor, or tuples, lists, dicts and dataclasses of tensors; [task] output names
+  the one that counts, such as "logits" or "hidden_states.0".
 - With loss = "output", forward() takes the target as its last argument and returns the loss.
 - torch.export follows one path through forward(). A branch on a tensor's numbers must be torch.cond.
 
@@ -23,10 +24,14 @@ import zipfile
 
 import torch
 from torch import nn
+from torch.utils import _pytree as pytree
 
 
-def save(model, examples, path, autocast=None):
+def save(model, examples, path, autocast=None, kwargs=None):
     """Writes a model with example tensors of any batch of two samples or more, and a description beside it.
+
+    examples: the arguments of forward() by place; kwargs: a dict of those by name. Each is a tensor, a list or dict of
+    tensors, or a constant such as None. [task] inputs names their tensors in this order.
 
     Every dimension 0 is dynamic. The file has a program of training and one of evaluation. A model that is in training
     mode in part keeps the modes of its parts, so that what you froze with eval() stays frozen; a model that is all in
@@ -36,18 +41,16 @@ def save(model, examples, path, autocast=None):
     autocast: torch.bfloat16 for a model that asks tensors for their dtype, as some of transformers do, and is trained
     in that precision. The graph has the answers of the export.
     """
-    program, outputs = write(model, examples, path, autocast)
+    program, outputs = write(model, examples, path, autocast, kwargs)
     description = {
         "torch": torch.__version__,
         "inputs": [
             {
-                "name": spec.arg.name,
+                "name": node.name,
                 "dtype": str(example.dtype).removeprefix("torch."),
                 "shape": ["samples", *example.shape[1:]],
             }
-            for spec, example in zip(
-                [spec for spec in program.graph_signature.input_specs if spec.kind.name == "USER_INPUT"], examples
-            )
+            for node, example in zip(inputs_of(program), tensors_in((examples, kwargs)))
         ],
         "outputs": [list(tensor.shape) for tensor in outputs],
         "parameters": [name for name, _ in model.named_parameters()],
@@ -55,9 +58,9 @@ def save(model, examples, path, autocast=None):
     pathlib.Path(path).with_suffix(".json").write_text(json.dumps(description, indent=2) + "\n")
 
 
-def write(model, examples, path, autocast=None):
+def write(model, examples, path, autocast=None, kwargs=None):
     """Writes the file of save(), and returns its program and the model's outputs."""
-    examples, path = tuple(examples), pathlib.Path(path)
+    examples, path = (tuple(examples), dict(kwargs or {})), pathlib.Path(path)
     modes = {module: module.training for module in model.modules()}
     has_fastpath = torch.backends.mha.get_fastpath_enabled()
     torch.backends.mha.set_fastpath_enabled(False)  # its kernels have no gradients
@@ -65,14 +68,16 @@ def write(model, examples, path, autocast=None):
         with tempfile.TemporaryDirectory(dir=path.parent) as folder, torch.random.fork_rng(devices=[]):
             if not any(modes.values()):
                 model.train()
-            program = exported(model, examples, autocast)
+            program = exported(model, examples, autocast, path)
             in_training = {module: module.training for module in model.modules()}
             model.eval()
-            evaluation = exported(model, examples, autocast)
+            evaluation = exported(model, examples, autocast, path)
             file, part = io.BytesIO(), pathlib.Path(folder, path.name)
             torch.export.save(evaluation, file)
             torch.export.save(program, part, extra_files={"evaluation.json": text_of(file, evaluation, program)})
             compare(model, torch.export.load(file), examples, autocast, path)
+            if autocast is None:
+                warn_of_overflow(evaluation.module(), examples, path)
             set_modes(in_training)
             outputs = compare(model, torch.export.load(part), examples, autocast, path, is_training=True)
             part.replace(path)
@@ -87,14 +92,45 @@ def set_modes(modes):
         module.training = is_training
 
 
-def exported(model, examples, autocast):
-    dynamic = tuple({0: torch.export.Dim.AUTO} for _ in examples)
+def exported(model, examples, autocast, path):
+    step(model, examples, autocast, 1.0, False)  # buffers that forward() registers in its first call are there now
+    args, kwargs = examples
+    dynamic = torch.export.ShapesCollection()
+    for tensor in tensors_in(examples):
+        dynamic[tensor] = {0: torch.export.Dim.AUTO}
     with torch.autocast("cpu", autocast, enabled=autocast is not None):
-        program = torch.export.export(model, examples, dynamic_shapes=dynamic)
+        program = torch.export.export(model, args, kwargs, dynamic_shapes=dynamic.dynamic_shapes(model, args, kwargs))
+    for node in inputs_of(program):
+        if str(node.meta["val"].shape[0]).isdigit():
+            sys.exit(
+                f"{path}: not written. In the program, dimension 0 of '{node.name}' is always {node.meta['val'].shape[0]}"
+                ", because forward() makes a constant of it. Write x.shape[0] where it has int(x.shape[0]), "
+                "range(len(x)), a loop over x, or a number in the place of the batch"
+            )
     for module in program.graph_module.modules():
         for node in module.graph.nodes if isinstance(module, torch.fx.GraphModule) else ():
             node.meta.pop("stack_trace", None)  # it has paths of this machine
     return program
+
+
+def inputs_of(program):
+    """The nodes of the tensors that forward() takes."""
+    names = program.graph_signature.user_inputs
+    nodes = program.graph.find_nodes(op="placeholder")
+    return [node for node in nodes if node.name in names and torch.is_tensor(node.meta.get("val"))]
+
+
+def tensors_in(examples):
+    return [leaf for leaf in pytree.tree_leaves(examples) if torch.is_tensor(leaf)]
+
+
+def warn_of_overflow(file, examples, path):
+    """Says that a program of float32 has numbers that are too large for 16 bits, as masks of transformers have."""
+    try:
+        step(file, examples, torch.bfloat16, 1.0, False)
+    except RuntimeError as error:
+        if "without overflow" in str(error):
+            print(f"{path} trains in float32 alone ({error}); for bfloat16 call save(…, autocast=torch.bfloat16)")
 
 
 def text_of(file, evaluation, program):
@@ -120,8 +156,9 @@ def compare(model, program, examples, autocast, path, is_training=False):
         if hasattr(owner, last):
             setattr(owner, last, first.setdefault(tensor, getattr(owner, last)))
     # A backward pass that clips gradients shows at one of two scales. No guard of a program is about a batch of one.
-    for samples, scale in ((1, 1.0), (len(examples[0]), 1e-3), (len(examples[0]), 1e3)):
-        inputs = [example[:samples] for example in examples]
+    most = len(tensors_in(examples)[0])
+    for samples, scale in ((1, 1.0), (most, 1e-3), (most, 1e3)):
+        inputs = pytree.tree_map_only(torch.Tensor, lambda tensor: tensor[:samples], examples)
         try:
             numbers, outputs = step(model, inputs, autocast, scale, is_training)
             of_file, _ = step(file, inputs, autocast, scale, is_training)
@@ -161,8 +198,8 @@ def step(module, inputs, autocast, scale, is_training):
         for tensor in before:
             tensor.grad = None
         with torch.set_grad_enabled(is_training), torch.autocast("cpu", autocast, enabled=autocast is not None):
-            leaves = torch.utils._pytree.tree_leaves(module(*[tensor.clone() for tensor in inputs]))
-        outputs = [tensor for tensor in leaves if torch.is_tensor(tensor)]
+            args, kwargs = pytree.tree_map_only(torch.Tensor, torch.clone, inputs)
+            outputs = tensors_in(module(*args, **kwargs))
         numbers = {f"output {place}": tensor.detach().clone() for place, tensor in enumerate(outputs)}
         reals = [torch.view_as_real(tensor) if tensor.is_complex() else tensor for tensor in outputs]
         losses = [

@@ -121,6 +121,31 @@ def by_batch(compare):
     return Two(lambda m, x: m.second(x) if compare(x.shape[0]) else -m.second(x))
 
 
+class Takes(nn.Module):
+    """An input as *args, in a list, in a dict and by keyword alone."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(4, 3)
+
+    def forward(self, *rows, more, scale=None, by=2.0):
+        hidden = self.layer(rows[0] + rows[1]["a"][0] + more["b"])
+        return {"logits": hidden * by, "hidden": (hidden, [rows[0]])}
+
+
+class Late(nn.Module):
+    """A buffer that forward() registers in its first call."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(4, 3)
+
+    def forward(self, x):
+        if not hasattr(self, "mask"):
+            self.register_buffer("mask", torch.arange(4.0), persistent=False)
+        return self.layer(x * self.mask)
+
+
 x, images = torch.randn(4, 4), torch.randn(4, 4, 6, 6)
 cases = {
     "straight through": (of_own_backward(lambda g: g, torch.round), [3 * x], "backward() of Own"),
@@ -164,11 +189,16 @@ cases = {
     "tied weights": (tied(), [x], ""),
     "checkpoint": (Two(lambda m, x: m.second(checkpoint(m.first, x, use_reentrant=False))), [x], ""),
     "float64": (nn.Linear(4, 3).double(), [x.double()], ""),
+    "a loop over the samples": (Two(lambda m, x: torch.stack([m.second(row) for row in x])), [x], "dimension 0 of 'x' is"),
+    "several kinds of arguments": (Takes(), ([x, {"a": [x + 1]}], {"more": {"b": x * 2}, "scale": None}), ""),
+    "a late buffer": (Late(), [x], ""),
     "bfloat16": (nn.Linear(4, 3).bfloat16(), [x.bfloat16()], ""),
 }
 
 
 def state_of(model):
+    if isinstance(model, Late):
+        model(x)
     modes = [part.training for part in model.modules()]
     tensors = export.tensors_of(model)
     numbers = {name: (tensor.tolist(), tensor.grad) for name, tensor in tensors.items()}
@@ -181,7 +211,8 @@ def main():
         for name, (model, examples, wanted) in cases.items():
             file, before = pathlib.Path(folder, f"{name}.pt2"), state_of(model)
             try:
-                export.save(model, examples, file)
+                args, kwargs = examples if isinstance(examples, tuple) else (examples, None)
+                export.save(model, args, file, kwargs=kwargs)
                 said = ""
             except SystemExit as error:
                 said = str(error)
