@@ -125,23 +125,32 @@ bool has_sizes(const std::vector<Argument>& arguments) {
       arguments, [](const auto& each) { return each.kind == Argument::Kind::size || has_sizes(each.items); });
 }
 
-// Makes constants of what is computed from constants alone, such as tables of positions.
+// Makes constants of what is computed from constants alone, such as tables of positions, and of what operators that
+// nobody keeps compute from weights alone.
 void fold_constants(Graph& graph) {
+  std::vector<bool> is_known;  // it depends on weights and constants alone
+  for (const auto& value : graph.values) {
+    is_known.push_back(value.kind != Value::Kind::input && value.kind != Value::Kind::result);
+  }
   std::erase_if(graph.nodes, [&](const Node& node) {
-    bool is_constant = !has_sizes(node.arguments) && !node.op.schema().is_mutable();
+    bool is_constant = !has_sizes(node.arguments) && !node.op.schema().is_mutable(), is_fixed = is_constant;
     for_each_value(node.arguments, [&](std::size_t value) {
       is_constant = is_constant && graph.values[value].kind == Value::Kind::constant;
+      is_fixed = is_fixed && is_known[value];
     });
     for (const auto& slots : node.results) {
       for (const auto slot : slots) {
-        is_constant = is_constant && std::ranges::none_of(graph.values[slot].sizes, &Size::is_per_sample);
+        is_fixed = is_fixed && std::ranges::none_of(graph.values[slot].sizes, &Size::is_per_sample);
       }
     }
-    if (!is_constant) return false;
+    is_constant = is_fixed && (is_constant || !node.is_kept);
     for (const auto& slots : node.results) {
-      for (const auto slot : slots) graph.values[slot].kind = Value::Kind::constant;
+      for (const auto slot : slots) {
+        is_known[slot] = is_fixed;
+        if (is_constant) graph.values[slot].kind = Value::Kind::constant;
+      }
     }
-    return true;
+    return is_constant;
   });
 }
 
@@ -219,14 +228,14 @@ torch::Tensor run(const Graph& graph, const Inputs& inputs) {
   return tensors[graph.output];
 }
 
-Graph capture(const torch::nn::Module& module, const Forward& forward, const Inputs& examples) {
+Graph capture(const torch::nn::Module& module, const Forward& forward, const Inputs& examples, const Keeps& keeps) {
   const torch::NoGradGuard no_grad;
   if (examples.empty()) refuse("it has no input");
   const Unchanged unchanged(module);
   const auto inputs = rows_of(examples, first_batch), more = rows_of(examples, second_batch);
   forward(inputs);  // tables that a model keeps are there from now on
-  auto graph = Recorder(module, inputs).record(forward, inputs);
-  graph = Merger().merge(std::move(graph), Recorder(module, more).record(forward, more));
+  auto graph = Recorder(module, inputs, keeps).record(forward, inputs);
+  graph = Merger().merge(std::move(graph), Recorder(module, more, keeps).record(forward, more));
   fold_constants(graph);
   drop_unused(graph);
   const auto batch = rows_of(examples, third_batch);

@@ -47,6 +47,7 @@ struct Node {
   std::string layer;                              // the layer whose weight it uses, or the last such layer before it
   std::vector<Argument> arguments;                // one for each argument of the schema, in order
   std::vector<std::vector<std::size_t>> results;  // values of each result; a list of tensors has several
+  bool is_kept = true;                            // false: who captures it has no use for the operator
   const std::string& name() const { return op.schema().name(); }  // "aten::linear"
 };
 

@@ -27,15 +27,15 @@ std::vector<std::string> names_of(const ExportedModel& model) {
   return names;
 }
 
-graph::Graph graph_of(const ExportedModel& model) {
+graph::Graph graph_of(const ExportedModel& model, const graph::Keeps& keeps = {}) {
   if (model.module.is_training()) refuse("the model is in training mode; call eval() first");
-  return graph::capture(model.module, model.forward, model.examples);
+  return graph::capture(model.module, model.forward, model.examples, keeps);
 }
 
 }  // namespace
 
 void export_onnx(const ExportedModel& model, const std::string& path) {
-  write(path, graph::onnx_bytes(graph_of(model), names_of(model), model));
+  write(path, graph::onnx_bytes(graph_of(model, graph::has_rule), names_of(model), model));
 }
 
 void export_pt2(const ExportedModel& model, const std::string& path) {

@@ -25,15 +25,18 @@ const Rules& all_rules() {
     add_layer_rules(all);
     add_recurrent_rules(all);
     add_composed_rules(all);
+    add_indexing_rules(all);
+    add_complex_rules(all);
     return all;
   }();
   return rules;
 }
 
 // "aten::add_" is written as add: its result is another value here.
-std::string rule_name(const Node& node) {
-  auto name = node.name().starts_with("aten::") ? node.name().substr(6) : node.name();
-  if (node.op.schema().is_mutable() && name.ends_with('_')) name.pop_back();
+std::string rule_name(const c10::OperatorHandle& op) {
+  auto name = op.schema().name();
+  if (name.starts_with("aten::")) name.erase(0, 6);
+  if (op.schema().is_mutable() && name.ends_with('_')) name.pop_back();
   return name;
 }
 
@@ -59,7 +62,7 @@ Graph in_float32(Graph graph) {
 }
 
 std::string place(const Node& node) {
-  return rule_name(node) + (node.layer.empty() ? "" : " (in or after the layer '" + node.layer + "')");
+  return rule_name(node.op) + (node.layer.empty() ? "" : " (in or after the layer '" + node.layer + "')");
 }
 
 }  // namespace
@@ -246,12 +249,38 @@ std::string OnnxGraph::bytes() {
   return model.bytes();
 }
 
+bool has_rule(const c10::OperatorHandle& op, const torch::jit::Stack& arguments) {
+  const auto name = rule_name(op);
+  if (name != "lstm") return all_rules().contains(name);
+  const auto& states = torch::jit::peek(arguments, 1, op.schema().arguments().size());
+  if (!states.isTensorList() || states.toListRef().size() != 2) return true;
+  return states.toTensorVector()[0].size(-1) == states.toTensorVector()[1].size(-1);  // it has no projections
+}
+
+namespace {
+
+void refuse_complex(const Graph& graph, const Call& call, const Node& node, const std::string& rule) {
+  const auto is_complex = [&](std::size_t value) { return c10::isComplexType(graph.values[value].dtype()); };
+  bool has_some = false;
+  for (const auto& argument : node.arguments) {
+    has_some = has_some || (argument.kind == Argument::Kind::value && is_complex(argument.value));
+    for (const auto& item : argument.items) {
+      has_some = has_some || (item.kind == Argument::Kind::value && is_complex(item.value));
+    }
+  }
+  if (has_some && !takes_complex(rule)) {
+    call.refuse("it computes with complex numbers; write it with torch.view_as_real()");
+  }
+}
+
+}  // namespace
+
 std::string onnx_bytes(const Graph& graph, const std::vector<std::string>& inputs, const ExportedModel& model) {
   std::map<std::string, std::pair<std::string, int>>
       unknown;  // the first place of each operator, and how many there are
   for (const auto& node : graph.nodes) {
-    if (!all_rules().contains(rule_name(node)))
-      ++unknown.try_emplace(rule_name(node), place(node), 0).first->second.second;
+    if (!all_rules().contains(rule_name(node.op)))
+      ++unknown.try_emplace(rule_name(node.op), place(node), 0).first->second.second;
   }
   if (!unknown.empty()) {
     std::string all;
@@ -261,11 +290,19 @@ std::string onnx_bytes(const Graph& graph, const std::vector<std::string>& input
     }
     refuse("there is no rule that writes by ONNX: " + all);
   }
+  auto ends = graph.inputs;
+  ends.push_back(graph.output);
+  for (const auto end : ends) {
+    if (c10::isComplexType(graph.values[end].dtype())) {
+      refuse("ONNX has no complex numbers; take and return torch.view_as_real() of them");
+    }
+  }
   const auto wide = in_float32(graph);
   OnnxGraph onnx(wide, inputs, model);
   for (const auto& node : wide.nodes) {
-    const auto name = rule_name(node);
+    const auto name = rule_name(node.op);
     Call call(onnx, node, is_narrow(name));
+    refuse_complex(wide, call, node, name);
     all_rules().at(name)(call);
   }
   return onnx.bytes();
@@ -325,6 +362,10 @@ Name Call::name(const char* argument, torch::ScalarType dtype) {
   if (found.kind == Argument::Kind::constant) return onnx.number(real(argument), dtype);
   const auto& of = value(argument);
   if (of.dtype() == dtype) return name(argument);
+  if (c10::isComplexType(dtype) && !c10::isComplexType(of.dtype())) {
+    const auto real = onnx.add("Unsqueeze", {name(argument, c10::toRealValueType(dtype)), onnx.ints({-1})});
+    return onnx.add("Mul", {real, onnx.tensor(at::scalar_tensor(1, dtype))});
+  }
   return of.is_number() ? onnx.tensor(of.tensor.to(dtype)) : onnx.cast(onnx.name_of(value_index(argument)), dtype);
 }
 

@@ -11,4 +11,7 @@ namespace vernier::graph {
 // names every operator without a rule.
 std::string onnx_bytes(const Graph& graph, const std::vector<std::string>& inputs, const ExportedModel& model);
 
+// Returns true for a call that a rule writes as it is. Other operators are captured as those that they are made of.
+bool has_rule(const c10::OperatorHandle& op, const torch::jit::Stack& arguments);
+
 }  // namespace vernier::graph

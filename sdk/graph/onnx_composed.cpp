@@ -1,13 +1,12 @@
 // Rules of operators that several of ONNX make up.
+#include <cmath>
+#include <limits>
+
 #include "onnx_rules.h"
 
 namespace vernier::graph {
 
 namespace {
-
-Name op(Call& call, const char* type, const Names& inputs) {
-  return call.onnx.add(type, inputs);
-}
 
 void softplus(Call& call) {
   const auto dtype = call.dtype();
@@ -68,6 +67,34 @@ void baddbmm(Call& call) {
                op(call, "Mul", {call.name("self"), call.name("beta", dtype)})}));
 }
 
+// log2, log10 and exp2: `type` of a multiple, or a multiple of `type`.
+template <Literal type, int base>
+void of_base(Call& call) {
+  const auto dtype = call.dtype();
+  const auto log = call.onnx.number(std::log(base), dtype);
+  const auto x = call.name("self", dtype);
+  call.set(std::string(type.chars) == "Exp" ? op(call, "Exp", {op(call, "Mul", {x, log})})
+                                            : op(call, "Div", {op(call, "Log", {x}), log}));
+}
+
+void fmod(Call& call) {
+  const auto dtype = call.dtype();
+  call.set(call.onnx.add("Mod", {call.name("self", dtype), call.name("other", dtype)}, {{"fmod", std::int64_t{1}}}));
+}
+
+template <int has_bias>
+void shrink(Call& call) {
+  const auto threshold = static_cast<float>(call.real("lambd"));
+  call.set(call.onnx.add("Shrink", {call.name("self")}, {{"lambd", threshold}, {"bias", has_bias * threshold}}));
+}
+
+// rrelu in evaluation, as it is composed.
+void random_relu(Call& call) {
+  if (call.flag("training")) call.refuse("it is in training mode");
+  const auto slope = static_cast<float>((call.real("lower") + call.real("upper")) / 2);
+  call.set(call.onnx.add("LeakyRelu", {call.name("self")}, {{"alpha", slope}}));
+}
+
 template <Literal type>
 void any_or_all(Call& call) {
   const auto axes = call.dimensions("dim", call.value("self").sizes.size());
@@ -75,23 +102,6 @@ void any_or_all(Call& call) {
   const auto numbers = call.onnx.cast(call.name("self", torch::kBool), torch::kInt32);
   const auto reduced = call.onnx.add(type.chars, {numbers, call.onnx.ints(axes)}, {{"keepdims", keeps}});
   call.set(call.onnx.cast(reduced, torch::kBool));
-}
-
-void topk(Call& call) {
-  const auto axis = call.dimension("dim", call.value("self").sizes.size());
-  const auto both = call.onnx.add("TopK", {call.name("self"), call.onnx.ints({call.integer("k")})},
-                                  {{"axis", axis}, {"largest", std::int64_t{call.flag("largest")}}}, 2);
-  call.set(both[0]), call.set(both[1], 1);
-}
-
-void take_along(Call& call) {
-  const auto& sizes = call.value("self").sizes;
-  if (!call.has("dim")) call.refuse("it has no dimension");
-  const auto axis = call.dimension("dim", sizes.size());
-  auto wanted = call.value("indices").sizes;
-  wanted.at(static_cast<std::size_t>(axis)) = sizes[static_cast<std::size_t>(axis)];
-  if (wanted != sizes) call.refuse("its indices are broadcast");
-  call.set(call.onnx.add("GatherElements", {call.name("self"), call.name("indices")}, {{"axis", axis}}));
 }
 
 // A tensor in place of what it had: its result is another value here.
@@ -107,8 +117,14 @@ void add_composed_rules(Rules& rules) {
                 {"celu", celu},
                 {"threshold", threshold},
                 {"trunc", trunc},
-                {"fix", trunc},
                 {"frac", frac},
+                {"log2", of_base<"Log", 2>},
+                {"log10", of_base<"Log", 10>},
+                {"exp2", of_base<"Exp", 2>},
+                {"fmod", fmod},
+                {"hardshrink", shrink<0>},
+                {"softshrink", shrink<1>},
+                {"rrelu", random_relu},
                 {"isnan", is_nan},
                 {"lerp", lerp},
                 {"addcmul", add_scaled<"Mul">},
@@ -116,8 +132,6 @@ void add_composed_rules(Rules& rules) {
                 {"baddbmm", baddbmm},
                 {"any", any_or_all<"ReduceMax">},
                 {"all", any_or_all<"ReduceMin">},
-                {"topk", topk},
-                {"take_along_dim", take_along},
                 {"fill", fill},
                 {"copy", fill}});
 }

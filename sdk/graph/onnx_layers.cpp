@@ -1,6 +1,8 @@
 // Rules of layers: products, convolutions, norms, pools and attention.
+#include <ATen/ops/adaptive_avg_pool1d.h>
 #include <ATen/ops/arange.h>
 #include <ATen/ops/empty_like.h>
+#include <ATen/ops/eye.h>
 #include <ATen/ops/ones.h>
 #include <ATen/ops/tensor.h>
 #include <ATen/ops/zeros.h>
@@ -43,12 +45,6 @@ void einsum(Call& call) {
   call.set(call.onnx.add("Einsum", names, {{"equation", call.text("equation")}}));
 }
 
-void outer(Call& call) {
-  const char* other = call.has("vec2") ? "vec2" : "other";
-  const auto column = call.onnx.add("Unsqueeze", {call.name("self"), call.onnx.ints({1})});
-  call.set(call.onnx.add("Mul", {column, call.name(other)}));
-}
-
 std::vector<std::int64_t> of_each(std::vector<std::int64_t> numbers, std::size_t dimensions) {
   if (numbers.size() == 1) numbers.resize(dimensions, numbers[0]);
   return numbers;
@@ -60,29 +56,16 @@ std::vector<std::int64_t> both_sides(const std::vector<std::int64_t>& before) {
   return pads;
 }
 
-// conv1d to conv3d, convolution and the transposed ones.
+// LibTorch makes every convolution of this one.
 void convolution(Call& call) {
-  const char* input = call.has("input") ? "input" : "self";
-  const auto spatial = call.value(input).sizes.size() - 2;
-  if (call.value("weight").sizes.size() != spatial + 2) call.refuse("its input has no dimension of samples");
-  const bool is_transposed =
-      call.has("transposed") ? call.flag("transposed") : call.has("output_padding") && !call.has("transposed");
-  const auto dilation = of_each(call.integers("dilation"), spatial);
+  const bool is_transposed = call.flag("transposed");
+  const auto spatial = call.value("weight").sizes.size() - 2;
   std::vector<Attribute> attributes = {{"strides", of_each(call.integers("stride"), spatial)},
-                                       {"dilations", dilation},
-                                       {"group", call.integer("groups")}};
-  if (call.overload() == "padding") {  // "same" or "valid"
-    std::vector<std::int64_t> pads(2 * spatial);
-    for (std::size_t i = 0; call.text("padding") == "same" && i < spatial; ++i) {
-      const auto total = dilation[i] * (call.value("weight").sizes[i + 2].number - 1);
-      pads[i] = total / 2, pads[i + spatial] = total - total / 2;
-    }
-    attributes.push_back({"pads", pads});
-  } else {
-    attributes.push_back({"pads", both_sides(of_each(call.integers("padding"), spatial))});
-  }
+                                       {"dilations", of_each(call.integers("dilation"), spatial)},
+                                       {"group", call.integer("groups")},
+                                       {"pads", both_sides(of_each(call.integers("padding"), spatial))}};
   if (is_transposed) attributes.push_back({"output_padding", of_each(call.integers("output_padding"), spatial)});
-  Names inputs = {call.name(input), call.name("weight")};
+  Names inputs = {call.name("input"), call.name("weight")};
   if (call.has("bias")) inputs.push_back(call.name("bias"));
   call.set(call.onnx.add(is_transposed ? "ConvTranspose" : "Conv", inputs, attributes));
 }
@@ -163,17 +146,24 @@ void dropout(Call& call) {
   call.set(call.name(call.has("input") ? "input" : "self"));  // dropout_ has another name for it
 }
 
-template <int dimensions>
+template <int dimensions, int results = 1>
 void max_pool(Call& call) {
   const auto kernel = of_each(call.integers("kernel_size"), dimensions);
   auto stride = of_each(call.integers("stride"), dimensions);
   if (stride.empty()) stride = kernel;
-  call.set(call.onnx.add("MaxPool", {call.name("self")},
-                         {{"kernel_shape", kernel},
-                          {"strides", stride},
-                          {"pads", both_sides(of_each(call.integers("padding"), dimensions))},
-                          {"dilations", of_each(call.integers("dilation"), dimensions)},
-                          {"ceil_mode", std::int64_t{call.flag("ceil_mode")}}}));
+  const auto both = call.onnx.add("MaxPool", {call.name("self")},
+                                  {{"kernel_shape", kernel},
+                                   {"strides", stride},
+                                   {"pads", both_sides(of_each(call.integers("padding"), dimensions))},
+                                   {"dilations", of_each(call.integers("dilation"), dimensions)},
+                                   {"ceil_mode", std::int64_t{call.flag("ceil_mode")}}},
+                                  results);
+  call.set(both[0]);
+  if (both.size() == 1) return;
+  const auto& sizes = call.value("self").sizes;  // ONNX counts the pixels of all planes, and LibTorch those of each
+  std::int64_t plane = 1;
+  for (auto i = sizes.size() - dimensions; i < sizes.size(); ++i) plane *= sizes[i].number;
+  call.set(call.onnx.add("Mod", {both[1], call.onnx.ints({plane})}), 1);
 }
 
 template <int dimensions>
@@ -190,17 +180,28 @@ void average_pool(Call& call) {
                           {"ceil_mode", std::int64_t{call.flag("ceil_mode")}}}));
 }
 
-// The windows have one size where the input's size is a multiple of the output's.
+// The windows have one size where the input's size is a multiple of the output's. Else a product averages each axis.
 template <int dimensions>
 void adaptive_average_pool(Call& call) {
   const auto& from = call.value("self").sizes;
   const auto& to = call.result().sizes;
-  std::vector<std::int64_t> kernel;
+  std::vector<std::int64_t> kernel, order;
+  bool is_even = true;
+  for (std::size_t i = 0; i < from.size(); ++i) order.push_back(static_cast<std::int64_t>(i));
   for (auto i = from.size() - dimensions; i < from.size(); ++i) {
-    if (from[i].is_per_sample || from[i].number % to[i].number != 0) {
-      call.refuse("the size of its input is not a multiple of that of its output");
-    }
+    if (from[i].is_per_sample) call.refuse("its sizes depend on the batch");
+    is_even = is_even && from[i].number % to[i].number == 0;
     kernel.push_back(from[i].number / to[i].number);
+  }
+  if (!is_even) {
+    auto x = call.name("self");
+    for (auto i = from.size() - dimensions; i < from.size(); ++i) {
+      auto swapped = order;
+      std::swap(swapped[i], swapped.back());
+      const auto rows = at::adaptive_avg_pool1d(at::eye(from[i].number, call.dtype()), {to[i].number});
+      x = transposed(call, call.onnx.add("MatMul", {transposed(call, x, swapped), call.onnx.tensor(rows)}), swapped);
+    }
+    return call.set(x);
   }
   call.set(call.onnx.add("AveragePool", {call.name("self")}, {{"kernel_shape", kernel}, {"strides", kernel}}));
 }
@@ -354,34 +355,30 @@ void instance_norm(Call& call) {
 }  // namespace
 
 void add_layer_rules(Rules& rules) {
-  for (const char* name : {"conv1d", "conv2d", "conv3d", "convolution", "_convolution", "conv_transpose1d",
-                           "conv_transpose2d", "conv_transpose3d"}) {
-    rules.emplace(name, convolution);
-  }
   rules.insert({
+      {"convolution", convolution},
+      {"_convolution", convolution},
       {"linear", linear},
       {"matmul", matmul},
       {"mm", matmul},
       {"bmm", matmul},
       {"mv", matmul},
       {"dot", matmul},
+      {"vdot", matmul},
       {"addmm", addmm},
       {"einsum", einsum},
-      {"outer", outer},
       {"batch_norm", batch_norm},
       {"layer_norm", layer_norm},
       {"rms_norm", rms_norm},
       {"group_norm", group_norm},
       {"dropout", dropout},
-      {"feature_dropout", dropout},
-      {"alpha_dropout", dropout},
       {"max_pool1d", max_pool<1>},
       {"max_pool2d", max_pool<2>},
       {"max_pool3d", max_pool<3>},
-      {"avg_pool1d", average_pool<1>},
+      {"max_pool2d_with_indices", max_pool<2, 2>},
+      {"max_pool3d_with_indices", max_pool<3, 2>},
       {"avg_pool2d", average_pool<2>},
       {"avg_pool3d", average_pool<3>},
-      {"adaptive_avg_pool1d", adaptive_average_pool<1>},
       {"adaptive_avg_pool2d", adaptive_average_pool<2>},
       {"adaptive_avg_pool3d", adaptive_average_pool<3>},
       {"scaled_dot_product_attention", attention},

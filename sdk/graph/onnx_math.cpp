@@ -22,6 +22,15 @@ void binary(Call& call) {
   call.set(call.onnx.add(type.chars, {call.name("self", dtype), call.name("other", dtype)}));
 }
 
+void multiply(Call& call) {
+  c10::isComplexType(call.dtype()) ? call.set(complex_product(call)) : binary<"Mul">(call);
+}
+
+void absolute(Call& call) {
+  if (!c10::isComplexType(call.value("self").dtype())) return same<"Abs">(call);
+  call.set(call.onnx.add("ReduceL2", {call.name("self"), call.onnx.ints({-1})}, {{"keepdims", std::int64_t{0}}}));
+}
+
 // Whole numbers stay what they are.
 template <Literal type>
 void rounded(Call& call) {
@@ -35,7 +44,7 @@ void scaled(Call& call) {
   const auto dtype = call.dtype();
   auto other = call.name("other", dtype);
   if (const double alpha = call.real("alpha"); alpha != 1) {
-    other = call.onnx.add("Mul", {other, call.onnx.number(alpha, dtype)});
+    other = call.onnx.add("Mul", {other, call.onnx.number(alpha, real_dtype(call))});
   }
   call.set(call.onnx.add(type.chars, {call.name("self", dtype), other}));
 }
@@ -58,6 +67,12 @@ void floor_divide(Call& call) {
 
 void divide(Call& call) {
   const auto dtype = call.dtype();
+  if (c10::isComplexType(dtype)) {
+    const bool is_number = call.at("other").kind != Argument::Kind::value;
+    if (!is_number && c10::isComplexType(call.value("other").dtype())) call.refuse("it divides by complex numbers");
+    const auto by = call.onnx.add("Unsqueeze", {call.name("other", real_dtype(call)), call.onnx.ints({-1})});
+    return call.set(call.onnx.add("Div", {call.name("self", dtype), by}));
+  }
   auto quotient = call.onnx.add("Div", {call.name("self", dtype), call.name("other", dtype)});
   if (call.has("rounding_mode")) {
     const bool is_floor = call.text("rounding_mode") == "floor";
@@ -142,11 +157,6 @@ void clamp(Call& call) {
   call.set(call.onnx.add("Clip", {call.name("self", dtype), limit("min", "min_val"), limit("max", "max_val")}));
 }
 
-void relu6(Call& call) {
-  const auto dtype = call.dtype();
-  call.set(call.onnx.add("Clip", {call.name("self", dtype), call.onnx.number(0, dtype), call.onnx.number(6, dtype)}));
-}
-
 void rsqrt(Call& call) {
   call.set(call.onnx.add("Reciprocal", {call.onnx.add("Sqrt", {call.name("self", call.dtype())})}));
 }
@@ -183,11 +193,6 @@ void log_sigmoid(Call& call) {
 
 void hard_sigmoid(Call& call) {
   call.set(call.onnx.add("HardSigmoid", {call.name("self")}, {{"alpha", 1.0F / 6}, {"beta", 0.5F}}));
-}
-
-void square(Call& call) {
-  const auto x = call.name("self", call.dtype());
-  call.set(call.onnx.add("Mul", {x, x}));
 }
 
 // log(1 + x)
@@ -301,7 +306,7 @@ void cumulative_sum(Call& call) {
 
 void add_math_rules(Rules& rules) {
   rules.insert({
-      {"abs", same<"Abs">},
+      {"abs", absolute},
       {"neg", same<"Neg">},
       {"exp", same<"Exp">},
       {"log", same<"Log">},
@@ -327,9 +332,12 @@ void add_math_rules(Rules& rules) {
       {"acos", same<"Acos">},
       {"sinh", same<"Sinh">},
       {"cosh", same<"Cosh">},
+      {"asinh", same<"Asinh">},
+      {"acosh", same<"Acosh">},
+      {"atanh", same<"Atanh">},
+      {"sgn", same<"Sign">},
       {"prelu", prelu},
       {"log_sigmoid", log_sigmoid},
-      {"square", square},
       {"log1p", log1p},
       {"expm1", expm1},
       {"remainder", remainder},
@@ -340,7 +348,6 @@ void add_math_rules(Rules& rules) {
       {"leaky_relu", leaky_relu},
       {"elu", elu},
       {"glu", glu},
-      {"relu6", relu6},
       {"hardtanh", clamp},
       {"clamp", clamp},
       {"clamp_min", clamp},
@@ -348,7 +355,7 @@ void add_math_rules(Rules& rules) {
       {"add", scaled<"Add">},
       {"sub", scaled<"Sub">},
       {"rsub", reversed_sub},
-      {"mul", binary<"Mul">},
+      {"mul", multiply},
       {"div", divide},
       {"pow", power},
       {"maximum", binary<"Max">},
@@ -365,6 +372,7 @@ void add_math_rules(Rules& rules) {
       {"logical_not", logical_not},
       {"bitwise_and", logical<"And">},
       {"bitwise_or", logical<"Or">},
+      {"bitwise_xor", logical<"Xor">},
       {"bitwise_not", logical_not},
       {"__and__", logical<"And">},
       {"__or__", logical<"Or">},
@@ -390,8 +398,8 @@ void add_math_rules(Rules& rules) {
       {"_log_softmax", softmax<"LogSoftmax">},
       {"cumsum", cumulative_sum},
   });
-  for (const char* name : {"to", "_to_copy", "type_as", "contiguous", "clone", "detach", "alias", "lift_fresh",
-                           "lift_fresh_copy", "float"}) {
+  for (const char* name :
+       {"to", "_to_copy", "contiguous", "clone", "detach", "alias", "lift_fresh", "lift_fresh_copy", "float"}) {
     rules[name] = tensor_cast;
   }
 }

@@ -1,5 +1,6 @@
 #include "onnx_message.h"
 
+#include <ATen/ops/view_as_real.h>
 #include <vernier/error.h>
 
 #include <type_traits>
@@ -16,8 +17,9 @@ enum Type { type_float = 1, type_int = 2, type_text = 3, type_floats = 6, type_i
 
 int onnx_dtype(torch::ScalarType dtype) {
   constexpr std::pair<torch::ScalarType, int> numbers[] = {
-      {torch::kFloat32, 1}, {torch::kUInt8, 2}, {torch::kInt8, 3},     {torch::kInt16, 5},    {torch::kInt32, 6},
-      {torch::kInt64, 7},   {torch::kBool, 9},  {torch::kFloat16, 10}, {torch::kFloat64, 11}, {torch::kBFloat16, 16}};
+      {torch::kFloat32, 1},  {torch::kUInt8, 2},     {torch::kInt8, 3},         {torch::kInt16, 5},
+      {torch::kInt32, 6},    {torch::kInt64, 7},     {torch::kBool, 9},         {torch::kFloat16, 10},
+      {torch::kFloat64, 11}, {torch::kBFloat16, 16}, {torch::kComplexFloat, 1}, {torch::kComplexDouble, 11}};
   for (const auto& [known, number] : numbers) {
     if (known == dtype) return number;
   }
@@ -52,7 +54,8 @@ Message attribute_message(const Attribute& attribute) {
 }
 
 Message tensor_message(const std::string& name, const torch::Tensor& tensor) {
-  const auto values = tensor.detach().resolve_conj().resolve_neg().to(torch::kCPU).contiguous();
+  auto values = tensor.detach().resolve_conj().resolve_neg().to(torch::kCPU).contiguous();
+  if (values.is_complex()) values = at::view_as_real(values);
   Message message;
   for (const auto size : values.sizes()) message.number(1, size);
   message.number(2, onnx_dtype(values.scalar_type()));

@@ -49,7 +49,7 @@ struct Attribute {
       value;
 };
 
-// Returns the number that ONNX has for a dtype. Throws Error if it has none.
+// Returns the number that ONNX has for a dtype, for a complex one that of its parts. Throws Error if it has none.
 int onnx_dtype(torch::ScalarType dtype);
 constexpr int onnx_text = 8;  // the dtype of texts
 

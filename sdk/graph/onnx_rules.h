@@ -1,5 +1,4 @@
-// Rules that write an operator of LibTorch by operators of ONNX: onnx_math.cpp, onnx_shapes.cpp, onnx_layers.cpp and
-// onnx_recurrent.cpp have them.
+// Rules that write an operator of LibTorch by operators of ONNX. The other files onnx_*.cpp have them.
 #pragma once
 
 #include <algorithm>
@@ -129,13 +128,28 @@ void add_shape_rules(Rules& rules);
 void add_layer_rules(Rules& rules);
 void add_recurrent_rules(Rules& rules);
 void add_composed_rules(Rules& rules);
+void add_indexing_rules(Rules& rules);
+void add_complex_rules(Rules& rules);
+
+// Returns true for a rule that takes complex numbers.
+bool takes_complex(const std::string& rule);
 
 // Images [samples, height, width, colours], of `dimensions` axes, with the colours before the height and, if size is
 // not 0, resized.
 Name prepared_images(OnnxGraph& onnx, const Name& images, std::size_t dimensions, std::int64_t size);
 
 // Shared by several rules.
+inline Name op(Call& call, const char* type, const Names& inputs) {
+  return call.onnx.add(type, inputs);
+}
 Name reshaped(Call& call, const Name& name, const Sizes& sizes);
 Name transposed(Call& call, const Name& name, const std::vector<std::int64_t>& order);
+Name complex_product(Call& call);
+inline torch::ScalarType real_dtype(const Call& call) {
+  return c10::toRealValueType(call.dtype());
+}
+Sizes sizes_in(const Call& call, const char* argument);  // a number, or a list of them
+// The sizes that a value has in ONNX, where a complex number is two numbers.
+Sizes written_sizes(const Value& value);
 
 }  // namespace vernier::graph

@@ -21,6 +21,25 @@ Name transposed(Call& call, const Name& name, const std::vector<std::int64_t>& o
   return call.onnx.add("Transpose", {name}, {{"perm", order}});
 }
 
+Sizes written_sizes(const Value& value) {
+  auto sizes = value.sizes;
+  if (c10::isComplexType(value.dtype())) sizes.push_back({2});
+  return sizes;
+}
+
+Sizes sizes_in(const Call& call, const char* argument) {
+  Sizes all;
+  auto items = call.at(argument).items;
+  if (call.at(argument).kind == Argument::Kind::size) items = {call.at(argument)};
+  for (const auto& item : items) {
+    const bool is_size = item.kind == Argument::Kind::size;
+    all.push_back(is_size ? item.size : Size{item.constant.toScalar().toLong()});
+  }
+  if (!all.empty()) return all;
+  for (const auto number : call.integers(argument)) all.push_back({number});
+  return all;
+}
+
 namespace {
 
 std::vector<std::int64_t> order_of(std::size_t dimensions) {
@@ -30,20 +49,7 @@ std::vector<std::int64_t> order_of(std::size_t dimensions) {
 }
 
 void reshape(Call& call) {
-  call.set(reshaped(call, call.name("self"), call.result().sizes));
-}
-
-// movedim: the others keep their order.
-std::vector<std::int64_t> moved(const std::vector<std::int64_t>& from, const std::vector<std::int64_t>& to,
-                                std::size_t dimensions) {
-  std::vector<std::int64_t> order(dimensions, -1);
-  for (std::size_t i = 0; i < from.size(); ++i) order[static_cast<std::size_t>(to[i])] = from[i];
-  std::int64_t next = 0;
-  for (auto& place : order) {
-    while (std::ranges::find(from, next) != from.end()) ++next;
-    if (place < 0) place = next++;
-  }
-  return order;
+  call.set(reshaped(call, call.name("self"), written_sizes(call.result())));
 }
 
 void transpose(Call& call) {
@@ -52,27 +58,26 @@ void transpose(Call& call) {
   if (call.has("dim0")) {
     std::swap(order[static_cast<std::size_t>(call.dimension("dim0", dimensions))],
               order[static_cast<std::size_t>(call.dimension("dim1", dimensions))]);
-  } else if (call.has("source")) {
-    order = moved(call.dimensions("source", dimensions), call.dimensions("destination", dimensions), dimensions);
   } else if (call.has("dims")) {
     order = call.dimensions("dims", dimensions);
   } else {
     std::ranges::reverse(order);  // t
   }
+  if (c10::isComplexType(call.dtype())) order.push_back(std::ssize(order));
   call.set(transposed(call, call.name("self"), order));
 }
 
 void expand(Call& call) {
-  call.set(call.onnx.add("Expand", {call.name("self"), call.onnx.sizes(call.result().sizes)}));
+  call.set(call.onnx.add("Expand", {call.name("self"), call.onnx.sizes(written_sizes(call.result()))}));
 }
 
 void repeat(Call& call) {
   auto sizes = call.value("self").sizes;
-  const auto repeats = call.integers("repeats");
+  const auto repeats = sizes_in(call, "repeats");
   const bool is_longer = repeats.size() > sizes.size();
   while (sizes.size() < repeats.size()) sizes.insert(sizes.begin(), Size{1});
   const auto x = is_longer ? reshaped(call, call.name("self"), sizes) : call.name("self");
-  call.set(call.onnx.add("Tile", {x, call.onnx.ints(repeats)}));
+  call.set(call.onnx.add("Tile", {x, call.onnx.sizes(repeats)}));
 }
 
 // Each element so many times: a dimension behind `dim` is widened, and joined with it.
@@ -81,7 +86,7 @@ void repeat_interleave(Call& call) {
   const auto& from = call.value("self").sizes;
   const auto place = call.dimension("dim", from.size()) + 1;
   auto widened = from;
-  widened.insert(widened.begin() + place, Size{call.integer("repeats")});
+  widened.insert(widened.begin() + place, sizes_in(call, "repeats").at(0));
   const auto x = call.onnx.add("Unsqueeze", {call.name("self"), call.onnx.ints({place})});
   call.set(reshaped(call, call.onnx.add("Expand", {x, call.onnx.sizes(widened)}), call.result().sizes));
 }
@@ -113,7 +118,7 @@ Name sliced(Call& call, const Name& name, std::int64_t axis, std::int64_t start,
       "Slice", {name, call.onnx.ints({start}), call.onnx.ints({end}), call.onnx.ints({axis}), call.onnx.ints({step})});
 }
 
-// split, chunk, tensor_split: the parts have the sizes that LibTorch gave them.
+// The parts have the sizes that LibTorch gave them.
 void split(Call& call) {
   const auto axis = call.dimension("dim", call.value("self").sizes.size());
   const auto x = call.name("self");
@@ -144,23 +149,11 @@ void select(Call& call) {
 
 void slice(Call& call) {
   const auto axis = call.dimension("dim", call.value("self").sizes.size());
-  const auto last = std::numeric_limits<std::int64_t>::max();
-  const auto start = call.has("start") ? call.integer("start") : 0;
-  const bool is_whole = call.has("end") && call.at("end").kind == Argument::Kind::size &&
-                        call.at("end").size == call.value("self").sizes[static_cast<std::size_t>(axis)];
-  const auto end = call.has("end") && !is_whole ? call.integer("end") : last;
-  call.set(sliced(call, call.name("self"), axis, start, end, call.has("step") ? call.integer("step") : 1));
-}
-
-void narrow(Call& call) {
-  const auto axis = call.dimension("dim", call.value("self").sizes.size());
-  const auto& length = call.at("length");
-  if (length.kind == Argument::Kind::size) {
-    if (length.size != call.value("self").sizes[static_cast<std::size_t>(axis)]) call.refuse("it cuts the samples");
-    return call.set(call.name("self"));
-  }
-  const auto start = call.integer("start");
-  call.set(sliced(call, call.name("self"), axis, start, start + call.integer("length")));
+  const auto bound = [&](const char* name, std::int64_t other) {
+    return call.onnx.sizes(call.has(name) ? sizes_in(call, name) : Sizes{{other}});
+  };
+  const auto start = bound("start", 0), end = bound("end", std::numeric_limits<std::int64_t>::max());
+  call.set(call.onnx.add("Slice", {call.name("self"), start, end, call.onnx.ints({axis}), bound("step", 1)}));
 }
 
 void index_select(Call& call) {
@@ -173,52 +166,113 @@ void gather(Call& call) {
   call.set(call.onnx.add("GatherElements", {call.name("self"), call.name("index")}, {{"axis", axis}}));
 }
 
-// x[:, rows, columns]: the indexed dimensions come first, and go back if they are neighbours.
-void index_by_several(Call& call, const std::vector<std::int64_t>& axes, const std::vector<std::size_t>& chosen) {
-  const auto rank = call.value("self").sizes.size();
-  std::size_t index_rank = 0;
-  for (const auto value : chosen) index_rank = std::max(index_rank, call.onnx.value(value).sizes.size());
-  const bool are_neighbours = axes.back() - axes.front() + 1 == std::ssize(axes);
-  const auto first = are_neighbours ? axes.front() : 0;
-  const auto begin = call.result().sizes.begin() + first;
-  const Sizes common(begin, begin + static_cast<std::ptrdiff_t>(index_rank));
+// The dimensions that x[:, rows, columns] indexes, and the values that do so.
+struct Indexed {
+  std::vector<std::int64_t> axes;
+  std::vector<std::size_t> by;
+};
+
+Indexed indexed_by(Call& call) {
+  Indexed indexed;
+  const auto& items = call.at("indices").items;
+  for (std::size_t i = 0; i < items.size(); ++i) {
+    if (items[i].kind != Argument::Kind::value) continue;
+    indexed.axes.push_back(static_cast<std::int64_t>(i)), indexed.by.push_back(items[i].value);
+  }
+  if (indexed.axes.empty()) call.refuse("it has no index");
+  return indexed;
+}
+
+bool is_mask(Call& call, std::size_t value) {
+  return call.onnx.value(value).dtype() == torch::kBool || call.onnx.value(value).dtype() == torch::kUInt8;
+}
+
+// The indexed dimensions of several indices come first: [index…, before…, after…] and places [index…, axes].
+struct Places {
+  std::vector<std::int64_t> order, back;  // order gives that form, and back gives [before…, index…, after…]
+  Sizes common;                           // the sizes that all indices have together
+  Name places;
+};
+
+Places places_of(Call& call, const Indexed& indexed) {
+  Places all{indexed.axes, {}, {}, {}};
+  const auto& axes = indexed.axes;
+  for (const auto axis : order_of(call.value("self").sizes.size())) {
+    if (std::ranges::find(axes, axis) == axes.end()) all.order.push_back(axis);
+  }
+  for (const auto value : indexed.by) {
+    const auto& sizes = call.onnx.value(value).sizes;
+    if (sizes.size() > all.common.size()) all.common.insert(all.common.begin(), sizes.size() - all.common.size(), {1});
+    for (std::size_t i = 0; i < sizes.size(); ++i) {
+      if (auto& size = all.common[all.common.size() - sizes.size() + i]; size == Size{1}) size = sizes[i];
+    }
+  }
   Names parts;
-  for (const auto value : chosen) {
+  for (const auto value : indexed.by) {
     auto name = call.onnx.name_of(value);
+    if (is_mask(call, value)) call.refuse("it has a mask as index");
     if (call.onnx.value(value).dtype() != torch::kInt64) name = call.onnx.cast(name, torch::kInt64);
-    name = call.onnx.add("Expand", {name, call.onnx.sizes(common)});
+    name = call.onnx.add("Expand", {name, call.onnx.sizes(all.common)});
     parts.push_back(call.onnx.add("Unsqueeze", {name, call.onnx.ints({-1})}));
   }
-  auto order = axes;
-  for (const auto axis : order_of(rank)) {
-    if (std::ranges::find(axes, axis) == axes.end()) order.push_back(axis);
-  }
-  const auto places = call.onnx.add("Concat", parts, {{"axis", std::int64_t{-1}}});
-  auto found = call.onnx.add("GatherND", {transposed(call, call.name("self"), order), places});
-  if (first > 0) {  // [index…, before…, after…] to [before…, index…, after…]
-    std::vector<std::int64_t> back;
-    const auto count = static_cast<std::int64_t>(index_rank);
-    for (std::int64_t i = 0; i < first; ++i) back.push_back(count + i);
-    for (std::int64_t i = 0; i < count; ++i) back.push_back(i);
-    for (auto i = count + first; i < std::ssize(call.result().sizes); ++i) back.push_back(i);
-    found = transposed(call, found, back);
-  }
-  call.set(found);
+  all.places = call.onnx.add("Concat", parts, {{"axis", std::int64_t{-1}}});
+  // Neighbours go back to where they were.
+  const auto first = axes.back() - axes.front() + 1 == std::ssize(axes) ? axes.front() : 0;
+  const auto count = std::ssize(all.common), rest = std::ssize(all.order) - std::ssize(axes);
+  for (std::int64_t i = 0; i < first; ++i) all.back.push_back(count + i);
+  for (std::int64_t i = 0; i < count; ++i) all.back.push_back(i);
+  for (auto i = first; i < rest; ++i) all.back.push_back(count + i);
+  return all;
+}
+
+std::vector<std::int64_t> inverse(const std::vector<std::int64_t>& order) {
+  std::vector<std::int64_t> back(order.size());
+  for (std::size_t i = 0; i < order.size(); ++i)
+    back[static_cast<std::size_t>(order[i])] = static_cast<std::int64_t>(i);
+  return back;
 }
 
 // x[:, index]
 void index(Call& call) {
-  std::vector<std::int64_t> axes;
-  std::vector<std::size_t> chosen;
-  const auto& items = call.at("indices").items;
-  for (std::size_t i = 0; i < items.size(); ++i) {
-    if (items[i].kind != Argument::Kind::value) continue;
-    if (call.onnx.value(items[i].value).dtype() == torch::kBool) call.refuse("it has a mask as index");
-    axes.push_back(static_cast<std::int64_t>(i)), chosen.push_back(items[i].value);
+  const auto indexed = indexed_by(call);
+  if (is_mask(call, indexed.by[0])) call.refuse("it has a mask as index");
+  if (indexed.axes.size() == 1) {
+    const Names inputs = {call.name("self"), call.onnx.name_of(indexed.by[0])};
+    return call.set(call.onnx.add("Gather", inputs, {{"axis", indexed.axes[0]}}));
   }
-  if (axes.empty()) call.refuse("it has no index");
-  if (axes.size() > 1) return index_by_several(call, axes, chosen);
-  call.set(call.onnx.add("Gather", {call.name("self"), call.onnx.name_of(chosen[0])}, {{"axis", axes[0]}}));
+  const auto at = places_of(call, indexed);
+  call.set(
+      transposed(call, call.onnx.add("GatherND", {transposed(call, call.name("self"), at.order), at.places}), at.back));
+}
+
+// x[:, index] = values
+void index_put(Call& call) {
+  const auto indexed = indexed_by(call);
+  const auto& self = call.value("self").sizes;
+  const auto values = call.name("values", call.dtype());
+  const bool adds = call.flag("accumulate");
+  if (is_mask(call, indexed.by[0])) {
+    const auto one = call.value("values").sizes;
+    if (adds || indexed.axes != std::vector<std::int64_t>{0} ||
+        !std::ranges::all_of(one, [](auto& of) { return of == Size{1}; })) {
+      call.refuse("it writes several numbers by a mask; write torch.where(mask, values, x)");
+    }
+    auto sizes = call.onnx.value(indexed.by[0]).sizes;
+    sizes.resize(self.size(), Size{1});
+    const auto mask = reshaped(call, call.onnx.name_of(indexed.by[0]), sizes);
+    return call.set(call.onnx.add("Where", {mask, reshaped(call, values, {}), call.name("self")}));
+  }
+  const auto at = places_of(call, indexed);
+  auto sizes = at.common;
+  for (auto axis = at.order.begin() + std::ssize(indexed.axes); axis != at.order.end(); ++axis) {
+    sizes.push_back(self[static_cast<std::size_t>(*axis)]);
+  }
+  Sizes wanted;  // x[:, index] has them
+  for (const auto place : at.back) wanted.push_back(sizes[static_cast<std::size_t>(place)]);
+  const auto updates = transposed(call, call.onnx.add("Expand", {values, call.onnx.sizes(wanted)}), inverse(at.back));
+  const auto written = call.onnx.add("ScatterND", {transposed(call, call.name("self"), at.order), at.places, updates},
+                                     {{"reduction", std::string(adds ? "add" : "none")}});
+  call.set(transposed(call, written, inverse(at.order)));
 }
 
 // torch.roll: what leaves at one end comes in at the other.
@@ -295,53 +349,40 @@ void pixel_shuffle(Call& call) {
                          {{"blocksize", call.integer("upscale_factor")}, {"mode", std::string("CRD")}}));
 }
 
-void diff(Call& call) {
-  if (call.integer("n") != 1) call.refuse("its n is not 1");
-  const auto axis = call.dimension("dim", call.value("self").sizes.size());
-  const auto last = std::numeric_limits<std::int64_t>::max();
-  Names parts;
-  for (const char* part : {"prepend", "self", "append"}) {
-    if (call.has(part)) parts.push_back(call.name(part, call.dtype()));
-  }
-  const auto x = parts.size() == 1 ? parts[0] : call.onnx.add("Concat", parts, {{"axis", axis}});
-  call.set(call.onnx.add("Sub", {sliced(call, x, axis, 1, last), sliced(call, x, axis, 0, -1)}));
-}
-
 }  // namespace
 
 void add_shape_rules(Rules& rules) {
-  for (const char* name : {"view", "reshape", "_unsafe_view", "_reshape_alias", "view_as", "reshape_as", "flatten",
-                           "unflatten", "squeeze", "unsqueeze", "view_copy"}) {
+  for (const char* name : {"view", "reshape", "_unsafe_view", "_reshape_alias", "flatten", "unflatten", "squeeze",
+                           "unsqueeze", "view_copy"}) {
     rules.emplace(name, reshape);
   }
   rules.insert({
       {"transpose", transpose},
       {"permute", transpose},
-      {"movedim", transpose},
       {"t", transpose},
-      {"numpy_T", transpose},
       {"expand", expand},
-      {"expand_as", expand},
       {"repeat", repeat},
       {"repeat_interleave", repeat_interleave},
       {"cat", cat},
-      {"concat", cat},
       {"stack", stack},
       {"split", split},
       {"split_with_sizes", split},
-      {"chunk", split},
-      {"tensor_split", split},
+      {"unsafe_split", split},
+      {"unsafe_chunk", split},
       {"unbind", unbind},
       {"select", select},
       {"slice", slice},
-      {"narrow", narrow},
       {"index_select", index_select},
       {"gather", gather},
       {"index", index},
+      {"index_put", index_put},
       {"roll", roll},
       {"flip", flip},
       {"embedding", embedding},
       {"zeros", filled<0>},
+      {"zero", filled<0>},
+      {"empty", filled<0>},
+      {"new_empty", filled<0>},
       {"empty_like", filled<0>},
       {"zeros_like", filled<0>},
       {"new_zeros", filled<0>},
@@ -357,7 +398,6 @@ void add_shape_rules(Rules& rules) {
       {"pad", pad},
       {"constant_pad_nd", pad},
       {"pixel_shuffle", pixel_shuffle},
-      {"diff", diff},
   });
 }
 
