@@ -202,6 +202,21 @@ class Reader {
       archive_.refuse(node.name + " has the argument '" + given.begin()->first + "', which LibTorch lacks");
   }
 
+  // The lists of a loop: the values that a round gives to the next, the tensors of which it takes a row, and the rest.
+  static bool has_parts_of_loop(const Node& node) {
+    const auto results = node.graphs.empty() ? 0 : node.graphs.back()->outputs.size();
+    switch (node.kind) {
+      case Node::Kind::while_loop:
+        return node.lists.size() == 2 && results == node.lists[0] && node.graphs[0]->outputs.size() == 1;
+      case Node::Kind::scan:
+        return node.lists.size() == 3 && results >= node.lists[0] && node.lists[1] > 0;
+      case Node::Kind::map:
+        return node.lists.size() == 2 && node.lists[0] > 0;
+      default:
+        return true;
+    }
+  }
+
   // A graph that is called for another one's values. The first arguments say how; the rest are its inputs.
   void read_higher_order(Node& node, const std::string& target, Names& names, const json& from, int depth) {
     // The types of the facts. A decision may be a tensor or a number.
@@ -216,6 +231,12 @@ class Reader {
       node.kind = Node::Kind::autocast;
       types = {c10::StringType::get(), c10::OptionalType::create(c10::ScalarTypeType::get()), c10::BoolType::get(),
                c10::OptionalType::create(c10::BoolType::get())};
+    } else if (target == "higher_order.while_loop") {
+      node.kind = Node::Kind::while_loop;
+    } else if (target == "higher_order.scan") {
+      node.kind = Node::Kind::scan;
+    } else if (target == "higher_order.map_impl") {
+      node.kind = Node::Kind::map;
     } else {
       return void(unknown_.insert(target));
     }
@@ -224,7 +245,8 @@ class Reader {
       if (kind == "as_graph") {
         Names inner;
         node.graphs.push_back(std::make_shared<Graph>(read_graph(value.at("graph"), inner, depth + 1)));
-      } else if (kind == "as_tensors" || kind == "as_sym_ints") {
+      } else if (kind == "as_tensors" || kind == "as_sym_ints" || (value.is_array() && value.empty())) {
+        node.lists.push_back(value.size());
         for (const auto& one : value) {
           const auto name = one.contains("name") ? one.at("name") : one.at("as_name");
           node.arguments.push_back({.kind = Argument::Kind::slot, .slot = known_slot(names, name.get<std::string>())});
@@ -236,9 +258,10 @@ class Reader {
         place_.clear();
       }
     }
-    const std::size_t graphs = node.kind == Node::Kind::cond ? 2 : 1;
+    const std::size_t graphs = node.kind == Node::Kind::cond || node.kind == Node::Kind::while_loop ? 2 : 1;
     const std::size_t facts = types.size();
-    if (node.graphs.size() != graphs || node.arguments.size() < facts) archive_.refuse(node.name + " is incomplete");
+    if (node.graphs.size() != graphs || node.arguments.size() < facts || !has_parts_of_loop(node))
+      archive_.refuse(node.name + " is incomplete");
     for (std::size_t i = 0; i < facts; ++i) {
       const auto& given = node.arguments[i];
       if (types[i] && (given.kind != Argument::Kind::constant || !is_of_type(given.value, types[i])))
@@ -423,22 +446,41 @@ class Reader {
     }
     const auto& calls = module.at("module_call_graph");
     const auto count = program.graph.outputs.size();
-    program.outputs = names_of_outputs(calls.empty() ? json() : calls.at(0).value("signature", json()), count);
+    program.outputs = names_of_outputs(module, calls.empty() ? json() : calls.at(0).value("signature", json()), count);
   }
 
-  // The keys of a dict that forward() returns, or places in a tuple.
-  static std::vector<std::string> names_of_outputs(const json& signature, std::size_t count) {
-    std::vector<std::string> names;
-    if (signature.is_object()) {
-      const auto spec = vernier::json_in<json>(signature.value("out_spec", std::string()), most_nested);
-      if (spec.is_array() && spec.size() == 2 && spec[1].is_object() && spec[1].value("type", json()).is_string() &&
-          spec[1].at("type").get<std::string>().ends_with("dict")) {
-        const auto keys = vernier::json_in<json>(spec[1].value("context", std::string()), most_nested);
-        if (keys.is_array() && keys.size() == count) {
-          for (const auto& key : keys) names.push_back(key.is_string() ? key.get<std::string>() : key.dump());
-        }
+  // Adds the names of the tensors of a tree, such as "logits" and "hidden_states.0": keys of dicts and dataclasses,
+  // fields of named tuples, and places. fields: of each named tuple.
+  static void add_leaves(const json& spec, const json& fields, const std::string& name,
+                         std::vector<std::string>& names) {
+    if (spec.value("type", json()).is_null()) return names.push_back(name.empty() ? "0" : name);
+    const auto children = spec.value("children_spec", json::array());
+    const auto context = spec.value("context", json());
+    auto keys = context.is_string() ? vernier::json_in<json>(context.get<std::string>(), most_nested) : json();
+    if (keys.is_string()) keys = fields.value(keys.get<std::string>(), json());
+    if (keys.is_object()) keys = keys.value("field_names", json());
+    const auto fits = [&](const json& list) { return list.is_array() && list.size() == children.size(); };
+    if (keys.is_array()) {  // a dataclass has the fields that are None beside the others, a defaultdict its factory
+      for (const auto& part : json(keys)) {
+        if (fits(part)) keys = part;
       }
     }
+    for (std::size_t i = 0; i < children.size(); ++i) {
+      const auto key = !fits(keys)           ? std::to_string(i)
+                       : keys[i].is_string() ? keys[i].get<std::string>()
+                                             : keys[i].dump();
+      add_leaves(children[i], fields, name.empty() ? key : name + "." + key, names);
+    }
+  }
+
+  static std::vector<std::string> names_of_outputs(const json& module, const json& signature, std::size_t count) {
+    std::vector<std::string> names;
+    if (signature.is_object()) {
+      const auto spec = vernier::json_in<json>(signature.value("out_spec", std::string()), 4 * most_nested);
+      const bool is_tree = spec.is_array() && spec.size() == 2 && spec[1].is_object();
+      if (is_tree) add_leaves(spec[1], module.value("treespec_namedtuple_fields", json::object()), "", names);
+    }
+    if (names.size() != count) names.clear();
     for (auto i = names.size(); i < count; ++i) names.push_back(std::to_string(i));
     return names;
   }
@@ -455,7 +497,18 @@ class Reader {
       if (!names.empty()) text += (text.empty() ? "" : "; ") + all + ": " + what;
     };
     say(missing, "this LibTorch has no such operators");
-    say(calls, "calls of graphs, which are not run here");
+    say(calls,
+        "calls of graphs, which are not run here; write torch.cond, while_loop, scan or map, or a loop of Python "
+        "over a number that does not depend on the batch, as in for i in range(8)");
+    std::set<std::string> experts;  // transformers has another form of them, of LibTorch's operators
+    for (const auto& name : foreign) {
+      if (name.find("grouped_mm") != std::string::npos) experts.insert(name);
+    }
+    for (const auto& name : experts) foreign.erase(name);
+    say(experts,
+        "a product of a mixture of experts, which LibTorch does not have; export the model with "
+        "config._experts_implementation = \"batched_mm\", as from_pretrained(…, experts_implementation=\"batched_mm\") "
+        "sets it");
     say(foreign,
         "no named library has registered them; name the one that does, as in [task] operators = [\"libmine.so\"]");
     say(unlisted_,

@@ -35,15 +35,16 @@ struct Argument {
 
 struct Node {
   // A call of an operator; arithmetic of Python on sizes; one of two graphs; a graph with gradients, or autocast, on
-  // or off.
-  enum class Kind { call, arithmetic, cond, set_grad, autocast };
+  // or off; a graph that is called while another one says so; a graph that is called for each row of some tensors.
+  enum class Kind { call, arithmetic, cond, set_grad, autocast, while_loop, scan, map };
   Kind kind = Kind::call;
   std::string name;  // such as "aten.linear of 'layers.0'"
   std::optional<c10::OperatorHandle> op;
   IValue (*arithmetic)(const std::vector<IValue>& arguments) = nullptr;
   std::vector<Argument> arguments;             // one for each argument of op's schema, in order
   std::vector<std::vector<Slot>> outputs;      // slots of each value that is returned; a list of tensors has several
-  std::vector<std::shared_ptr<Graph>> graphs;  // cond: the two; set_grad, autocast: one
+  std::vector<std::shared_ptr<Graph>> graphs;  // cond and while_loop: two; else one
+  std::vector<std::size_t> lists;              // how many of the arguments are in each list of a call of graphs
   std::vector<Slot> last_used;                 // the slots that no later node reads
   // Changes of evaluation mode: arguments that are then other ones, or the whole node that is left out.
   std::vector<std::pair<std::size_t, IValue>> in_evaluation;

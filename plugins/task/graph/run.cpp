@@ -2,12 +2,14 @@
 
 #include <ATen/Context.h>
 #include <ATen/autocast_mode.h>
+#include <ATen/ops/stack.h>
 #include <c10/core/AutogradState.h>
 #include <c10/core/GradMode.h>
 #include <c10/util/ScopeExit.h>
 #include <vernier/error.h>
 #include <vernier/memory.h>
 
+#include <algorithm>
 #include <exception>
 
 #include "values.h"
@@ -53,6 +55,13 @@ class Autocast {
   at::ScalarType dtype_;
 };
 
+// A graph has the numbers of the dtype that it was exported in, such as the least one in a mask.
+std::string remedy_of(const std::string& message) {
+  if (message.find("without overflow") == std::string::npos) return "";
+  return "; the number is one of the dtype of the export: export the model by save(…, autocast=torch.bfloat16) of "
+         "plugins/task/graph/export.py, or train with precision.use = \"fp32\"";
+}
+
 class Runner {
  public:
   Runner(const Graph& graph, std::vector<IValue> slots, const Mode& mode)
@@ -68,7 +77,7 @@ class Runner {
       } catch (const std::exception& error) {
         if (vernier::is_out_of_memory(std::current_exception()))
           TORCH_CHECK_WITH(OutOfMemoryError, false, node.name, ": ", vernier::message(error));
-        throw vernier::Error(node.name + ": " + vernier::message(error));
+        throw vernier::Error(node.name + ": " + vernier::message(error) + remedy_of(vernier::message(error)));
       }
       for (const auto slot : node.last_used) slots_[static_cast<std::size_t>(slot)] = IValue();
     }
@@ -106,11 +115,8 @@ class Runner {
         return keep(node, {node.arithmetic(arguments)});
       }
       case Node::Kind::cond: {
-        const auto chosen = value_of(node.arguments[0]);
-        const bool decides = chosen.isBool() || (chosen.isTensor() && chosen.toTensor().numel() == 1);
-        if (!decides) vernier::refuse(node.name + " decides by " + chosen.tagKind() + ", and needs one truth value");
-        const bool is_true = chosen.isTensor() ? chosen.toTensor().item<bool>() : chosen.toBool();
-        return keep(node, run_inner(*node.graphs[is_true ? 0 : 1], node, 1));
+        const bool is_first = is_true(node, value_of(node.arguments[0]));
+        return keep(node, run_inner(*node.graphs[is_first ? 0 : 1], node, 1));
       }
       case Node::Kind::set_grad: {
         const c10::AutoGradMode grad(value_of(node.arguments[0]).toBool());
@@ -123,7 +129,55 @@ class Runner {
                                 value_of(node.arguments[2]).toBool());
         return keep(node, run_inner(*node.graphs[0], node, 4));
       }
+      case Node::Kind::while_loop:
+        return keep(node, repeated(node, values_of(node)));
+      case Node::Kind::scan:
+      case Node::Kind::map:
+        return keep(node, for_each_row(node, values_of(node)));
     }
+  }
+
+  static bool is_true(const Node& node, const IValue& chosen) {
+    const bool decides = chosen.isBool() || (chosen.isTensor() && chosen.toTensor().numel() == 1);
+    if (!decides) vernier::refuse(node.name + " decides by " + chosen.tagKind() + ", and needs one truth value");
+    return chosen.isTensor() ? chosen.toTensor().item<bool>() : chosen.toBool();
+  }
+
+  // values: those that a round gives to the next, then those of every round.
+  std::vector<IValue> repeated(const Node& node, std::vector<IValue> values) const {
+    constexpr int most_rounds = 1'000'000;
+    for (int round = 0; is_true(node, run_graph(*node.graphs[0], values).at(0)); ++round) {
+      if (round == most_rounds) vernier::refuse(node.name + " goes on after a million rounds");
+      std::ranges::move(run_graph(*node.graphs[1], values), values.begin());
+    }
+    values.resize(node.lists[0]);
+    return values;
+  }
+
+  // values: those that a row gives to the next, the tensors of which each call takes a row, then those of every call.
+  // What a call returns behind the first ones is stacked.
+  std::vector<IValue> for_each_row(const Node& node, std::vector<IValue> values) const {
+    const auto carried = node.kind == Node::Kind::scan ? node.lists[0] : 0;
+    const auto of_rows = node.kind == Node::Kind::scan ? node.lists[1] : node.lists[0];
+    const std::vector<IValue> all(values.begin() + static_cast<std::ptrdiff_t>(carried),
+                                  values.begin() + static_cast<std::ptrdiff_t>(carried + of_rows));
+    for (const auto& rows : all) {
+      if (!rows.isTensor() || rows.toTensor().dim() == 0 || rows.toTensor().size(0) == 0 ||
+          rows.toTensor().size(0) != all[0].toTensor().size(0)) {
+        vernier::refuse(node.name + " needs tensors of as many rows, and at least one");
+      }
+    }
+    std::vector<std::vector<at::Tensor>> made(node.graphs[0]->outputs.size() - carried);
+    for (std::int64_t row = 0; row < all[0].toTensor().size(0); ++row) {
+      for (std::size_t i = 0; i < of_rows; ++i) values[carried + i] = all[i].toTensor().select(0, row);
+      auto next = run_graph(*node.graphs[0], values);
+      for (std::size_t i = 0; i < next.size(); ++i) {
+        i < carried ? void(values[i] = next[i]) : made[i - carried].push_back(next[i].toTensor());
+      }
+    }
+    values.resize(carried);
+    for (const auto& tensors : made) values.emplace_back(at::stack(tensors));
+    return values;
   }
 
   void call(const Node& node) {
@@ -153,13 +207,22 @@ class Runner {
     }
   }
 
-  std::vector<IValue> run_inner(const Graph& inner, const Node& node, std::size_t first) const {
+  std::vector<IValue> values_of(const Node& node, std::size_t first = 0) const {
+    std::vector<IValue> values;
+    for (auto i = first; i < node.arguments.size(); ++i) values.push_back(value_of(node.arguments[i]));
+    return values;
+  }
+
+  std::vector<IValue> run_graph(const Graph& inner, const std::vector<IValue>& values) const {
     std::vector<IValue> slots(static_cast<std::size_t>(inner.slots));
     for (std::size_t i = 0; i < inner.inputs.size(); ++i) {
-      if (inner.inputs[i] != no_slot)
-        slots[static_cast<std::size_t>(inner.inputs[i])] = value_of(node.arguments[first + i]);
+      if (inner.inputs[i] != no_slot) slots[static_cast<std::size_t>(inner.inputs[i])] = values.at(i);
     }
     return graph::run(inner, std::move(slots), mode_);
+  }
+
+  std::vector<IValue> run_inner(const Graph& inner, const Node& node, std::size_t first) const {
+    return run_graph(inner, values_of(node, first));
   }
 
   // Puts what a node returned into its slots. A list may be one value for several slots.

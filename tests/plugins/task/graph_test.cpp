@@ -114,6 +114,10 @@ const std::vector<Model> models = {
      [](auto n, auto s) -> std::vector<torch::Tensor> {
        return {numbers({n, 4}, s)};
      }},
+    {"loops",
+     [](auto n, auto s) -> std::vector<torch::Tensor> {
+       return {numbers({n, 5, 4}, s)};
+     }},
     {"frozen",
      [](auto n, auto s) -> std::vector<torch::Tensor> {
        return {numbers({n, 2, 6, 6}, s)};
@@ -454,7 +458,10 @@ TEST_CASE("graph: a file that cannot be trained is refused in one line that says
       {"branch", in_program("{\"as_bool\": false}", "{\"as_tensors\": [{\"name\": \"x\"}]}"),
        "wrap_with_set_grad_enabled has another argument than bool"},
       {"mlp", in_program("torch.ops.aten.gelu.default", "torch.ops.higher_order.while_loop"),
-       "higher_order.while_loop: calls of graphs, which are not run here"},
+       "higher_order.while_loop of 'layers.1' is incomplete"},
+      {"mlp", in_program("torch.ops.aten.gelu.default", "torch.ops.higher_order.flex_attention"),
+       "higher_order.flex_attention: calls of graphs, which are not run here; write torch.cond, while_loop, scan or "
+       "map"},
       {"mlp", in_program("\"as_float\": 0.25", "\"as_custom_obj\": 0.25"), "an argument of the kind as_custom_obj"},
       {"mlp", [](Records& records) { records[program].resize(records[program].size() / 2); }, "is damaged"},
       {"mlp", [](Records& records) { records.erase(program); }, "it has 0 programs"},
@@ -469,6 +476,22 @@ TEST_CASE("graph: a file that cannot be trained is refused in one line that says
        },
        "is pickled"},
       {"two", [](Records&) {}, "forward() returns features, logits; name one of them, as in output = \"features\""},
+      {"two", in_program(R"([\\\"features\\\", \\\"logits\\\"])", R"([[\\\"a\\\", \\\"b\\\"], [\\\"none\\\"]])"),
+       "forward() returns a, b; name one of them, as in output = \"a\""},
+      {"two",
+       in_program(R"(\"[\\\"features\\\", \\\"logits\\\"]\", \"children_spec\": [)",
+                  R"(\"[\\\"states\\\"]\", \"children_spec\": [{\"type\": \"builtins.list\", \"context\": \"null\",)"
+                  R"( \"children_spec\": [{\"type\": null}, {\"type\": null}]}], \"more\": [)"),
+       "forward() returns states.0, states.1; name one of them, as in output = \"states.0\""},
+      {"two",
+       [](Records& records) {
+         replace(records[program], R"(\"[\\\"features\\\", \\\"logits\\\"]\")", R"(\"\\\"mine.Pair\\\"\")");
+         replace(records[program], R"("treespec_namedtuple_fields": {)",
+                 R"("treespec_namedtuple_fields": {"mine.Pair": {"field_names": ["one", "other"]})");
+       },
+       "forward() returns one, other; name one of them"},
+      {"mlp", in_program("torch.ops.aten.gelu.default", "torch.ops.transformers.grouped_mm_fallback.default"),
+       "experts_implementation=\"batched_mm\""},
   };
   const TemporaryFolder scratch;
   for (const auto& each : cases) {

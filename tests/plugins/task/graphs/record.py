@@ -15,6 +15,9 @@ import sys
 import torch
 import torch.nn.functional as F
 from torch import nn
+from torch._higher_order_ops.map import map as map_rows
+from torch._higher_order_ops.scan import scan
+from torch._higher_order_ops.while_loop import while_loop
 
 folder = pathlib.Path(sys.argv[1] if len(sys.argv) > 1 else __file__).resolve()
 folder = folder if folder.is_dir() else folder.parent
@@ -256,6 +259,44 @@ class Frozen(nn.Module):
         return self.head(self.drop(x).mean((2, 3)))
 
 
+class Loops(nn.Module):
+    """Loops of torch: one by a condition, one that hands values on, and one for each row. The losses are those of plain
+    loops, because the gradients of torch.while_loop in PyTorch 2.11 are not those of the loop."""
+
+    is_exported = True
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.step, self.each, self.head = nn.Linear(4, 4), nn.Linear(4, 4), nn.Linear(4, 4), nn.Linear(4, 3)
+
+    def forward(self, x):
+        rows = x.transpose(0, 1).contiguous()
+
+        def deeper(count, hidden):
+            return count + 1, torch.tanh(self.first(hidden))
+
+        def handed_on(hidden, row):
+            hidden = torch.tanh(self.step(hidden) + row)
+            return hidden, hidden * 2
+
+        def of_row(row, start):
+            return self.each(row) + start
+
+        count, start = torch.tensor(0), x[:, 0].clone()
+        if self.is_exported:
+            _, hidden = while_loop(lambda count, hidden: count < 3, deeper, (count, start))
+            last, all = scan(handed_on, start, rows)
+            return self.head(hidden + last + all.sum(0) + map_rows(of_row, rows, start).sum(0))
+        hidden = start
+        while count < 3:
+            count, hidden = deeper(count, hidden)
+        last, all = start, []
+        for row in rows:
+            last, made = handed_on(last, row)
+            all.append(made)
+        return self.head(hidden + last + torch.stack(all).sum(0) + torch.stack([of_row(row, start) for row in rows]).sum(0))
+
+
 models = {
     "mlp": (Mlp, lambda n, s: [numbers([n, 4], s)]),
     "plane": (Plane, lambda n, s: [numbers([n, 2], s)]),
@@ -270,6 +311,7 @@ models = {
     "window": (Window, lambda n, s: [numbers([n, 4, 8], s)]),
     "branch": (Branch, lambda n, s: [numbers([n, 4], s)]),
     "functional": (Functional, lambda n, s: [numbers([n, 4], s)]),
+    "loops": (Loops, lambda n, s: [numbers([n, 5, 4], s)]),
     "frozen": (Frozen, lambda n, s: [numbers([n, 2, 6, 6], s)]),
 }
 
@@ -370,6 +412,7 @@ def main():
         torch.manual_seed(1)
         model = kind().train()
         export.write(copy.deepcopy(model), make(4, 1), folder / f"{name}.pt2")
+        model.is_exported = False
         losses[name] = {}
         for dtype in ("float32", "bfloat16"):
             losses[name][dtype] = trained(copy.deepcopy(model), make, dtype == "bfloat16")
