@@ -237,6 +237,8 @@ TEST_CASE("published models: a malformed folder ends in one line that names file
       {"llama", [](Json& c, Tensors&) { c = Json::array(); }, "is not a JSON object"},
       {"llama", [](Json& c, Tensors&) { c["model_type"] = "bloom"; },
        "must be one of \"llama\", \"mistral\", \"qwen2\""},
+      {"llama", [](Json& c, Tensors&) { c["model_type"] = "bloom"; },
+       "\n  export.save(model, [], \"model.pt2\", kwargs={\"input_ids\": tokens, \"labels\": tokens})"},
       {"llama", [](Json& c, Tensors&) { c["pad_token_id"] = 29; }, "pad_token_id is 29, and must be below 29"},
       {"mistral", [](Json& c, Tensors&) { c["sliding_window"] = "six"; }, "sliding_window is \"six\""},
       {"qwen3_types", [](Json& c, Tensors&) { c["layer_types"] = {"full_attention"}; },

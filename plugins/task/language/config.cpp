@@ -134,12 +134,23 @@ std::vector<std::string> Config::texts(const char* key) const {
   return list.get<std::vector<std::string>>();
 }
 
-void require_model_type(const Config& config, const std::vector<std::string>& model_types) {
+void require_model_type(const Config& config, const std::vector<std::string>& model_types, bool is_language_model) {
   if (std::ranges::find(model_types, config.text("model_type", "")) == model_types.end()) {
     std::string known;
     for (const auto& type : model_types) known += (known.empty() ? "\"" : ", \"") + type + '"';
-    config.refuse("model_type",
-                  (model_types.size() == 1 ? ", and must be " : ", and must be one of ") + known + " for this task");
+    // The model itself shifts the labels and returns the loss.
+    const std::string other =
+        "; task/graph trains it after these lines of Python, beside plugins/task/graph/export.py, by inputs and target "
+        "= "
+        "one file of tokens, loss = \"output\" and output = \"loss\":\n"
+        "  import torch, transformers, export\n"
+        "  model = transformers.AutoModelForCausalLM.from_pretrained(\"" +
+        config.folder() +
+        "\", use_cache=False)\n"
+        "  tokens = torch.randint(100, (4, 128))\n"
+        "  export.save(model, [], \"model.pt2\", kwargs={\"input_ids\": tokens, \"labels\": tokens})";
+    config.refuse("model_type", (model_types.size() == 1 ? ", and must be " : ", and must be one of ") + known +
+                                    " for this task" + (is_language_model && config.has("model_type") ? other : ""));
   }
   if (config.has("quantization_config")) {
     config.refuse("quantization_config", ": its weights are quantised; give the folder of the weights before that");

@@ -35,6 +35,7 @@ class Config {
   // The value for a key that has no fallback.
   double require_number(const char* key, double least) const;
   [[noreturn]] void refuse(const std::string& key, const std::string& reason) const;
+  std::string folder() const { return place_.substr(0, place_.rfind("/config.json")); }
 
  private:
   Config(std::string place, nlohmann::json object) : place_(std::move(place)), object_(std::move(object)) {}
@@ -43,7 +44,8 @@ class Config {
 };
 
 // Refuses what this program cannot read: another model_type than these, and weights that are packed by a quantisation.
-void require_model_type(const Config& config, const std::vector<std::string>& model_types);
+// is_language_model: the refusal has the lines of Python by which task/graph trains the folder.
+void require_model_type(const Config& config, const std::vector<std::string>& model_types, bool is_language_model);
 
 // The function that a key such as activation_function names. Throws Error for a name that is not known.
 Activation activation_of(const Config& config, const char* key, const std::string& fallback);

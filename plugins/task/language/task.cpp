@@ -72,7 +72,7 @@ void PublishedTask::build(vernier::Run& run) {
     data_.forget_tokenizer();
   }
   const Config config(model_folder());
-  require_model_type(config, family_.layout.model_types);
+  require_model_type(config, family_.layout.model_types, /*is_language_model=*/true);
   network_ = family_.make(config, dropout_, run.seed);
   if (weights_ == "folder" && !is_trained()) {
     read_weights(folder_, *network_, family_.layout, !new_tokens_.empty());

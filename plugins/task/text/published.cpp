@@ -57,7 +57,7 @@ language::Family family_of(const language::Config& config) {
   auto gpt = gpt::family(), llama = llama::family();
   auto all = gpt.layout.model_types;
   all.insert(all.end(), llama.layout.model_types.begin(), llama.layout.model_types.end());
-  language::require_model_type(config, all);
+  language::require_model_type(config, all, /*is_language_model=*/false);
   return config.text("model_type", "") == gpt.layout.model_types.front() ? gpt : llama;
 }
 
