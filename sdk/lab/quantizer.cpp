@@ -5,7 +5,7 @@
 namespace vernier {
 
 const char* slot_name(Slot slot) {
-  static constexpr const char* names[] = {"y.x", "y.w", "dx.g", "dx.w", "dw.x", "dw.g"};
+  static constexpr const char* names[] = {"y.x", "y.w", "dx.g", "dx.w", "dw.x", "dw.g", "weight", "state"};
   return names[static_cast<int>(slot)];
 }
 

@@ -699,9 +699,10 @@ TEST_CASE("with activations computed again, in every precision, the run has the 
                           "[precision]\nuse = 'bf16'\nrule = [{match = "
                           "'h.1.*', use = 'fp32'}]\n");
   for (const char* format : {"e2m1", "mxfp8"}) {
-    precisions.emplace_back(
-        std::string("stochastic ") + format,
-        "[precision]\nuse = 'format'\nrounding = 'stochastic'\nforward = '" + std::string(format) + "'\n");
+    precisions.emplace_back(std::string("stochastic ") + format,
+                            "[precision]\nuse = 'format'\noperands = {x = {rounding = 'stochastic'}, g = {rounding = "
+                            "'stochastic'}}\nforward = '" +
+                                std::string(format) + "'\n");
   }
   std::size_t place = 0;
   for (const auto& [name, precision] : precisions) {

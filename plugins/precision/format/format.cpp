@@ -3,27 +3,12 @@
 // units that this machine does not have: the numbers are theirs, the speed is not. docs/guides/formats.md has the
 // formats and recipes; configs/precision/formats has presets.
 //
-//   forward = "e4m3"             format of x and w in y = x w: a name of `vernier formats`, or of a
-//                                [[precision.format]]; fp32: they are not rounded
-//   backward = "auto"            format of g, the gradient of y, in dx = g wᵀ; auto: as `forward`
-//   weight_gradient = "auto"     format of both operands in dw = xᵀ g; auto: x in `forward`, g in `backward`
-//   scaling = "auto"             of formats without blocks. tensor: a tensor has one float32 scale, from its largest
-//                                magnitude; delayed: from those of earlier updates; none; auto: tensor for formats
-//                                of at most 8 bits, else none
-//   amax_history_len = 1024      delayed: updates in the history of magnitudes
-//   amax_compute = "max"         delayed: the scale comes from the largest of them, or from the "most_recent"
-//   scale_rule = "auto"          of block scales that are powers of two: floor | ceil | even | rceil; auto: that of
-//                                the format
-//   rounding = "nearest"         of x and w: nearest | away | zero | stochastic
-//   backward_rounding = "auto"   of g; auto: as `rounding`
-//   random_bits = 23             of stochastic rounding, for each number
-//   uneven_blocks = "shorter"    if the block size does not divide the reduced dimension, the last block is shorter,
-//                                and the log names the layers; refuse: the run ends at the first such layer
-//   square_weights = false       blocks of weights are square, so that w and wᵀ have the same codes
-//   headroom = 1.0               scales are for this share of the format's largest number, so that stochastic rounding
-//                                has room above a block's maximum
-//   operands = {}                quantizers by operand: x, w, g, or y.x, y.w, dx.g, dx.w, dw.x, dw.g. Each is the name
-//                                of a format, or a table with use, from, and options: docs/guides/quantizers.md
+//   forward = "e4m3"             number format of x, w and g: a name of `vernier formats`, or of one of your own
+//                                (below); fp32: they are not rounded
+//   operands = {}                quantizers by operand: x, w, g, or y.x, y.w, dx.g, dx.w, dw.x, dw.g. weight: each
+//                                update rounds the weights themselves; state: the averages of the optimizer. Each is
+//                                the name of a format or a plugin, or a table with use, from, and options:
+//                                docs/guides/quantizers.md
 //   rotate = {}                  {y = 0, dx = 0, dw = 0, signs = "fixed"}: numbers that a rotation of both operands
 //                                mixes, a power of two; 0: none. signs = "drawn": anew for each product
 //   layers = []                  [[precision.layers]] tables: layers with other operands. The first that matches counts
@@ -36,8 +21,6 @@
 //     accumulate.mantissa          required: fraction bits of the accumulator, up to 23
 //     accumulate.promote_every = 0 products after which it is added to a float32 sum, a multiple of chunk; 0: never
 //     accumulate.chunk = 32        products that one step of the unit adds
-//   weights = "fp32"             format to which each update rounds the weights themselves; fp32: they stay exact
-//   optimizer_state = "fp32"     format to which each update rounds the averages of the optimizer; fp32: not
 //   otherwise = "fp32"           dtype of everything else: fp32 | bf16
 //   measure_every = 0            steps between measurements of what rounding does, by layer and operand; 0: none
 //   format = []                  [[precision.format]] tables, your own formats:
@@ -91,8 +74,6 @@ using vernier::Run;
 using vernier::TensorFormat;
 using vernier::Values;
 
-constexpr const char* automatic = "auto";
-
 torch::ScalarType otherwise_of(Options& options) {
   const auto word = options.choose("otherwise", "fp32", {"fp32", "bf16"}, "dtype of everything that is not rounded");
   return word == "bf16" ? torch::kBFloat16 : torch::kFloat32;
@@ -102,7 +83,7 @@ class Format final : public vernier::MixedPrecision {
  public:
   explicit Format(Options& options) : MixedPrecision(options, otherwise_of(options), Levels::none) {
     const Names names(options);
-    read_formats(options, names);
+    read_recipes(options, names);
     accumulator_ = read_accumulate(options, products_->recipes());
     for (auto& recipe : products_->recipes()) recipe.accumulator = accumulator_;
     measure_every_ =
@@ -149,7 +130,7 @@ class Format final : public vernier::MixedPrecision {
     }
     if (averages_) {
       bus.on(vernier::Event::UpdateDone, [this](Run& run) {
-        if (is_applied(run)) averages_->round(run, stored_draw_, [&](const auto& name) { return !is_kept(name); });
+        if (is_applied(run)) averages_->round(run, [&](const auto& name) { return stored(name, Slot::state); });
       });
     }
     for (const auto& [place, quantizer] : quantizers_) {
@@ -160,7 +141,7 @@ class Format final : public vernier::MixedPrecision {
   }
 
   vernier::Contradiction contradicts(const vernier::Plugin& other, const vernier::Bus& bus) const override {
-    auto found = averages_ ? averages_->contradicts(other) : vernier::Contradiction();
+    auto found = averages_ ? StoredAverages::contradicts(other) : vernier::Contradiction();
     return found.option.empty() ? MixedPrecision::contradicts(other, bus) : found;
   }
 
@@ -170,7 +151,7 @@ class Format final : public vernier::MixedPrecision {
     for (const auto& [place, quantizer] : quantizers_) vernier::HostApi::prepare(*quantizer, run);
     layers_of_model_ = vernier::Layers(*run.model);
     find_parts();
-    if (weights_) round_weights(run);
+    if (has_weights_) round_weights(run);
     if (measure_every_ != 0 && run.control != nullptr) run.control->want_rerun(*this);
     if (!run.device.is_cpu()) info("numbers of ", run.device, " are rounded on the CPU, so a step takes longer");
   }
@@ -179,7 +160,8 @@ class Format final : public vernier::MixedPrecision {
     MixedPrecision::check(run);
     for (const auto& [place, quantizer] : quantizers_) quantizer->check(run);
     for (const auto& recipe : products_->recipes()) {
-      for (const auto slot : slots) {
+      for (int i = 0; i < vernier::slot_count; ++i) {
+        const auto slot = static_cast<Slot>(i);
         const auto& quantizer = recipe.at(slot).quantizer;
         const bool is_strange = quantizer != nullptr && dynamic_cast<FormatQuantizer*>(quantizer.get()) == nullptr;
         if (is_strange) try_quantizer(*quantizer, slot);
@@ -189,7 +171,7 @@ class Format final : public vernier::MixedPrecision {
 
   void commit(Run& run) override {
     MixedPrecision::commit(run);
-    if (weights_ && is_applied(run)) round_weights(run);
+    if (has_weights_ && is_applied(run)) round_weights(run);
   }
 
   vernier::State save() const override {
@@ -234,63 +216,46 @@ class Format final : public vernier::MixedPrecision {
   bool intercepts() const override { return true; }
 
  private:
-  void read_formats(Options& options, const Names& names) {
-    const auto forward = options.get("forward", "e4m3", "format of x and w in y = x w; fp32: not rounded");
-    auto backward = options.get("backward", automatic, "format of the gradient of y in dx = g w; auto: as forward");
-    if (backward == automatic) backward = forward;
-    const auto for_dw =
-        options.get("weight_gradient", automatic, "format of both operands in dw; auto: as in y and dx");
-    const auto weights = options.get("weights", unrounded, "format to which each update rounds the weights");
-    const auto averages =
-        options.get("optimizer_state", unrounded, "format to which each update rounds the optimizer's averages");
-    const auto of_forward = RoundingOptions::read(options, {});
-    auto of_backward = of_forward;
-    of_backward.rounding =
-        options.choose("backward_rounding", automatic, {"auto", "nearest", "away", "zero", "stochastic"},
-                       "of the gradient of y; auto: as rounding");
-    if (of_backward.rounding == automatic) of_backward.rounding = of_forward.rounding;
-    const bool is_own = for_dw != automatic;
-    std::vector<std::shared_ptr<FormatQuantizer>> all;
-    const auto rounding = [&](const char* key, const std::string& name, const RoundingOptions& how) {
-      const auto format = names.of(options, key, name);
-      if (format) all.push_back(std::make_shared<FormatQuantizer>(options, key, *format, how));
-      return format ? all.back() : nullptr;
+  void read_recipes(Options& options, const Names& names) {
+    refuse_misplaced(options);
+    const auto forward =
+        options.get("forward", "e4m3", "format of x, w and g, where `operands` names none; fp32: not rounded");
+    names.require(options, "forward", forward);
+    auto& recipes = products_->recipes();
+    read_operands(options, names, forward, "", recipes.emplace_back(), quantizers_);
+    read_layers(options, names, forward);
+    const auto any_rounds = [&](Slot slot) {
+      return std::ranges::any_of(recipes, [&](const auto& each) { return each.rounds(slot); });
     };
-    const auto placed = [&](const char* place, std::shared_ptr<FormatQuantizer> made) {
-      if (made != nullptr) quantizers_.push_back({place, made});
-      return made;
-    };
-    const auto x = placed("forward", rounding("forward", forward, of_forward));
-    const auto g = placed("backward", rounding("backward", backward, of_backward));
-    const auto for_dw_of = [&](const char* place, const std::string& usual, const auto& made, const auto& how) {
-      return !is_own || for_dw == usual ? made : placed(place, rounding("weight_gradient", for_dw, how));
-    };
-    const auto x_for_dw = for_dw_of("weight_gradient.x", forward, x, of_forward);
-    const auto g_for_dw = for_dw_of("weight_gradient.g", backward, g, of_backward);
-    auto& recipe = products_->recipes().emplace_back();
-    recipe.at(Slot::y_x).quantizer = recipe.at(Slot::y_w).quantizer = recipe.at(Slot::dx_w).quantizer = x;
-    recipe.at(Slot::dx_g).quantizer = g;
-    recipe.at(Slot::dw_x).quantizer = x_for_dw;
-    recipe.at(Slot::dw_g).quantizer = g_for_dw;
-    const auto of_stored = [&](const char* key, const std::string& name) {
-      const auto made = rounding(key, name, of_forward);
-      return made != nullptr ? OptionalFormat(made->format()) : std::nullopt;
-    };
-    weights_ = of_stored("weights", weights);
-    if (const auto stored = of_stored("optimizer_state", averages)) averages_.emplace(options, *stored);
-    refuse_unused(options, of_forward, all, x.get());
-    stored_draw_ = {vernier::rounding_named(of_forward.rounding), 0, static_cast<int>(of_forward.random_bits)};
-    const auto dw = is_own ? for_dw : forward;
-    const Usual of_x{forward, of_forward}, of_g{backward, of_backward};
-    const Usuals usuals{of_x, of_x, of_g, of_x, {dw, of_forward}, {is_own ? for_dw : backward, of_backward}};
-    read_operands(options, names, usuals, "", recipe, quantizers_);
-    read_layers(options, names, usuals);
-    title_ = forward + (backward == forward ? "" : ", gradients in " + backward);
-    if (is_own) title_ += ", weight gradients in " + for_dw;
+    has_weights_ = any_rounds(Slot::weight);
+    if (any_rounds(Slot::state)) averages_.emplace(options);
+    title_ = forward;
     if (options.given("operands") || options.given("layers")) title_ += ", but for `operands`";
-    const bool is_exact = std::ranges::all_of(products_->recipes(), [](const auto& each) { return each.is_exact(); });
-    if (is_exact && !weights_ && !averages_) {
+    if (std::ranges::all_of(recipes, [](const auto& each) { return each.is_exact(); })) {
       options.refuse("forward", "is fp32, and nothing else is rounded; take [precision] use = \"fp32\"");
+    }
+  }
+
+  // Refuses options of operands in the table of the policy, where many look for them.
+  static void refuse_misplaced(const Options& options) {
+    constexpr std::pair<const char*, const char*> all[] = {
+        {"backward", "g = \"e5m2\""},
+        {"weight_gradient", "dw.x = \"bf16\", dw.g = \"bf16\""},
+        {"weights", "weight = \"bf16\""},
+        {"optimizer_state", "state = \"bf16\""},
+        {"rounding", "x = {rounding = \"stochastic\"}, w = {rounding = \"stochastic\"}"},
+        {"backward_rounding", "g = {rounding = \"stochastic\"}"},
+        {"random_bits", "g = {rounding = \"stochastic\", random_bits = 8}"},
+        {"headroom", "g = {use = \"mxfp4\", rounding = \"stochastic\", headroom = 0.75}"},
+        {"scale_rule", "x = {use = \"mxfp8\", scale_rule = \"rceil\"}"},
+        {"square_weights", "w = {use = \"nvfp4\", square_weights = true}"},
+        {"scaling", "x = {scaling = \"none\"}, w = \"delayed\""},
+        {"amax_history_len", "x = {use = \"delayed\", amax_history_len = 16}"},
+        {"amax_compute", "x = {use = \"delayed\", amax_compute = \"most_recent\"}"}};
+    for (const auto& [key, example] : all) {
+      if (options.given(key)) {
+        options.refuse(key, std::string("is an option of operands; write operands = {") + example + "}");
+      }
     }
   }
 
@@ -300,13 +265,13 @@ class Format final : public vernier::MixedPrecision {
     std::int64_t first, last;
     Options options;  // for error messages
   };
-  void read_layers(Options& options, const Names& names, const Usuals& usuals) {
+  void read_layers(Options& options, const Names& names, const std::string& forward) {
     options.tables("layers", "layers with other operands", [&](Options& one) {
       const auto match = one.get("match", "*", "names of layers, with * and ? as in a shell");
       const auto first = one.get("first", 0, "of them those in so many first blocks", vernier::at_least(0));
       const auto last = one.get("last", 0, "of them those in so many last blocks", vernier::at_least(0));
       auto recipe = products_->recipes().front();
-      read_operands(one, names, usuals, "layers." + std::to_string(parts_.size()) + ".", recipe, quantizers_);
+      read_operands(one, names, forward, "layers." + std::to_string(parts_.size()) + ".", recipe, quantizers_);
       products_->recipes().push_back(recipe);
       parts_.push_back({match, first, last, one});
     });
@@ -438,14 +403,20 @@ class Format final : public vernier::MixedPrecision {
 
   // A skipped update leaves weights and averages as they are.
   static bool is_applied(const Run& run) { return !run.skip_update.defined() || run.skip_update.item<double>() == 0; }
-  bool is_kept(const std::string& parameter) { return rules().keep_float32(parameter); }
+  // Returns what rounds the weight of this name or its averages, or null.
+  vernier::Quantizer* stored(const std::string& parameter, Slot slot) {
+    if (rules().keep_float32(parameter)) return nullptr;
+    const auto dot = parameter.rfind('.');
+    return recipe_of(dot == std::string::npos ? "" : parameter.substr(0, dot)).at(slot).quantizer.get();
+  }
 
   void round_weights(Run& run) {
     const torch::NoGradGuard no_grad;
     for (const auto& parameter : run.parameters) {
       const auto& weight = parameter.model;
-      if (!is_float(weight) || weight.dim() < 2 || is_kept(parameter.name)) continue;
-      round_stored(weight, *weights_, drawn(stored_draw_));
+      auto* const quantizer = stored(parameter.name, Slot::weight);
+      if (!is_float(weight) || weight.dim() < 2 || quantizer == nullptr) continue;
+      round_stored(weight, Slot::weight, parameter.name, *quantizer, quantizer->draws() ? drawn_seed() : 0);
     }
   }
 
@@ -510,14 +481,13 @@ class Format final : public vernier::MixedPrecision {
   std::vector<Part> parts_;                         // by [[precision.layers]]
   std::map<std::string, const Recipe*> recipe_of_;  // the layers that have one of their own
   std::optional<vernier::ProductAccumulator> accumulator_;
-  OptionalFormat weights_;
-  vernier::Draw stored_draw_;  // the rounding of weights and averages
   std::optional<StoredAverages> averages_;
   std::string title_;
   std::int64_t measure_every_ = 0;
   vernier::Layers layers_of_model_;
   std::set<std::string> layers_, named_;           // rounded; said not to be rounded
   bool is_written_ = false, has_rounded_ = false;  // has_rounded_: in the last forward()
+  bool has_weights_ = false;                       // each update rounds weights
   bool is_exact_ = false;                          // nothing is rounded, to compare gradients
   std::map<std::string, double> directions_;
 };

@@ -69,17 +69,13 @@ OptionalFormat Names::find(const std::string& name) const {
   }
 }
 
-OptionalFormat Names::of(Options& options, const char* key, const std::string& name) const {
-  if (name == unrounded) return std::nullopt;
-  for (const auto& own : own_) {
-    if (own.name == name) return own;
-  }
-  return guarded(options, key, [&] { return vernier::tensor_format(name); });
+void Names::require(Options& options, const char* key, const std::string& name) const {
+  if (name != unrounded && !find(name)) guarded(options, key, [&] { return vernier::tensor_format(name); });
 }
 
 void Names::add(Options& one) {
   TensorFormat format;
-  format.name = one.require<std::string>("name", "for forward, backward, weight_gradient and weights");
+  format.name = one.require<std::string>("name", "for forward and operands");
   const auto element = one.get("element", "", "a number format by name; empty: of the options below");
   auto& number = format.element;
   number.name = format.name;

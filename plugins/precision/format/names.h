@@ -16,9 +16,9 @@ inline constexpr const char* unrounded = "fp32";
 class Names {
  public:
   explicit Names(vernier::Options& options);
-  // Returns nothing for "fp32". key: the option, for messages.
-  OptionalFormat of(vernier::Options& options, const char* key, const std::string& name) const;
   OptionalFormat find(const std::string& name) const;  // nothing: there is no such format
+  // Refuses the option if there is no such format and it is not "fp32".
+  void require(vernier::Options& options, const char* key, const std::string& name) const;
 
  private:
   void add(vernier::Options& one);

@@ -26,7 +26,7 @@ constexpr const char* products[] = {"y", "dx", "dw"};
 // Tables by "x" or "dw.x". A product's operands are in a table of it, as TOML reads dw.x = "e4m3".
 std::map<std::string, Table> tables_in(const Options& options, const Table& given) {
   std::vector<std::string> keys = {"x", "w", "g"};
-  for (const auto slot : slots) keys.emplace_back(vernier::slot_name(slot));
+  for (int i = 0; i < vernier::slot_count; ++i) keys.emplace_back(vernier::slot_name(static_cast<Slot>(i)));
   std::map<std::string, Table> found;
   const auto add = [&](const std::string& key, const Value& value) {
     if (std::ranges::find(keys, key) == keys.end()) {
@@ -72,10 +72,11 @@ From from_in(Options& options, Slot slot) {
 
 // A format by name is built in, and any other name is that of a plugin.
 std::shared_ptr<Quantizer> made(const Options& options, const Names& names, const std::string& key, const Table& table,
-                                const std::string& where, const Usual& usual) {
+                                const std::string& forward) {
+  const auto where = table.empty() ? std::string() : table.begin()->second.where;
   const auto name = std::string(table_of_operands) + "." + key;
   Options one(options.owner() + ": `" + name + "`", table, where);
-  const auto use = one.get("use", usual.use, "a format or a quantizer");
+  const auto use = one.get("use", forward, "a format or a quantizer");
   const auto format = names.find(use);
   if (use != unrounded && !format) {
     auto whole = table;
@@ -84,12 +85,7 @@ std::shared_ptr<Quantizer> made(const Options& options, const Names& names, cons
     return std::shared_ptr<Quantizer>(static_cast<Quantizer*>(
         vernier::make_inner_plugin(outer, Quantizer::role, name.c_str(), use, "a quantizer").release()));
   }
-  std::shared_ptr<FormatQuantizer> rounding;
-  if (format) {
-    const auto how = RoundingOptions::read(one, usual.rounding);
-    rounding = std::make_shared<FormatQuantizer>(one, "use", *format, how);
-    refuse_unused(one, how, {rounding}, key.back() == 'w' ? rounding.get() : nullptr);
-  }
+  const auto rounding = format ? std::make_shared<FormatQuantizer>(one, key, *format) : nullptr;
   vernier::HostApi::refuse_unread(one);
   return rounding;
 }
@@ -117,14 +113,10 @@ void read_rotations(Options& options, Recipe& recipe) {
 void settle(const Options& options, Recipe& recipe) {
   for (const auto slot : slots) {
     auto& way = recipe.at(slot);
-    const auto* const own = dynamic_cast<const FormatQuantizer*>(way.quantizer.get());
     const bool is_rotated = recipe.rotation(slot).size != 0;
-    const std::string product = products[static_cast<int>(slot) / 2];
-    if (is_rotated && own != nullptr && own->is_delayed()) {
-      options.refuse("rotate", "is for scales of the numbers themselves, and scaling is delayed");
-    }
     if (is_rotated && !recipe.rounds(slot)) {
-      options.refuse("rotate", "is for rounded operands of " + product + ", and one of them is fp32");
+      options.refuse("rotate", std::string("is for rounded operands of ") + products[static_cast<int>(slot) / 2] +
+                                   ", and one of them is fp32");
     }
     if (way.from != From::codes) continue;
     if (is_rotated || recipe.rotation(Recipe::source(slot)).size != 0) {
@@ -137,31 +129,17 @@ void settle(const Options& options, Recipe& recipe) {
 
 }  // namespace
 
-void refuse_unused(const Options& options, const RoundingOptions& rounding,
-                   const std::vector<std::shared_ptr<FormatQuantizer>>& all, const FormatQuantizer* square) {
-  const auto none = [&](const auto& has) { return std::ranges::none_of(all, has); };
-  const auto refuse = [&](const char* key, bool is_unused, const char* why) {
-    if (is_unused && options.given(key)) options.refuse(key, why);
-  };
-  refuse("scale_rule", rounding.scale_rule != "auto" && none([](const auto& each) { return each->has_rule(); }),
-         "is for formats whose scales are powers of two, such as mxfp8");
-  refuse("scaling", rounding.scaling == "delayed" && none([](const auto& each) { return each->is_delayed(); }),
-         "is \"delayed\", for formats with one scale for a tensor, such as e4m3");
-  refuse("random_bits", none([](const auto& each) { return each->draws(); }), "is for stochastic rounding");
-  refuse("headroom", rounding.headroom != 1 && none([](const auto& each) { return each->format().block != 0; }),
-         "is for formats with scales, such as nvfp4");
-  refuse("square_weights", rounding.square_weights && !(square != nullptr && square->format().block > 0),
-         "is for a forward format with blocks, such as nvfp4");
-}
-
-void read_operands(Options& options, const Names& names, const Usuals& usuals, const std::string& place, Recipe& recipe,
-                   std::vector<Placed>& placed) {
-  const auto given =
-      options.get(table_of_operands, Table{}, "quantizers by operand, as {w = \"nvfp4\", dw.g = {use = \"mine\"}}");
-  const auto tables = tables_in(options, given);
+void read_operands(Options& options, const Names& names, const std::string& forward, const std::string& place,
+                   Recipe& recipe, std::vector<Placed>& placed) {
+  auto tables = tables_in(options, options.get(table_of_operands, Table{},
+                                               "quantizers by operand, as {w = \"nvfp4\", g = {use = \"mine\"}}"));
+  if (place.empty()) {
+    for (const char* letter : {"x", "w", "g"}) tables.try_emplace(letter);
+  }
   std::map<std::string, std::shared_ptr<Quantizer>> by_key;
-  for (const auto slot : slots) {
-    const std::string name = vernier::slot_name(slot), letter(1, name.back());
+  for (std::size_t i = 0; i < vernier::slot_count; ++i) {
+    const auto slot = static_cast<Slot>(i);
+    const std::string name = vernier::slot_name(slot), letter = name.substr(name.find('.') + 1);
     const auto of_letter = tables.find(letter), of_slot = tables.find(name);
     if (of_letter == tables.end() && of_slot == tables.end()) continue;
     auto& way = recipe.at(slot);
@@ -175,8 +153,7 @@ void read_operands(Options& options, const Names& names, const Usuals& usuals, c
       own.insert(of_letter->second.begin(), of_letter->second.end());
     auto& quantizer = by_key[key];
     if (quantizer == nullptr) {
-      const auto where = own.empty() ? std::string() : own.begin()->second.where;
-      quantizer = made(options, names, key, own, where, usuals[static_cast<std::size_t>(slot)]);
+      quantizer = made(options, names, key, own, forward);
       if (quantizer != nullptr) placed.push_back({place + key, quantizer});
     }
     way.quantizer = quantizer;

@@ -18,19 +18,10 @@ struct Placed {
   std::shared_ptr<vernier::Quantizer> quantizer;
 };
 
-// The format and rounding of [precision]. An operand's table takes from them what it does not say.
-struct Usual {
-  std::string use;
-  RoundingOptions rounding;
-};
-using Usuals = std::array<Usual, vernier::slot_count>;
-
-// Refuses an option of rounding that none of the quantizers has a use for. square: the one of weights, or null.
-void refuse_unused(const vernier::Options& options, const RoundingOptions& rounding,
-                   const std::vector<std::shared_ptr<FormatQuantizer>>& all, const FormatQuantizer* square);
-
-// Reads both options into the recipe, which has the quantizers of the operands that are not named. place: "layers.1.".
-void read_operands(vernier::Options& options, const Names& names, const Usuals& usuals, const std::string& place,
+// Reads both options into a recipe. forward: the format of tables that name none. place: "" for the recipe of all
+// layers, whose operands x, w and g have this format if they are not named; "layers.1." for one that changes what it
+// names.
+void read_operands(vernier::Options& options, const Names& names, const std::string& forward, const std::string& place,
                    Recipe& recipe, std::vector<Placed>& placed);
 
 // Makes the matrices of the rotations.

@@ -106,7 +106,7 @@ From Recipe::from(Slot slot, bool is_weight) const {
 
 bool Recipe::draws() const {
   return draws_signs ||
-         std::ranges::any_of(ways, [](const Way& way) { return way.quantizer && way.quantizer->draws(); });
+         std::ranges::any_of(slots, [this](Slot slot) { return rounds(slot) && at(slot).quantizer->draws(); });
 }
 
 // A product draws its random seed in forward, even if no gradient is asked for. So a recomputation draws the same one.
@@ -132,7 +132,8 @@ void Products::note(const std::string& name, const Tensor& x, const Tensor& y, c
   loss.errors += (exact - y).square_().sum(at::kDouble).item<double>();
   loss.flushed += y.eq(0).logical_and_(exact.ne(0)).sum().item<double>();
   if (own == nullptr) return;
-  const auto& [format, block, draw] = own->last();
+  const auto& format = own->format();
+  const auto& [block, draw] = own->last();
   // The same rounding, with infinity or NaN for what is beyond the largest number.
   auto open = format;
   open.element.saturate = false;
@@ -165,12 +166,8 @@ UnitOperand Products::rounded(Call& call, const Tensor& x, Slot slot, int summed
   const auto letter = call.layer + "/" + of.key.back();
   const auto* const own = dynamic_cast<const FormatQuantizer*>(quantizer.get());
   const auto size = of.numbers.size(-1), block = own != nullptr ? own->format().block : quantizer->multiple();
-  if (block > 0 && size % block != 0) note_uneven(letter, size, block, own != nullptr && own->refuses_uneven());
-  const auto missing = own != nullptr ? 0 : (block - size % block) % block;
-  if (missing != 0) of.numbers = at::constant_pad_nd(of.numbers, {0, missing});
-  auto y = quantizer->quantize(of);
-  require_shape(*quantizer, y, of.numbers);
-  if (missing != 0) y = mapped(y, [&](const Tensor& tensor) { return tensor.narrow(-1, 0, size); });
+  if (notes_uneven_ && block > 0 && size % block != 0) uneven_.insert(letter + " (" + std::to_string(size) + ")");
+  auto y = quantized(*quantizer, std::move(of));
   if (summed == -2) y = turned(y);
   if (measures_) note(letter, x, value(y), own);
   return y;
@@ -200,18 +197,6 @@ Tensor Products::passed(const Call& call, const Tensor& x, const Tensor& gradien
   const auto passes = recipe.at(slot).quantizer->gradient(of, summed == -1 ? given : given.transpose(-2, -1));
   return turned_back(recipe, slot, call.product_seed, summed == -1 ? passes : passes.transpose(-2, -1), summed,
                      x.size(summed));
-}
-
-void Products::note_uneven(const std::string& name, std::int64_t count, std::int64_t block, bool is_refused) {
-  if (!is_refused) {
-    if (notes_uneven_) uneven_.insert(name + " (" + std::to_string(count) + ")");
-    return;
-  }
-  throw vernier::Error(
-      c10::str("blocks of ", block, " do not divide the ", count, " numbers that the product of ", name,
-               " sums over; keep its layer out by a [[precision.rule]] with use = \"fp32\", or write "
-               "uneven_blocks = \"shorter\""),
-      vernier::Error::Kind::configuration);
 }
 
 // Matrices of square blocks lie over outputs and channels, one for each position of the kernel.

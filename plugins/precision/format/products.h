@@ -81,7 +81,6 @@ class Products {
                               int summed, bool is_weight);
   // Rounds the weight of a convolution, [O, C / groups, ...].
   vernier::UnitOperand kernel(Call& call, const torch::Tensor& weight, Slot slot);
-  void note_uneven(const std::string& name, std::int64_t count, std::int64_t block, bool is_refused);
   void note(const std::string& name, const torch::Tensor& x, const torch::Tensor& y, const FormatQuantizer* own);
 
   std::deque<Recipe> recipes_;  // by the layers that have one of their own; the first is that of all others

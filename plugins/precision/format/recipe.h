@@ -11,6 +11,7 @@
 namespace formats {
 
 using vernier::Slot;
+// The slots of products; Recipe has those of weights and averages too.
 inline constexpr Slot slots[] = {Slot::y_x, Slot::y_w, Slot::dx_g, Slot::dx_w, Slot::dw_x, Slot::dw_g};
 using OptionalFormat = std::optional<vernier::TensorFormat>;  // nothing: float32, not rounded
 
@@ -46,7 +47,7 @@ struct Recipe {
   }
   From from(Slot slot, bool is_weight = false) const;  // never automatic
   bool rounds(Slot slot) const { return at(slot).quantizer != nullptr; }
-  bool is_exact() const;  // no operand is rounded
+  bool is_exact() const;  // nothing is rounded
   bool draws() const;     // a product needs a seed
   // Returns whether the accumulator adds up the product of a slot.
   bool is_emulated(Slot slot) const { return accumulator && rounds(slot) && rounds(other(slot)); }

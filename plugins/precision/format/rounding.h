@@ -8,8 +8,6 @@
 #include <optional>
 #include <string>
 
-#include "delayed.h"
-
 namespace formats {
 
 // Returns an operand whose numbers are the results of change(numbers). If each number has a least exponent of its own,
@@ -29,38 +27,22 @@ inline vernier::UnitOperand turned(const vernier::UnitOperand& x) {
   return mapped(x, [](const torch::Tensor& tensor) { return tensor.transpose(-2, -1); });
 }
 
-// How a format rounds. The options of [precision] are those of the operands that have none of their own.
-struct RoundingOptions {
-  std::string scaling = "auto", scale_rule = "auto", rounding = "nearest", uneven_blocks = "shorter";
-  std::string amax_compute = "max";
-  std::int64_t amax_history_len = 1024, random_bits = 23;
-  bool square_weights = false;
-  double headroom = 1;
-
-  // Reads the options; those that are not given stay as in `other`.
-  static RoundingOptions read(vernier::Options& options, const RoundingOptions& other);
-};
+// Returns what the quantizer makes of an operand, whose rows are filled up with zeros to a multiple of its own. Throws
+// Error with Error::Kind::plugin if the result is not float32 of the operand's shape.
+vernier::UnitOperand quantized(vernier::Quantizer& quantizer, vernier::Operand of);
 
 class FormatQuantizer final : public vernier::Quantizer {
  public:
-  // Refuses an option of the table that the format has no use for.
-  FormatQuantizer(const vernier::Options& options, const char* key, vernier::TensorFormat format,
-                  const RoundingOptions& rounding);
+  // Reads how the operand `key` is rounded, and refuses an option that its format has no use for.
+  FormatQuantizer(vernier::Options& options, const std::string& key, vernier::TensorFormat format);
   vernier::UnitOperand quantize(const vernier::Operand& of) override;
   bool serves_both(bool is_weight) const override;
   bool draws() const override { return draw_.rounding == vernier::Rounding::stochastic; }
-  void end_update() override;
 
   const vernier::TensorFormat& format() const { return format_; }
-  bool has_rule() const {
-    return format_.has_block_scale && format_.scale.kind == vernier::NumberFormat::Kind::power_of_two;
-  }
   bool has_squares() const { return square_weights_; }
-  bool refuses_uneven() const { return refuses_uneven_; }
-  bool is_delayed() const { return delayed_.has_value(); }
   // How the last operand was rounded.
   struct Last {
-    vernier::TensorFormat format;
     vernier::ScaleBlock block;
     vernier::Draw draw;
   };
@@ -69,8 +51,7 @@ class FormatQuantizer final : public vernier::Quantizer {
  private:
   vernier::TensorFormat format_;
   vernier::Draw draw_;
-  bool square_weights_, refuses_uneven_;
-  std::optional<DelayedScales> delayed_;  // gives the scale of the tensor; nothing: the tensor itself does
+  bool square_weights_ = false;
   Last last_;
 };
 

@@ -1,7 +1,6 @@
-// Numbers that stay from one step to the next, in a format: weights, and the averages of the optimizer.
+// Numbers that stay from one step to the next, as a quantizer makes them: weights, and the averages of the optimizer.
 #pragma once
 
-#include <vernier/lab/tensor_format.h>
 #include <vernier/options.h>
 #include <vernier/plugin.h>
 #include <vernier/run.h>
@@ -9,32 +8,33 @@
 #include <functional>
 #include <string>
 
+#include "recipe.h"
+
 namespace formats {
 
+// Draws a seed from LibTorch's generator, as dropout does: a checkpoint has its state, and a recomputation repeats its
+// draws.
 std::uint64_t drawn_seed();
-// Draws the seed of stochastic rounding from LibTorch's generator, as dropout does: a checkpoint has its state, and a
-// recomputation repeats its draws.
-vernier::Draw drawn(vernier::Draw draw);
 
 bool is_float(const torch::Tensor& tensor);  // its dtype is one that is rounded
 
-// Rounds a tensor in place. Its rows have blocks; a vector is one row.
-void round_stored(torch::Tensor tensor, const vernier::TensorFormat& format, const vernier::Draw& draw);
+// Rounds a tensor of a parameter in place. Blocks lie along its rows; a vector is one row.
+void round_stored(torch::Tensor tensor, Slot slot, const std::string& parameter, vernier::Quantizer& quantizer,
+                  std::uint64_t seed);
 
-// The option `optimizer_state` of precision/format.
+// The averages that an optimizer keeps, by `state` of the option `operands`.
 class StoredAverages {
  public:
-  StoredAverages(const vernier::Options& options, vernier::TensorFormat format)
-      : format_(std::move(format)), options_(options) {}
+  explicit StoredAverages(const vernier::Options& options) : options_(options) {}
 
   // Refuses optimizers of which the state is not that of single parameters.
-  vernier::Contradiction contradicts(const vernier::Plugin& other) const;
-  // Called after each update that was applied. Rounds the state of each parameter that `wanted` takes, and draws once,
-  // so that ranks with parts of the state stay alike. Throws Error if the optimizer has no averages in float32.
-  void round(vernier::Run& run, const vernier::Draw& draw, const std::function<bool(const std::string&)>& wanted) const;
+  static vernier::Contradiction contradicts(const vernier::Plugin& other);
+  // Called after each update that was applied. Rounds the averages of each parameter by the quantizer that `of` returns
+  // for it, or not for null. Draws once, so that ranks with parts of the state stay alike. Throws Error if the
+  // optimizer has no averages in float32.
+  void round(vernier::Run& run, const std::function<vernier::Quantizer*(const std::string&)>& of) const;
 
  private:
-  vernier::TensorFormat format_;
   vernier::Options options_;  // for error messages
 };
 

@@ -87,7 +87,7 @@ TEST_CASE("accumulate: a linear layer adds y, dx and dw with the accumulator, ea
        {Row{"e4m3", "e5m2"}, {"bf16", "bf16"}, {"nvfp4", "nvfp4"}, {"mxfp8", "fp16"}, {"int8", "e4m3"}}) {
     const std::string forward = row.forward, backward = row.backward;
     CAPTURE(forward);
-    Policy policy("forward = '" + forward + "'\nbackward = '" + backward + "'" + of_hopper);
+    Policy policy("forward = '" + forward + "'\noperands = {g = '" + backward + "'}" + of_hopper);
     const auto x = torch::randn({5, 37, 200}), g = torch::randn({5, 37, 48}).mul_(1e-3);
     const auto found = linear(policy, x, g);
     const auto a = x.view({-1, 200}), e = g.view({-1, 48}), w = policy.model->weight.detach();
@@ -97,7 +97,7 @@ TEST_CASE("accumulate: a linear layer adds y, dx and dw with the accumulator, ea
     CHECK(same_bits(found.dx.reshape({-1, 200}), dx));
     const auto dw = emulated_matmul(turned(operand(a, forward, -2)), operand(e, backward, -2), hopper);
     CHECK(same_bits(found.dw, dw.t()));
-    Policy plain("forward = '" + forward + "'\nbackward = '" + backward + "'");
+    Policy plain("forward = '" + forward + "'\noperands = {g = '" + backward + "'}");
     const auto exact = linear(plain, x, g);
     CHECK_FALSE(torch::equal(found.y, exact.y));
     CHECK((found.y - exact.y).abs().max().item<double>() < 2e-2);
@@ -257,8 +257,8 @@ TEST_CASE("accumulate: with 23 bits, convolutions of one to three dimensions are
 
 TEST_CASE("accumulate: an operand in fp32 and a layer in float32 keep float32 sums; recomputation repeats the bits") {
   const auto x = torch::randn({40, 200}), g = torch::randn({40, 48});
-  Policy part(std::string("forward = 'e4m3'\nbackward = 'fp32'") + of_hopper),
-      plain("forward = 'e4m3'\nbackward = 'fp32'");
+  Policy part(std::string("forward = 'e4m3'\noperands = {g = 'fp32'}") + of_hopper),
+      plain("forward = 'e4m3'\noperands = {g = 'fp32'}");
   const auto found = linear(part, x, g), expected = linear(plain, x, g);
   CHECK_FALSE(torch::equal(found.y, expected.y));
   CHECK(torch::equal(found.dx, expected.dx));
@@ -297,10 +297,11 @@ TEST_CASE("accumulate: bad options end in one line with the TOML to write") {
       {"forward = 'e4m3'\naccumulate = {mantissa = 13, chunk = 0}", "from 1 to 1024"},
       {"forward = 'e4m3'\naccumulate = {mantissa = 13, promote_every = 100}", "write promote_every = 96"},
       {"forward = 'e4m3'\naccumulate = {mantissa = 2}", "mantissa = 2, shorter than the 3 bits of \"e4m3\""},
-      {"forward = 'e4m3'\nbackward = 'bf16'\naccumulate = {mantissa = 6}", "7 bits of \"bf16\"; write mantissa = 7"},
+      {"forward = 'e4m3'\noperands = {g = 'bf16'}\naccumulate = {mantissa = 6}",
+       "7 bits of \"bf16\"; write mantissa = 7"},
       {"forward = 'nvfp4'\naccumulate = {mantissa = 3}", "the 4 bits of \"nvfp4\""},
-      {"forward = 'fp32'\nweights = 'bf16'\naccumulate = {mantissa = 13}", "write forward = \"e4m3\""},
-      {"forward = 'fp32'\nbackward = 'e5m2'\naccumulate = {mantissa = 13}", "write forward = \"e4m3\""},
+      {"forward = 'fp32'\noperands = {weight = 'bf16'}\naccumulate = {mantissa = 13}", "write forward = \"e4m3\""},
+      {"forward = 'fp32'\noperands = {g = 'e5m2'}\naccumulate = {mantissa = 13}", "write forward = \"e4m3\""},
       {"forward = 'e4m3'\naccumulate = 13", "accumulate"},
       {"forward = 'mine'\naccumulate = {mantissa = 13}\n[[precision.format]]\nname = 'mine'\nblock = 128\nscale = "
        "'fp32'",

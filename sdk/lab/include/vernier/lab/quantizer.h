@@ -1,5 +1,5 @@
-// The role `quantizer`: how one operand of one product is rounded. precision/format makes it from its option
-// `operands`; docs/guides/quantizers.md has an example, and what a recipe can be made of.
+// The role `quantizer`: how one operand of one product is rounded, or weights and averages that stay. precision/format
+// makes it from its option `operands`; docs/guides/quantizers.md has an example, and what a recipe can be made of.
 //
 //   class Halves final : public vernier::Quantizer {  // 8 bits, and one scale for 32 numbers
 //    public:
@@ -22,9 +22,10 @@
 
 namespace vernier {
 
-// The operands of y = x w, dx = g wᵀ and dw = xᵀ g, where g is the gradient of y.
-enum class Slot { y_x, y_w, dx_g, dx_w, dw_x, dw_g };
-inline constexpr int slot_count = 6;
+// The operands of y = x w, dx = g wᵀ and dw = xᵀ g, where g is the gradient of y. weight and state are no operands:
+// each update rounds the weights themselves, and the averages of the optimizer.
+enum class Slot { y_x, y_w, dx_g, dx_w, dw_x, dw_g, weight, state };
+inline constexpr int slot_count = 8;
 VERNIER_API const char* slot_name(Slot slot);  // "dx.g"
 
 // One operand of one product.
