@@ -3,6 +3,7 @@
 #include <torch/types.h>
 #include <vernier/error.h>
 #include <vernier/lab/emulated_matmul.h>
+#include <vernier/options.h>
 
 #include <algorithm>
 #include <atomic>
@@ -33,12 +34,17 @@ void require_operand(const UnitOperand& operand, const char* name) {
     throw Error(c10::str("the least exponents of ", name, " are int16 of its shape ", x.sizes(), " or 0-dim, not ",
                          least.scalar_type(), " of shape ", least.sizes()));
   }
+  const auto& scales = operand.block_scales;
+  if (scales.defined() && (scales.scalar_type() != torch::kFloat32 || scales.sizes() != x.sizes())) {
+    throw Error(c10::str("the block scales of ", name, " are float32 of its shape ", x.sizes(), ", not ",
+                         scales.scalar_type(), " of shape ", scales.sizes()));
+  }
 }
 
 // Contiguous matrices with the exponents of their numbers.
 struct UnitMatrices {
-  at::Tensor numbers, exponents;  // [batch, rows, columns]
-  int significant_bits = 1;       // bits of the longest number
+  at::Tensor numbers, exponents, scales;  // [batch, rows, columns]; scales may be undefined
+  int significant_bits = 1;               // bits of the longest number
 };
 
 std::int16_t exponent_of(float x, std::int16_t least) {
@@ -59,6 +65,7 @@ UnitMatrices prepared(const UnitOperand& operand, at::IntArrayRef batch) {
   UnitMatrices matrices;
   matrices.numbers = of(x);
   matrices.exponents = at::empty(matrices.numbers.sizes(), at::kShort);
+  if (operand.block_scales.defined()) matrices.scales = of(operand.block_scales);
   const auto& least = operand.least_exponents;
   const auto each = least.defined() && least.dim() != 0 ? of(least) : at::Tensor();
   const auto all = least.defined() && least.dim() == 0 ? least.item<std::int16_t>() : exponent_of_zero;
@@ -91,6 +98,9 @@ struct Panels {
         exponents(at::empty({batch, count, rows, tile_columns}, at::kShort)) {
     copy(b.numbers.const_data_ptr<float>(), numbers.mutable_data_ptr<float>(), 0.0F);
     copy(b.exponents.const_data_ptr<std::int16_t>(), exponents.mutable_data_ptr<std::int16_t>(), exponent_of_zero);
+    if (!b.scales.defined()) return;
+    scales = at::empty_like(numbers);
+    copy(b.scales.const_data_ptr<float>(), scales.mutable_data_ptr<float>(), 0.0F);
   }
   template <class Number>
   void copy(const Number* from, Number* to, Number zero) const {
@@ -105,8 +115,24 @@ struct Panels {
     });
   }
   std::int64_t batch, rows, columns, count;
-  at::Tensor numbers, exponents;
+  at::Tensor numbers, exponents, scales;
 };
+
+// Refuses block scales that differ within a promotion. scales: [batch, rows, k].
+void require_blocks(const at::Tensor& scales, std::int64_t promote_every, const char* name) {
+  if (!scales.defined()) return;
+  const auto k = scales.size(-1);
+  bool is_even = promote_every > 0;
+  for (std::int64_t from = 0; is_even && from < k; from += promote_every) {
+    const auto of = scales.narrow(-1, from, std::min(promote_every, k - from));
+    is_even = of.eq(of.narrow(-1, 0, 1)).all().item<bool>();
+  }
+  if (is_even) return;
+  throw Error(
+      c10::str("the float32 scales of the blocks of ", name, " are outside of the matrix unit, so it must promote ",
+               "within each block, and promote_every is ", promote_every, "; write a divisor of the block size"),
+      Error::Kind::configuration);
+}
 
 at::Tensor multiplied(const UnitMatrices& a, const UnitMatrices& b, const AccumulatorRule& rule) {
   const Panels panels(b);
@@ -118,6 +144,8 @@ at::Tensor multiplied(const UnitMatrices& a, const UnitMatrices& b, const Accumu
   const auto* const a_exponents = a.exponents.const_data_ptr<std::int16_t>();
   const auto* const b_numbers = panels.numbers.const_data_ptr<float>();
   const auto* const b_exponents = panels.exponents.const_data_ptr<std::int16_t>();
+  const auto* const a_scales = a.scales.defined() ? a.scales.const_data_ptr<float>() : nullptr;
+  const auto* const b_scales = panels.scales.defined() ? panels.scales.const_data_ptr<float>() : nullptr;
   const auto tasks = static_cast<std::size_t>(panels.batch * panels.count * bands);
   for_each_chunk(tasks, /*chunks_a_thread=*/2, [&](std::size_t task) {
     const auto index = static_cast<std::int64_t>(task), panel = index / bands;
@@ -126,6 +154,7 @@ at::Tensor multiplied(const UnitMatrices& a, const UnitMatrices& b, const Accumu
     const auto of_a = (matrix * rows + row) * k, of_b = panel * k * tile_columns;
     best_kernels<AccumulatorKernels>()->multiply_tile(
         rule, {a_numbers + of_a, a_exponents + of_a, b_numbers + of_b, b_exponents + of_b,
+               a_scales == nullptr ? nullptr : a_scales + of_a, b_scales == nullptr ? nullptr : b_scales + of_b,
                std::min(tile_rows, rows - row), std::min(tile_columns, panels.columns - column), k,
                to + (matrix * rows + row) * panels.columns + column, panels.columns});
   });
@@ -137,46 +166,89 @@ at::Tensor transposed(const at::Tensor& x) {
 }
 
 UnitOperand transposed(const UnitOperand& x) {
-  return {transposed(x.numbers), transposed(x.least_exponents), x.scale};
+  return {transposed(x.numbers), transposed(x.least_exponents), x.scale, transposed(x.block_scales)};
 }
 
 UnitOperand on_cpu(const UnitOperand& x) {
   const auto cpu = [](const at::Tensor& tensor) { return tensor.defined() ? tensor.cpu() : tensor; };
-  return {cpu(x.numbers), cpu(x.least_exponents), x.scale};
+  return {cpu(x.numbers), cpu(x.least_exponents), x.scale, cpu(x.block_scales)};
 }
 
 // Without scales.
-at::Tensor product(const UnitOperand& a, const UnitOperand& b, const ProductAccumulator& accumulator) {
+at::Tensor product(const UnitOperand& a, const UnitOperand& b, const MatrixUnit& unit) {
   const auto n = a.numbers.size(-2), m = b.numbers.size(-1);
   // Tiles are filled up to tile_columns columns, and rows need no filling.
-  if (m < tile_columns && m < n) return product(transposed(b), transposed(a), accumulator).transpose(-2, -1);
+  if (m < tile_columns && m < n) return product(transposed(b), transposed(a), unit).transpose(-2, -1);
   const auto leading = [](const at::Tensor& x) { return x.sizes().slice(0, static_cast<std::size_t>(x.dim() - 2)); };
   auto sizes = at::infer_size(leading(a.numbers), leading(b.numbers));
   const auto x = prepared(a, sizes), w = prepared(b, sizes);
   sizes.insert(sizes.end(), {n, m});
-  const auto& [mantissa, chunk, promote_every] = accumulator;
-  // A product is below 2^(mantissa + 2) of the units in which a step adds, and the accumulator below half of that.
-  const bool has_room = chunk <= 1024 && ((2 * chunk + 1) << (mantissa + 1)) < (std::int64_t{1} << 31) - 256;
-  const AccumulatorRule rule{mantissa, chunk, promote_every, has_room && x.significant_bits + w.significant_bits <= 24};
+  require_blocks(x.scales, unit.promote_every, "the first operand");
+  require_blocks(w.scales.defined() ? w.scales.transpose(-2, -1) : w.scales, unit.promote_every, "the second operand");
+  // A product is below 2^(fraction + 2) of the units in which a step adds, and the sum so far below half of that.
+  const auto has_room = [&](std::int64_t products) {
+    return ((2 * products + 1) << (unit.fraction + 1)) < (std::int64_t{1} << 31) - 256;
+  };
+  // With more fraction bits float32 lacks the powers of two of a fast step.
+  const bool is_common = unit.sum == MatrixUnit::Sum::aligned && !unit.is_half && unit.fraction <= 25;
+  const AccumulatorRule rule{
+      unit, is_common && x.significant_bits + w.significant_bits <= 24 && has_room(std::min(unit.chunk, fast_products)),
+      unit.fraction > 23 || !has_room(unit.chunk)};
   return multiplied(x, w, rule).view(sizes);
 }
 
 }  // namespace
 
-void ProductAccumulator::check() const {
+void MatrixUnit::check() const {
   const auto refuse = [](const std::string& text) {
-    throw Error("the accumulator cannot be: " + text, Error::Kind::configuration);
+    throw Error("the matrix unit cannot be: " + text, Error::Kind::configuration);
   };
-  if (mantissa < 1 || mantissa > 23) refuse(c10::str("mantissa is ", mantissa, ", and 1 to 23 bits are possible"));
+  if (fraction < 1 || fraction > 31) refuse(c10::str("fraction is ", fraction, ", and 1 to 31 bits are possible"));
   if (chunk < 1 || chunk > 1024) refuse(c10::str("chunk is ", chunk, ", and 1 to 1024 products are possible"));
   if (promote_every < 0 || promote_every % chunk != 0) {
     refuse(c10::str("promote_every is ", promote_every, ", and multiples of chunk (", chunk, ") are possible, or 0"));
   }
 }
 
-torch::Tensor emulated_matmul(const UnitOperand& a, const UnitOperand& b, const ProductAccumulator& accumulator) {
+MatrixUnit matrix_unit(const std::string& name, int bits) {
+  struct Row {
+    const char* name;
+    int most_bits;  // bits of the longest format
+    MatrixUnit unit;
+  };
+  using Sum = MatrixUnit::Sum;
+  static const Row rows[] = {
+      {"v100", 16, {.fraction = 23, .chunk = 4}},         {"a100", 16, {.fraction = 24, .chunk = 8}},
+      {"a100", 19, {.fraction = 24, .chunk = 4}},         {"ada", 8, {.fraction = 13, .chunk = 16}},
+      {"ada", 16, {.fraction = 24, .chunk = 8}},          {"ada", 19, {.fraction = 24, .chunk = 4}},
+      {"h100", 8, {.fraction = 13, .chunk = 32}},         {"h100", 16, {.fraction = 25, .chunk = 16}},
+      {"h100", 19, {.fraction = 25, .chunk = 8}},         {"b200", 8, {.fraction = 25, .chunk = 32}},
+      {"b200", 16, {.fraction = 25, .chunk = 16}},        {"b200", 19, {.fraction = 25, .chunk = 8}},
+      {"cdna2", 16, {.chunk = 4, .sum = Sum::pairwise}},  {"cdna3", 8, {.chunk = 16, .sum = Sum::floored_twice}},
+      {"cdna3", 16, {.chunk = 8, .sum = Sum::floored}},   {"cdna3", 19, {.chunk = 4, .sum = Sum::floored}},
+      {"amx", 16, {.chunk = 32, .sum = Sum::even_odd}},   {"avx512_bf16", 16, {.chunk = 2, .sum = Sum::fma_pairs}},
+      {"arm_bfdot", 16, {.chunk = 2, .sum = Sum::to_odd}}};
+  std::vector<std::string> names;
+  int most = 0;
+  for (const auto& row : rows) {
+    if (names.empty() || names.back() != row.name) names.emplace_back(row.name);
+    if (name != row.name) continue;
+    if (bits <= row.most_bits) return row.unit;
+    most = row.most_bits;
+  }
+  if (most != 0) {
+    throw Error(c10::str("\"", name, "\" multiplies formats of up to ", most, " bits, and these have ", bits),
+                Error::Kind::configuration);
+  }
+  const auto near = nearest(name, names);
+  throw Error("there is no matrix unit \"" + name + "\"; " +
+                  (near.empty() ? "there are " + c10::Join(", ", names) : "did you mean \"" + near + "\"?"),
+              Error::Kind::configuration);
+}
+
+torch::Tensor emulated_matmul(const UnitOperand& a, const UnitOperand& b, const MatrixUnit& unit) {
   const torch::NoGradGuard no_grad;
-  accumulator.check();
+  unit.check();
   require_operand(a, "a");
   require_operand(b, "b");
   if (a.numbers.size(-1) != b.numbers.size(-2)) {
@@ -184,15 +256,15 @@ torch::Tensor emulated_matmul(const UnitOperand& a, const UnitOperand& b, const 
         c10::str("emulated_matmul sums over the last dimension of a and the last but one of b, and their shapes ",
                  a.numbers.sizes(), " and ", b.numbers.sizes(), " do not fit"));
   }
-  auto y = product(on_cpu(a), on_cpu(b), accumulator).to(a.numbers.device());
+  auto y = product(on_cpu(a), on_cpu(b), unit).to(a.numbers.device());
   for (const auto* scale : {&a.scale, &b.scale}) {
     if (scale->defined()) y.mul_(scale->to(y.device()));
   }
   return y;
 }
 
-torch::Tensor emulated_matmul(const torch::Tensor& a, const torch::Tensor& b, const ProductAccumulator& accumulator) {
-  return emulated_matmul(UnitOperand{a}, UnitOperand{b}, accumulator);
+torch::Tensor emulated_matmul(const torch::Tensor& a, const torch::Tensor& b, const MatrixUnit& unit) {
+  return emulated_matmul(UnitOperand{a}, UnitOperand{b}, unit);
 }
 
 }  // namespace vernier

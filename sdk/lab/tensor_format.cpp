@@ -232,6 +232,7 @@ struct Matrices {
   const float* x;
   float* y;
   std::int16_t* least;  // nullptr, or y is for a matrix unit
+  float* outside;       // nullptr, or gets the scales of the blocks, which y is without
   bool is_scaled;       // false: y has the numbers of the element, without scales
   std::int64_t count, rows, columns;
 };
@@ -266,6 +267,7 @@ void round_bands(const Rounder& rounder, const Scales& scales, const Matrices& o
       }
       for (std::int64_t i = 0; i < rows; ++i) {
         const auto at = start + i * of.columns;
+        if (of.outside != nullptr) std::copy(scale.begin(), scale.end(), of.outside + at);
         if (!of.is_scaled) {
           rounder.elements(of.x + at, scale.data(), of.y + at, of.columns, at);
         } else if (of.least == nullptr) {
@@ -345,7 +347,7 @@ at::Tensor turned(const at::Tensor& x) {
 
 UnitOperand to_device(const UnitOperand& x, at::Device device) {
   const auto to = [&](const at::Tensor& tensor) { return tensor.defined() ? tensor.to(device) : tensor; };
-  return {to(x.numbers), to(x.least_exponents), to(x.scale)};
+  return {to(x.numbers), to(x.least_exponents), to(x.scale), to(x.block_scales)};
 }
 
 enum class Result { values, for_unit, elements };
@@ -383,7 +385,8 @@ UnitOperand rounded(const at::Tensor& given, const TensorFormat& format, ScaleBl
   const bool is_turned = given.dim() == 2 && !given.is_contiguous() && given.t().is_contiguous();
   if (is_turned && draw.rounding != Rounding::stochastic) {
     const auto turn = rounded(given.t(), format, {block.columns, block.rows}, draw, result);
-    return {turned(turn.numbers), is_for_unit ? turned(turn.least_exponents) : at::Tensor(), turn.scale};
+    const auto back = [](const at::Tensor& tensor) { return tensor.defined() ? turned(tensor) : tensor; };
+    return {turned(turn.numbers), back(turn.least_exponents), turn.scale, back(turn.block_scales)};
   }
   const auto x = given.to(torch::kFloat32).contiguous();
   const bool is_of_all = block == per_tensor || format.block < 0;
@@ -405,13 +408,20 @@ UnitOperand rounded(const at::Tensor& given, const TensorFormat& format, ScaleBl
   }
   UnitOperand operand{y};
   std::int16_t* least = nullptr;
+  float* outside = nullptr;
   if (is_for_unit) {
     operand.least_exponents = at::empty(x.sizes(), at::kShort);
-    operand.scale = at::scalar_tensor(scales.outside());
     least = operand.least_exponents.mutable_data_ptr<std::int16_t>();
+    if (format.has_block_scale) {
+      operand.scale = at::scalar_tensor(scales.outside());
+    } else {
+      operand.block_scales = at::empty_like(x);
+      outside = operand.block_scales.mutable_data_ptr<float>();
+    }
   }
   const Matrices matrices{
-      from, to, least, result != Result::elements, x.numel() / (x.size(-2) * x.size(-1)), x.size(-2), x.size(-1)};
+      from,       to,        least, outside, result != Result::elements, x.numel() / (x.size(-2) * x.size(-1)),
+      x.size(-2), x.size(-1)};
   round_bands(rounder, scales, matrices, block.rows == 0 ? matrices.rows : block.rows,
               block.columns == 0 ? matrices.columns : block.columns);
   return operand;
@@ -428,12 +438,6 @@ torch::Tensor element_numbers(const torch::Tensor& x, const TensorFormat& format
 }
 
 UnitOperand unit_operand(const torch::Tensor& x, const TensorFormat& format, ScaleBlock block, const Draw& draw) {
-  const bool is_of_all = block == per_tensor || format.block < 0;
-  if (format.block > 0 && !is_of_all && !format.has_block_scale) {
-    throw Error("no matrix unit multiplies by the float32 scales of the blocks of " + format.name +
-                    "; take scale = \"e8m0\", or one scale for the tensor",
-                Error::Kind::configuration);
-  }
   return rounded(x, format, block, draw, Result::for_unit);
 }
 

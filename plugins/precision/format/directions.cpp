@@ -4,7 +4,6 @@
 #include <torch/types.h>
 #include <vernier/control.h>
 
-#include <cmath>
 #include <utility>
 #include <vector>
 
@@ -12,19 +11,13 @@ namespace formats {
 
 namespace {
 
-// The sums of the products of two gradients with each other and with themselves.
-struct Angle {
-  double both = 0, one = 0, other = 0;
-  double cosine() const { return both / std::sqrt(one * other); }
-};
-
 torch::Tensor flat(const torch::Tensor& gradient) {
   return gradient.detach().to(torch::kFloat64).flatten();
 }
 
 }  // namespace
 
-std::map<std::string, double> directions_of(vernier::Run& run, const std::set<std::string>& layers, bool& is_exact) {
+std::map<std::string, Angle> directions_of(vernier::Run& run, const std::set<std::string>& layers, bool& is_exact) {
   if (run.control == nullptr) return {};
   std::vector<std::pair<std::string, torch::Tensor>> rounded;
   for (const auto& parameter : run.parameters) {
@@ -42,8 +35,8 @@ std::map<std::string, double> directions_of(vernier::Run& run, const std::set<st
       const auto exact = flat(again);
       auto& angle = angles[layer];
       angle.both += at::dot(gradient, exact).item<double>();
-      angle.one += at::dot(gradient, gradient).item<double>();
-      angle.other += at::dot(exact, exact).item<double>();
+      angle.rounded += at::dot(gradient, gradient).item<double>();
+      angle.exact += at::dot(exact, exact).item<double>();
     }
   };
   is_exact = true;
@@ -54,9 +47,7 @@ std::map<std::string, double> directions_of(vernier::Run& run, const std::set<st
     throw;
   }
   is_exact = false;
-  std::map<std::string, double> cosines;
-  for (const auto& [layer, angle] : angles) cosines[layer] = angle.cosine();
-  return cosines;
+  return angles;
 }
 
 }  // namespace formats

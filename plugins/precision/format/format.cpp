@@ -17,10 +17,15 @@
 //     layers.last = 0              a number in its name, as h.0
 //     layers.operands = {}         as above; what is not named stays
 //     layers.rotate = {}           as above
-//   accumulate = {}              emulated sums of products, as {mantissa = 13, promote_every = 128}; none: float32
-//     accumulate.mantissa          required: fraction bits of the accumulator, up to 23
-//     accumulate.promote_every = 0 products after which it is added to a float32 sum, a multiple of chunk; 0: never
-//     accumulate.chunk = 32        products that one step of the unit adds
+//   unit = {}                    emulated matrix unit that adds up products, as {use = "h100"}; none: float32
+//     unit.use = ""                v100 | a100 | ada | h100 | b200 | cdna2 | cdna3 | amx | avx512_bf16 | arm_bfdot;
+//     fp32;
+//                                  empty: of the options that follow
+//     unit.fraction = 13           fraction bits to which the products of a step are cut, up to 31
+//     unit.chunk = 32              products that one step adds
+//     unit.result = "fp32"         what a step adds to: fp32 | fp16
+//     unit.promote_every = 0       products after which the sum goes to a float32 one, a multiple of chunk; 0: never
+//     unit.y, unit.dx, unit.dw     tables of the same, for one product
 //   otherwise = "fp32"           dtype of everything else: fp32 | bf16
 //   measure_every = 0            steps between measurements of what rounding does, by layer and operand; 0: none
 //   format = []                  [[precision.format]] tables, your own formats:
@@ -55,13 +60,13 @@
 #include <fstream>
 #include <set>
 
-#include "accumulate.h"
 #include "directions.h"
 #include "names.h"
 #include "operands.h"
 #include "products.h"
 #include "quantizer_laws.h"
 #include "stored.h"
+#include "unit.h"
 #include "unrounded.h"
 
 namespace {
@@ -84,8 +89,7 @@ class Format final : public vernier::MixedPrecision {
   explicit Format(Options& options) : MixedPrecision(options, otherwise_of(options), Levels::none) {
     const Names names(options);
     read_recipes(options, names);
-    accumulator_ = read_accumulate(options, products_->recipes());
-    for (auto& recipe : products_->recipes()) recipe.accumulator = accumulator_;
+    read_units(options, products_->recipes());
     measure_every_ =
         options.get("measure_every", 0, "steps between measurements of the rounding; 0: none", vernier::at_least(0));
     options.resumable("measure_every");
@@ -93,8 +97,8 @@ class Format final : public vernier::MixedPrecision {
 
   bool is_mixed() const override { return has_rounded_ || MixedPrecision::is_mixed(); }
   std::string describe() const override {
-    std::string sums;
-    if (const auto& a = accumulator_) sums = ", sums with " + std::to_string(a->mantissa) + " fraction bits";
+    const bool has_unit = std::ranges::any_of(products_->recipes(), [](const auto& each) { return each.has_unit(); });
+    const std::string sums = has_unit ? ", sums of a matrix unit" : "";
     return "products of operands in " + title_ + sums + ", emulated: the numbers are the format's, the speed is not";
   }
   std::string emulated() const override { return title_; }
@@ -113,6 +117,16 @@ class Format final : public vernier::MixedPrecision {
          .unit = "ratio",
          .meaning = "share of the codes of a format of up to 16 bits that occur"},
         {.name = "format_amax", .meaning = "largest magnitude of the numbers"},
+        {.name = "format_scale_spread",
+         .unit = "bits",
+         .meaning = "log2 of the largest magnitude of any block over the least one; blocks of zeros are left out"},
+        {.name = "format_full_blocks",
+         .unit = "ratio",
+         .meaning = "share of the blocks with a number at the largest of the format"},
+        {.name = "format_gradient_to_noise",
+         .meaning =
+             "norm of the layer's gradient without rounding over that of what rounding adds; below 1.73 rounding "
+             "slows training"},
         {.name = "format_direction",
          .meaning = "cosine of the layer's gradient and that without rounding; format_direction/h.0.mlp"}};
     for (const auto& [place, quantizer] : quantizers_) {
@@ -252,6 +266,9 @@ class Format final : public vernier::MixedPrecision {
         {"scaling", "x = {scaling = \"none\"}, w = \"delayed\""},
         {"amax_history_len", "x = {use = \"delayed\", amax_history_len = 16}"},
         {"amax_compute", "x = {use = \"delayed\", amax_compute = \"most_recent\"}"}};
+    if (options.given("accumulate")) {
+      options.refuse("accumulate", "is not an option; write unit = {fraction = 13, promote_every = 128}");
+    }
     for (const auto& [key, example] : all) {
       if (options.given(key)) {
         options.refuse(key, std::string("is an option of operands; write operands = {") + example + "}");
@@ -470,8 +487,14 @@ class Format final : public vernier::MixedPrecision {
       set("format_flushed", loss.flushed / loss.numbers);
       if (loss.element) set("format_used_codes", loss.codes.share_of(*loss.element));
       set("format_amax", loss.largest);
+      if (loss.blocks == 0) continue;
+      set("format_full_blocks", loss.full_blocks / loss.blocks);
+      if (loss.most_of_block > 0) set("format_scale_spread", std::log2(loss.most_of_block / loss.least_of_block));
     }
-    for (const auto& [layer, cosine] : directions_) run.metrics.set(("format_direction/" + layer).c_str(), cosine);
+    for (const auto& [layer, angle] : directions_) {
+      run.metrics.set(("format_direction/" + layer).c_str(), angle.cosine());
+      run.metrics.set(("format_gradient_to_noise/" + layer).c_str(), angle.over_noise());
+    }
     products_->losses().clear();
     directions_.clear();
   }
@@ -480,7 +503,6 @@ class Format final : public vernier::MixedPrecision {
   std::vector<Placed> quantizers_;
   std::vector<Part> parts_;                         // by [[precision.layers]]
   std::map<std::string, const Recipe*> recipe_of_;  // the layers that have one of their own
-  std::optional<vernier::ProductAccumulator> accumulator_;
   std::optional<StoredAverages> averages_;
   std::string title_;
   std::int64_t measure_every_ = 0;
@@ -489,7 +511,7 @@ class Format final : public vernier::MixedPrecision {
   bool is_written_ = false, has_rounded_ = false;  // has_rounded_: in the last forward()
   bool has_weights_ = false;                       // each update rounds weights
   bool is_exact_ = false;                          // nothing is rounded, to compare gradients
-  std::map<std::string, double> directions_;
+  std::map<std::string, Angle> directions_;
 };
 
 }  // namespace

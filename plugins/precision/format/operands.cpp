@@ -21,7 +21,6 @@ using vernier::Value;
 namespace {
 
 constexpr const char* table_of_operands = "operands";
-constexpr const char* products[] = {"y", "dx", "dw"};
 
 // Tables by "x" or "dw.x". A product's operands are in a table of it, as TOML reads dw.x = "e4m3".
 std::map<std::string, Table> tables_in(const Options& options, const Table& given) {
@@ -44,7 +43,7 @@ std::map<std::string, Table> tables_in(const Options& options, const Table& give
     found[key] = use != nullptr ? Table{{"use", value}} : *table;
   };
   for (const auto& [key, value] : given) {
-    const bool is_product = std::ranges::find(products, key) != std::end(products);
+    const bool is_product = std::ranges::find(product_names, key) != std::end(product_names);
     const auto* const of_product = is_product ? std::get_if<Table>(&value.data) : nullptr;
     if (of_product == nullptr) {
       add(key, value);
@@ -97,10 +96,10 @@ void read_rotations(Options& options, Recipe& recipe) {
   if (!options.given(key)) return;
   Options one(options.owner() + ": `rotate`", table, "");
   for (std::size_t i = 0; i < 3; ++i) {
-    const auto size = one.get(products[i], 0, "numbers that are mixed; 0: none", vernier::between(0, 4096));
+    const auto size = one.get(product_names[i], 0, "numbers that are mixed; 0: none", vernier::between(0, 4096));
     const bool is_power = std::has_single_bit(static_cast<std::uint64_t>(size));
     if (size != 0 && (size < 2 || !is_power)) {
-      one.refuse(products[i], "is a power of two from 2 to 4096, or 0 for none");
+      one.refuse(product_names[i], "is a power of two from 2 to 4096, or 0 for none");
     }
     recipe.rotations[i] = {size, {}};
   }
@@ -115,7 +114,7 @@ void settle(const Options& options, Recipe& recipe) {
     auto& way = recipe.at(slot);
     const bool is_rotated = recipe.rotation(slot).size != 0;
     if (is_rotated && !recipe.rounds(slot)) {
-      options.refuse("rotate", std::string("is for rounded operands of ") + products[static_cast<int>(slot) / 2] +
+      options.refuse("rotate", std::string("is for rounded operands of ") + product_names[static_cast<int>(slot) / 2] +
                                    ", and one of them is fp32");
     }
     if (way.from != From::codes) continue;

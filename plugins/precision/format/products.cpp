@@ -42,19 +42,20 @@ UnitOperand as(const UnitOperand& x, at::IntArrayRef sizes) {
   return mapped(x, [&](const Tensor& tensor) { return tensor.view(all); });
 }
 
-// Two operands as six tensors of autograd, some of which are undefined, and the exact ones that a gradient needs.
+// Two operands as eight tensors of autograd, some of which are undefined, and the exact ones that a gradient needs.
 void save(AutogradContext* context, const UnitOperand& a, const UnitOperand& b, const Tensor& x = {},
           const Tensor& w = {}) {
-  context->save_for_backward({a.numbers, a.least_exponents, a.scale, b.numbers, b.least_exponents, b.scale, x, w});
+  context->save_for_backward({a.numbers, a.least_exponents, a.scale, a.block_scales, b.numbers, b.least_exponents,
+                              b.scale, b.block_scales, x, w});
 }
 UnitOperand saved(const variable_list& list, std::size_t first) {
-  return {list[first], list[first + 1], list[first + 2]};
+  return {list[first], list[first + 1], list[first + 2], list[first + 3]};
 }
 
 // The product of a slot and the other one.
 Tensor multiplied(const Recipe& recipe, Slot slot, const UnitOperand& a, const UnitOperand& b) {
-  return recipe.is_emulated(slot) ? vernier::emulated_matmul(a, b, *recipe.accumulator)
-                                  : at::matmul(value(a), value(b));
+  const auto* const unit = recipe.unit(slot);
+  return unit != nullptr ? vernier::emulated_matmul(a, b, *unit) : at::matmul(value(a), value(b));
 }
 
 // The summed dimension times a matrix, in pieces of its size; the last piece is filled up with zeros.
@@ -123,7 +124,7 @@ c10::intrusive_ptr<Products::Held> Products::held_in(AutogradContext* context) {
   return c10::static_intrusive_pointer_cast<Held>(context->saved_data["held"].toCapsule());
 }
 
-void Products::note(const std::string& name, const Tensor& x, const Tensor& y, const FormatQuantizer* own) {
+void Products::note(const std::string& name, const Tensor& x, const Tensor& y, const FormatQuantizer* own, int summed) {
   const auto exact = x.to(torch::kFloat32);
   auto& loss = losses_[name];
   loss.numbers += static_cast<double>(x.numel());
@@ -140,8 +141,22 @@ void Products::note(const std::string& name, const Tensor& x, const Tensor& y, c
   open.element.infinities = open.element.infinities || open.element.nan != vernier::NumberFormat::Nan::negative_zero;
   const auto beyond = vernier::round_to(x, open, block).isfinite().logical_not_().logical_and_(exact.isfinite());
   loss.saturated += beyond.sum().item<double>();
+  const auto codes = vernier::element_numbers(x, format, block, draw);
+  if (format.block > 0 && x.numel() > 0) {
+    const auto amax_of = [&, &b = block, n = format.block](const Tensor& of) {
+      const auto rows = (summed == -2 ? of.transpose(-2, -1) : of).reshape({-1, of.size(summed)});
+      return vernier::float8_amax(rows, b.rows == b.columns ? b : ScaleBlock{1, n});
+    };
+    const auto amax = amax_of(exact), some = amax.masked_select(amax.gt(0));
+    loss.blocks += static_cast<double>(amax.numel());
+    loss.full_blocks += amax_of(codes).ge(format.element.largest()).sum().item<double>();
+    if (some.numel() > 0) {
+      loss.most_of_block = std::max(loss.most_of_block, some.max().item<double>());
+      loss.least_of_block = std::min(loss.least_of_block, some.min().item<double>());
+    }
+  }
   if (!UsedCodes::can_count(format.element)) return;
-  loss.codes.add(vernier::element_numbers(x, format, block, draw));
+  loss.codes.add(codes);
   loss.element = format.element;
 }
 
@@ -153,7 +168,7 @@ vernier::Operand Products::operand(const Call& call, const Tensor& x, Slot slot,
           .is_weight = is_weight,
           .is_recorded = call.is_recorded,
           .is_turned = summed == -2,
-          .is_for_unit = call.recipe->accumulator.has_value(),
+          .is_for_unit = call.recipe->has_unit(),
           .seed = call.seed,
           .product_seed = call.product_seed};
 }
@@ -169,7 +184,7 @@ UnitOperand Products::rounded(Call& call, const Tensor& x, Slot slot, int summed
   if (notes_uneven_ && block > 0 && size % block != 0) uneven_.insert(letter + " (" + std::to_string(size) + ")");
   auto y = quantized(*quantizer, std::move(of));
   if (summed == -2) y = turned(y);
-  if (measures_) note(letter, x, value(y), own);
+  if (measures_) note(letter, x, value(y), own, summed);
   return y;
 }
 
@@ -258,15 +273,15 @@ struct MatmulFunction final : torch::autograd::Function<MatmulFunction> {
       g_for_dx = p.rounded(call, in_pieces(Slot::dx_g, -1), Slot::dx_g, -1);
       da = at::sum_to(multiplied(recipe, Slot::dx_g, g_for_dx, turned(saved(list, 0))),
                       context->saved_data["a"].toIntVector());
-      if (list[6].defined()) da = Products::passed(call, list[6], da, Slot::y_x, -1, false);
+      if (list[8].defined()) da = Products::passed(call, list[8], da, Slot::y_x, -1, false);
     }
     if (context->needs_input_grad(1)) {
       const bool is_there = g_for_dx.numbers.defined() && recipe.from(Slot::dw_g) == From::codes;
       const auto g_for_dw = is_there ? g_for_dx : p.rounded(call, in_pieces(Slot::dw_g, -2), Slot::dw_g, -2);
-      db = at::sum_to(multiplied(recipe, Slot::dw_g, turned(saved(list, 3)), g_for_dw),
+      db = at::sum_to(multiplied(recipe, Slot::dw_g, turned(saved(list, 4)), g_for_dw),
                       context->saved_data["b"].toIntVector());
-      if (list[7].defined()) {
-        db = Products::passed(call, list[7], db, Slot::y_w, -2, context->saved_data["is_weight"].toBool());
+      if (list[9].defined()) {
+        db = Products::passed(call, list[9], db, Slot::y_w, -2, context->saved_data["is_weight"].toBool());
       }
     }
     return {da, db, {}, {}, {}, {}, {}};
@@ -282,8 +297,16 @@ struct ConvolutionFunction final : torch::autograd::Function<ConvolutionFunction
     auto call = Products::begin(*recipe, layer, is_recorded);
     const auto x = as(p.rounded(call, by_channels(input), Slot::y_x, -2), input.sizes());
     const auto w = p.kernel(call, weight, Slot::y_w);
-    const auto y = recipe->is_emulated(Slot::y_x)
-                       ? unfolded_convolution(x, w, shape, *recipe->accumulator)
+    const auto* const unit = recipe->unit(Slot::y_x);
+    if (x.block_scales.defined() || w.block_scales.defined()) {
+      throw vernier::Error(
+          "the convolution " + layer +
+              " has blocks with float32 scales, which matrix units do not multiply by; keep it out by a "
+              "[[precision.rule]] with use = \"fp32\"",
+          vernier::Error::Kind::configuration);
+    }
+    const auto y = unit != nullptr
+                       ? unfolded_convolution(x, w, shape, *unit)
                        : at::convolution(value(x), value(w), {}, shape.stride, shape.padding, shape.dilation, false,
                                          std::vector<std::int64_t>(shape.stride.size(), 0), shape.groups);
     if (is_recorded) {
@@ -323,7 +346,7 @@ struct ConvolutionFunction final : torch::autograd::Function<ConvolutionFunction
     auto call = held->call;
     const auto& recipe = *call.recipe;
     const auto list = context->get_saved_variables();
-    const auto w = saved(list, 0), x = saved(list, 3);
+    const auto w = saved(list, 0), x = saved(list, 4);
     const auto& g = gradients[0];
     auto& data = context->saved_data;
     const Products::Convolution shape{data["stride"].toIntVector(), data["padding"].toIntVector(),
@@ -340,16 +363,17 @@ struct ConvolutionFunction final : torch::autograd::Function<ConvolutionFunction
     UnitOperand g_for_dx;
     if (context->needs_input_grad(0)) {
       g_for_dx = as(p.rounded(call, by_channels(g), Slot::dx_g, -2), g.sizes());
-      dx = recipe.is_emulated(Slot::dx_g) ? unfolded_input_gradient(g_for_dx, w, sizes, shape, *recipe.accumulator)
-                                          : std::get<0>(gradient(g_for_dx, true));
+      const auto* const unit = recipe.unit(Slot::dx_g);
+      dx = unit != nullptr ? unfolded_input_gradient(g_for_dx, w, sizes, shape, *unit)
+                           : std::get<0>(gradient(g_for_dx, true));
     }
     if (context->needs_input_grad(1)) {
       const bool is_there = g_for_dx.numbers.defined() && recipe.from(Slot::dw_g) == From::codes;
       const auto samples = [&] { return rotated(recipe, Slot::dw_g, call.product_seed, by_samples(g), -2); };
       const auto g_for_dw = is_there ? g_for_dx : as(p.rounded(call, samples(), Slot::dw_g, -2), g.sizes());
-      dw = recipe.is_emulated(Slot::dw_g)
-               ? unfolded_weight_gradient(x, g_for_dw, w.numbers.sizes(), shape, *recipe.accumulator)
-               : std::get<1>(gradient(g_for_dw, false));
+      const auto* const unit = recipe.unit(Slot::dw_g);
+      dw = unit != nullptr ? unfolded_weight_gradient(x, g_for_dw, w.numbers.sizes(), shape, *unit)
+                           : std::get<1>(gradient(g_for_dw, false));
     }
     return {dx, dw, {}, {}, {}, {}, {}};
   }

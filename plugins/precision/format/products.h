@@ -4,6 +4,7 @@
 #include <torch/csrc/autograd/custom_function.h>
 #include <vernier/lab/emulated_matmul.h>
 
+#include <cmath>
 #include <deque>
 #include <map>
 #include <memory>
@@ -22,6 +23,8 @@ namespace formats {
 struct Loss {
   double numbers = 0, squares = 0, errors = 0, saturated = 0, flushed = 0;
   double largest = 0;  // the largest magnitude
+  // Blocks, and those with a number at the largest of the element. The largest magnitudes of blocks that are not 0.
+  double blocks = 0, full_blocks = 0, most_of_block = 0, least_of_block = HUGE_VAL;
   UsedCodes codes;
   std::optional<vernier::NumberFormat> element;  // the format whose codes are counted
 };
@@ -37,7 +40,7 @@ class Products {
     std::int64_t groups = 1;
   };
   // Returns the convolution of input [N, C, ...] and weight [O, C / groups, ...] in float32, without a bias. Blocks lie
-  // along the channels, and for the gradient of the weight along the samples. An emulated accumulator adds channel by
+  // along the channels, and for the gradient of the weight along the samples. A matrix unit adds channel by
   // channel for each position of the kernel, and for the gradient of the weight position by position for each sample.
   // Of the rotations only that of dw applies.
   static torch::Tensor convolution(const std::shared_ptr<Products>& products, const Recipe& recipe,
@@ -71,7 +74,7 @@ class Products {
 
   // Matrices [..., rows, columns] as an operand. summed: the dimension that the product sums over, -1 or -2.
   static vernier::Operand operand(const Call& call, const torch::Tensor& x, Slot slot, int summed, bool is_weight);
-  // Rounds matrices. Without an accumulator the result is its numbers alone.
+  // Rounds matrices. Without a matrix unit the result is its numbers alone.
   vernier::UnitOperand rounded(Call& call, const torch::Tensor& x, Slot slot, int summed, bool is_weight = false);
   // The operand of dx or dw that y has too: exact is the tensor, and in_y what it became there.
   vernier::UnitOperand again(Call& call, const torch::Tensor& exact, const vernier::UnitOperand& in_y, Slot slot,
@@ -81,7 +84,8 @@ class Products {
                               int summed, bool is_weight);
   // Rounds the weight of a convolution, [O, C / groups, ...].
   vernier::UnitOperand kernel(Call& call, const torch::Tensor& weight, Slot slot);
-  void note(const std::string& name, const torch::Tensor& x, const torch::Tensor& y, const FormatQuantizer* own);
+  void note(const std::string& name, const torch::Tensor& x, const torch::Tensor& y, const FormatQuantizer* own,
+            int summed);
 
   std::deque<Recipe> recipes_;  // by the layers that have one of their own; the first is that of all others
   bool measures_ = false;

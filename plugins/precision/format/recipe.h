@@ -13,6 +13,7 @@ namespace formats {
 using vernier::Slot;
 // The slots of products; Recipe has those of weights and averages too.
 inline constexpr Slot slots[] = {Slot::y_x, Slot::y_w, Slot::dx_g, Slot::dx_w, Slot::dw_x, Slot::dw_g};
+inline constexpr const char* product_names[] = {"y", "dx", "dw"};
 using OptionalFormat = std::optional<vernier::TensorFormat>;  // nothing: float32, not rounded
 
 // The source of an operand: the exact one; what it became in y; or the numbers of another product without rounding,
@@ -33,9 +34,10 @@ struct Rotation {
 // How the operands of y = x w, dx = g wᵀ and dw = xᵀ g become what is multiplied. g is the gradient of y.
 struct Recipe {
   std::array<Way, vernier::slot_count> ways;
-  std::array<Rotation, 3> rotations;                       // the rotations of y, dx and dw
-  bool draws_signs = false;                                // the signs of the rotations are drawn for each product anew
-  std::optional<vernier::ProductAccumulator> accumulator;  // adds up products of two rounded operands; nothing: float32
+  std::array<Rotation, 3> rotations;  // the rotations of y, dx and dw
+  bool draws_signs = false;           // the signs of the rotations are drawn for each product anew
+  // Adds up the products of y, dx and dw, if both operands are rounded; nothing: float32 does.
+  std::array<std::optional<vernier::MatrixUnit>, 3> units;
 
   Way& at(Slot slot) { return ways[static_cast<std::size_t>(slot)]; }
   const Way& at(Slot slot) const { return ways[static_cast<std::size_t>(slot)]; }
@@ -49,8 +51,12 @@ struct Recipe {
   bool rounds(Slot slot) const { return at(slot).quantizer != nullptr; }
   bool is_exact() const;  // nothing is rounded
   bool draws() const;     // a product needs a seed
-  // Returns whether the accumulator adds up the product of a slot.
-  bool is_emulated(Slot slot) const { return accumulator && rounds(slot) && rounds(other(slot)); }
+  // Returns the unit of a slot's product, or null.
+  const vernier::MatrixUnit* unit(Slot slot) const {
+    const auto& own = units[static_cast<std::size_t>(slot) / 2];
+    return own && rounds(slot) && rounds(other(slot)) ? &*own : nullptr;
+  }
+  bool has_unit() const { return units[0] || units[1] || units[2]; }
 };
 
 }  // namespace formats

@@ -10,18 +10,20 @@
 
 namespace formats {
 
-// Returns an operand whose numbers are the results of change(numbers). If each number has a least exponent of its own,
-// these are changed in the same way.
+// Returns an operand whose numbers are the results of change(numbers). If each number has a least exponent or a scale
+// of its own, these are changed in the same way.
 template <class Change>
 vernier::UnitOperand mapped(const vernier::UnitOperand& x, const Change& change) {
   const auto& least = x.least_exponents;
   const bool has_each = least.defined() && least.dim() != 0;
-  return {change(x.numbers), has_each ? change(least) : least, x.scale};
+  return {change(x.numbers), has_each ? change(least) : least, x.scale,
+          x.block_scales.defined() ? change(x.block_scales) : x.block_scales};
 }
 
-// The numbers with their scale, for a product in float32.
+// The numbers with their scales, for a product in float32.
 inline torch::Tensor value(const vernier::UnitOperand& x) {
-  return x.scale.defined() ? x.numbers * x.scale : x.numbers;
+  const auto y = x.block_scales.defined() ? x.numbers * x.block_scales : x.numbers;
+  return x.scale.defined() ? y * x.scale : y;
 }
 inline vernier::UnitOperand turned(const vernier::UnitOperand& x) {
   return mapped(x, [](const torch::Tensor& tensor) { return tensor.transpose(-2, -1); });

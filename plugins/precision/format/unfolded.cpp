@@ -8,7 +8,7 @@ namespace formats {
 
 using torch::Tensor;
 using vernier::emulated_matmul;
-using vernier::ProductAccumulator;
+using vernier::MatrixUnit;
 using vernier::UnitOperand;
 
 namespace {
@@ -78,7 +78,7 @@ Tensor folded(const Tensor& y, std::int64_t samples, const Sizes& positions) {
 }  // namespace
 
 Tensor unfolded_convolution(const UnitOperand& x, const UnitOperand& w, const Products::Convolution& shape,
-                            const ProductAccumulator& accumulator) {
+                            const MatrixUnit& unit) {
   const auto sizes = w.numbers.sizes();
   const Windows windows{positions_of(sizes), shape.stride, shape.dilation, shape.padding, shape.padding, shape.groups};
   const auto count = static_cast<std::int64_t>(windows.kernel.size());
@@ -93,11 +93,11 @@ Tensor unfolded_convolution(const UnitOperand& x, const UnitOperand& w, const Pr
     const auto length = x.numbers.size(static_cast<std::int64_t>(i) + 2) + 2 * shape.padding[i];
     positions.push_back((length - shape.dilation[i] * (windows.kernel[i] - 1) - 1) / shape.stride[i] + 1);
   }
-  return folded(emulated_matmul(a, b, accumulator), x.numbers.size(0), positions);
+  return folded(emulated_matmul(a, b, unit), x.numbers.size(0), positions);
 }
 
 Tensor unfolded_input_gradient(const UnitOperand& g, const UnitOperand& w, at::IntArrayRef sizes,
-                               const Products::Convolution& shape, const ProductAccumulator& accumulator) {
+                               const Products::Convolution& shape, const MatrixUnit& unit) {
   const auto of_w = w.numbers.sizes(), of_g = g.numbers.sizes();
   Windows windows{positions_of(of_w), Sizes(shape.stride.size(), 1), shape.dilation, {}, {}, shape.groups};
   const auto count = static_cast<std::int64_t>(windows.kernel.size());
@@ -123,11 +123,11 @@ Tensor unfolded_input_gradient(const UnitOperand& g, const UnitOperand& w, at::I
         .permute(order_of({{0, 1}, {3, 3 + count}, {1, 3}}))
         .reshape({shape.groups, -1, of_w[1]});
   });
-  return folded(emulated_matmul(a, b, accumulator), sizes[0], positions_of(sizes));
+  return folded(emulated_matmul(a, b, unit), sizes[0], positions_of(sizes));
 }
 
 Tensor unfolded_weight_gradient(const UnitOperand& x, const UnitOperand& g, at::IntArrayRef sizes,
-                                const Products::Convolution& shape, const ProductAccumulator& accumulator) {
+                                const Products::Convolution& shape, const MatrixUnit& unit) {
   const auto of_g = g.numbers.sizes();
   Windows windows{positions_of(sizes), shape.stride, shape.dilation, shape.padding, shape.padding, shape.groups};
   const auto count = static_cast<std::int64_t>(windows.kernel.size());
@@ -137,7 +137,7 @@ Tensor unfolded_weight_gradient(const UnitOperand& x, const UnitOperand& g, at::
         .reshape({shape.groups, of_g[1] / shape.groups, -1});
   });
   const auto b = mapped(x, [&](const Tensor& tensor) { return patches(tensor, windows); });
-  return emulated_matmul(a, b, accumulator)
+  return emulated_matmul(a, b, unit)
       .reshape(joined({{sizes[0]}, windows.kernel, {sizes[1]}}))
       .permute(order_of({{0, 1}, {1 + count, 2 + count}, {1, 1 + count}}))
       .contiguous();

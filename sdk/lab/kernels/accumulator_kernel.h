@@ -1,15 +1,19 @@
-// One tile of a matrix product with the short accumulator of vernier/lab/emulated_matmul.h, on one thread.
+// One tile of a matrix product by a unit of vernier/lab/emulated_matmul.h, on one thread.
 #pragma once
+
+#include <vernier/lab/emulated_matmul.h>
 
 #include <cstdint>
 
 namespace vernier {
 
 struct AccumulatorRule {
-  int mantissa;
-  std::int64_t chunk, promote_every;
-  bool is_fast;  // float32 has all products, and int32 the sum of a step
+  MatrixUnit unit;
+  bool is_fast;  // float32 has all products, and int32 the sum of a step, or with is_wide of fast_products of them
+  bool is_wide;
 };
+
+constexpr std::int64_t fast_products = 8;
 
 constexpr std::int64_t tile_rows = 32, tile_columns = 64;
 
@@ -21,7 +25,8 @@ struct ProductTile {
   const std::int16_t* a_exponents;  // [rows, k]
   const float* b;                   // [k, tile_columns], filled up with zeros
   const std::int16_t* b_exponents;
-  std::int64_t rows, columns, k;  // rows, columns: the result's; at most tile_rows and tile_columns
+  const float *a_scales, *b_scales;  // the scales of blocks, of the shapes of a and b; nullptr: none
+  std::int64_t rows, columns, k;     // rows, columns: the result's; at most tile_rows and tile_columns
   float* y;
   std::int64_t y_stride;
 };

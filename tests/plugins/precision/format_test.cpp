@@ -201,7 +201,7 @@ TEST_CASE("format: a convolution has rotations over its samples, and square bloc
     y.backward(g);
     return std::tuple{Products{y.detach(), input.grad(), policy.model->kernel.grad()}, policy.model->kernel.detach()};
   };
-  for (const std::string sums : {"", "\naccumulate = {mantissa = 23}"}) {
+  for (const std::string sums : {"", "\nunit = {fraction = 23}"}) {
     CAPTURE(sums);
     const auto form = sums.empty() ? "e7m16" : "e8m10";
     const auto [rotated, w] = convolved("forward = '" + std::string(form) + "'\nrotate = {dw = 8}" + sums);
@@ -544,6 +544,8 @@ TEST_CASE("format: a run measures what rounding does, by layer and operand") {
   const TemporaryFolder output;
   SmallRun run(from_toml({std::string(small) + "forward = 'mxfp8'\nmeasure_every = 3\n"}), output.path().string());
   int measured = 0;
+  Tensor weight;  // the weight that the step computes with
+  run.on(vernier::Event::StepBegin, [&](vernier::Run& now) { weight = now.parameters[0].model.detach().clone(); });
   run.on(vernier::Event::StepEnd, [&](vernier::Run& now) {
     const auto signal = now.metrics.value("format_sqnr/layers.0/x");
     CHECK(signal.has_value() == (now.step % 3 == 1));  // the first step, and every third after it
@@ -559,6 +561,23 @@ TEST_CASE("format: a run measures what rounding does, by layer and operand") {
     const auto direction = *now.metrics.value("format_direction/layers.0");
     CHECK(direction > 0.95);
     CHECK(direction < 1 - 1e-9);
+    // With an angle a between both, the noise is at least sin a of the gradient.
+    const auto over_noise = *now.metrics.value("format_gradient_to_noise/layers.0");
+    CHECK(over_noise > 1);
+    CHECK(over_noise <= 1 / std::sqrt(1 - direction * direction) * (1 + 1e-6));
+    double blocks = 0, full = 0, most = 0, least = HUGE_VAL;
+    for (std::int64_t i = 0; i < weight.size(0); ++i) {
+      for (std::int64_t j = 0; j < weight.size(1); j += 32) {
+        const auto amax = weight[i].slice(0, j, j + 32).abs().max().item<double>();
+        const auto scale = std::exp2(std::floor(std::log2(amax)) - 8);
+        full += vernier::number_format("e4m3").round(amax / scale) == 448 ? 1 : 0;
+        blocks += 1;
+        most = std::max(most, amax);
+        least = std::min(least, amax);
+      }
+    }
+    CHECK(*now.metrics.value("format_full_blocks/layers.0/w") == doctest::Approx(full / blocks));
+    CHECK(*now.metrics.value("format_scale_spread/layers.0/w") == doctest::Approx(std::log2(most / least)));
   });
   run.train();
   CHECK(measured == 2);
@@ -630,8 +649,8 @@ TEST_CASE("format: averages of the optimizer are numbers of a format after every
   for (const std::string name : {"e5m2", "mxfp8", "mxint8"}) {
     CAPTURE(name);
     const auto format = tensor_format(name);
-    const auto config = from_toml({with_state(
-        "adamw", "forward = 'fp32'\noperands = {state = {use = '" + name + "', scaling = 'none', rounding = 'stochastic'}}\n")});
+    const auto config = from_toml({with_state("adamw", "forward = 'fp32'\noperands = {state = {use = '" + name +
+                                                           "', scaling = 'none', rounding = 'stochastic'}}\n")});
     const TemporaryFolder whole, parts;
     SmallRun run(config, whole.path().string());
     int seen = 0;

@@ -5,7 +5,11 @@
 #include <vernier/lab/emulated_matmul.h>
 
 #include <ATen/Parallel.h>
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
 #include <cmath>
+#include <cstring>
 #include <random>
 #include <string>
 #include <vector>
@@ -17,7 +21,7 @@ namespace emulated_matmul_test {
 
 using torch::Tensor;
 using vernier::emulated_matmul;
-using vernier::ProductAccumulator;
+using vernier::MatrixUnit;
 using vernier::ScaleBlock;
 using vernier::tensor_format;
 using vernier::unit_operand;
@@ -62,14 +66,15 @@ int length_of(std::uint64_t x) {
 }
 
 // One step of the header's arithmetic, in integers.
-float step_of(float sum, const std::vector<Whole>& products, int mantissa) {
+float step_of(float sum, const std::vector<Whole>& products, int fraction) {
+  const int mantissa = std::min(fraction, 23);  // the fraction bits of the result
   const auto s = whole_of(sum, -126);
   int largest = s.magnitude == 0 ? no_exponent : s.exponent;
   for (const auto& product : products) {
     if (product.magnitude != 0) largest = std::max(largest, product.exponent);
   }
   if (largest == no_exponent) return 0;
-  const int unit = largest - mantissa;
+  const int unit = largest - fraction;
   std::int64_t total = in_units(s, unit);
   for (const auto& product : products) total += in_units(product, unit);
   auto magnitude = static_cast<std::uint64_t>(std::llabs(total));
@@ -87,7 +92,7 @@ float step_of(float sum, const std::vector<Whole>& products, int mantissa) {
 }
 
 float element_of(const float* a, const int* a_least, const float* b, const int* b_least, std::int64_t k,
-                 const ProductAccumulator& of) {
+                 const MatrixUnit& of) {
   float sum = 0, total = 0;
   for (std::int64_t from = 0; from < k; from += of.chunk) {
     std::vector<Whole> products;
@@ -101,7 +106,7 @@ float element_of(const float* a, const int* a_least, const float* b, const int* 
       products.push_back(
           {x.is_negative != y.is_negative, x.magnitude * y.magnitude, x.power + y.power, x.exponent + y.exponent});
     }
-    sum = std::isfinite(special) ? step_of(sum, products, of.mantissa) : special;
+    sum = std::isfinite(special) ? step_of(sum, products, of.fraction) : special;
     if (of.promote_every != 0 && (from + of.chunk) % of.promote_every == 0) {
       total += sum;
       sum = 0;
@@ -117,7 +122,7 @@ std::vector<int> leasts_of(const UnitOperand& x) {
 }
 
 // The product of matrices [n, k] and [k, m] by a loop over elements.
-Tensor by_loop(const UnitOperand& a, const UnitOperand& b, const ProductAccumulator& of) {
+Tensor by_loop(const UnitOperand& a, const UnitOperand& b, const MatrixUnit& of) {
   const auto turned = b.numbers.t().contiguous(), x = a.numbers.contiguous();
   const bool is_of_all = b.least_exponents.defined() && b.least_exponents.dim() != 0;
   const UnitOperand columns{turned, is_of_all ? b.least_exponents.t() : b.least_exponents};
@@ -165,8 +170,8 @@ TEST_CASE("emulated_matmul: 1,000 random products have the bits of a loop in int
     const auto n = 1 + static_cast<std::int64_t>(random() % 7), m = 1 + static_cast<std::int64_t>(random() % 9),
                k = 1 + static_cast<std::int64_t>(random() % 150);
     const std::string left = names[random() % 10], right = random() % 2 == 0 ? left : names[random() % 10];
-    ProductAccumulator of;
-    of.mantissa = static_cast<int>(random() % 3 == 0 ? 13 : 3 + random() % 21);
+    MatrixUnit of;
+    of.fraction = static_cast<int>(random() % 3 == 0 ? 13 : 3 + random() % 29);
     of.chunk = chunks[random() % 7];
     of.promote_every = of.chunk * static_cast<std::int64_t>(random() % 4);
     CAPTURE(i);
@@ -181,7 +186,7 @@ TEST_CASE("emulated_matmul: 1,000 random products have the bits of a loop in int
 TEST_CASE("emulated_matmul: large and odd shapes, batches, broadcasting, strides, and any number of threads") {
   torch::manual_seed(13);
   const auto bf16 = tensor_format("bf16");
-  const ProductAccumulator of{.mantissa = 13, .chunk = 32, .promote_every = 128};
+  const MatrixUnit of{.fraction = 13, .chunk = 32, .promote_every = 128};
   const auto a = vernier::round_to(torch::randn({3, 2, 70, 333}), bf16),
              b = vernier::round_to(torch::randn({2, 333, 131}), bf16);
   const auto y = emulated_matmul(a, b, of);
@@ -200,8 +205,8 @@ TEST_CASE("emulated_matmul: large and odd shapes, batches, broadcasting, strides
 }
 
 TEST_CASE("emulated_matmul: subnormal float32, overflow, infinities and NaN") {
-  const ProductAccumulator of{.mantissa = 10, .chunk = 2};
-  const auto dot = [&](const std::vector<float>& a, const std::vector<float>& b, const ProductAccumulator& by) {
+  const MatrixUnit of{.fraction = 10, .chunk = 2};
+  const auto dot = [&](const std::vector<float>& a, const std::vector<float>& b, const MatrixUnit& by) {
     const auto x = torch::tensor(a).unsqueeze(0), y = torch::tensor(b).unsqueeze(1);
     const auto found = emulated_matmul(x, y, by);
     CHECK(same_bits(found, by_loop({x}, {y}, by)));
@@ -217,7 +222,7 @@ TEST_CASE("emulated_matmul: subnormal float32, overflow, infinities and NaN") {
   CHECK(std::isnan(dot({1, std::nanf("")}, {1, 0}, of)));
   CHECK(dot({0x1p-70F}, {0x1p-70F}, of) == 0);  // below 2^(-126 - 10)
   CHECK(dot({0x1p-65F}, {0x1p-65F}, of) == 0x1p-130F);
-  CHECK(dot({0x1p-149F, 0x1.8p-126F}, {1, 0x1p-3F}, {.mantissa = 23, .chunk = 2}) == 0x1.8p-129F + 0x1p-149F);
+  CHECK(dot({0x1p-149F, 0x1.8p-126F}, {1, 0x1p-3F}, {.fraction = 23, .chunk = 2}) == 0x1.8p-129F + 0x1p-149F);
   CHECK_FALSE(std::signbit(dot({-0.0F, 0}, {1, 1}, of)));
   CHECK_FALSE(std::signbit(dot({-1, 1}, {1, 1}, of)));
 }
@@ -232,16 +237,16 @@ TEST_CASE("emulated_matmul: the units of Hopper and Ada as MMA-Sim has them, and
     const auto a = unit_operand(recorded[name + ".a"], left), b = unit_operand(recorded[name + ".b"], right);
     CHECK(torch::equal(a.numbers, recorded[name + ".a"]));  // these are numbers of the format already
     const std::int64_t chunk = name == "ada.e4m3" ? 16 : 32;
-    CHECK(same_bits(emulated_matmul(a, b, {.mantissa = 13, .chunk = chunk}), recorded[name + ".y"]));
+    CHECK(same_bits(emulated_matmul(a, b, {.fraction = 13, .chunk = chunk}), recorded[name + ".y"]));
   }
   struct Row {
     const char* name;
-    ProductAccumulator of;
+    MatrixUnit of;
   };
-  const Row rows[] = {{"exact.bf16", {.mantissa = 13, .chunk = 16, .promote_every = 64}},
-                      {"exact.fp16", {.mantissa = 10, .chunk = 8}},
-                      {"exact.e4m3", {.mantissa = 23, .chunk = 32, .promote_every = 32}},
-                      {"exact.e7m16", {.mantissa = 16, .chunk = 4}}};
+  const Row rows[] = {{"exact.bf16", {.fraction = 13, .chunk = 16, .promote_every = 64}},
+                      {"exact.fp16", {.fraction = 10, .chunk = 8}},
+                      {"exact.e4m3", {.fraction = 23, .chunk = 32, .promote_every = 32}},
+                      {"exact.e7m16", {.fraction = 16, .chunk = 4}}};
   for (const auto& row : rows) {
     CAPTURE(row.name);
     const std::string name = row.name;
@@ -251,12 +256,126 @@ TEST_CASE("emulated_matmul: the units of Hopper and Ada as MMA-Sim has them, and
   }
 }
 
+namespace {
+
+// y = a b + c of each row: c is the one product of a first step.
+Tensor with_sum(const Tensor& a, const Tensor& b, const Tensor& c, const char* format, const MatrixUnit& unit) {
+  const auto first = torch::zeros({a.size(0), unit.chunk});
+  auto one = first.clone(), sum = first.clone();
+  one.select(1, 0).fill_(1);
+  sum.select(1, 0).copy_(c.squeeze(1));
+  const auto of = [&](const Tensor& begin, const Tensor& x) {
+    const auto rounded = unit_operand(x.to(torch::kFloat32), tensor_format(format));
+    const auto least = rounded.least_exponents.expand_as(x);
+    return UnitOperand{torch::cat({begin, rounded.numbers}, 1),
+                       torch::cat({torch::full_like(begin, -2000, torch::kShort), least}, 1)};
+  };
+  const auto x = of(sum, a), w = of(one, b);
+  auto y = torch::empty_like(c);
+  for (std::int64_t i = 0; i < a.size(0); ++i) {
+    y[i] = emulated_matmul({x.numbers[i].unsqueeze(0), x.least_exponents[i].unsqueeze(0)},
+                           {w.numbers[i].unsqueeze(1), w.least_exponents[i].unsqueeze(1)}, unit)[0];
+  }
+  return y;
+}
+
+}  // namespace
+
+TEST_CASE("matrix_unit: the sums of GPUs, and of AMD's units as MMA-Sim has them") {
+  const Oracle recorded("matrix_units");
+  int compared = 0;
+  for (const auto& [key, c] : recorded.tensors()) {
+    if (!key.ends_with(".c")) continue;
+    const auto place = key.substr(0, key.size() - 1), unit_name = key.substr(0, key.find('.'));
+    const auto name = place.substr(unit_name.size() + 1, place.size() - unit_name.size() - 2);
+    CAPTURE(place);
+    auto unit = vernier::matrix_unit(unit_name, tensor_format(name).element.bits);
+    const auto of = [&](const Tensor& sum) {
+      return with_sum(recorded[place + "a"], recorded[place + "b"], sum, name.c_str(), unit);
+    };
+    CHECK(same_bits(of(unit_name == "h100" && unit.fraction == 13 ? torch::zeros_like(c) : c), recorded[place + "y"]));
+    ++compared;
+    if (!recorded.has(place + "half")) continue;
+    unit.is_half = true;
+    CHECK(same_bits(of(c), recorded[place + "half"]));
+  }
+  CHECK(compared == 26);
+}
+
+#if defined(__x86_64__)
+namespace {
+
+// Returns a [n, k] times b [k, 16] of bfloat16 by vdpbf16ps, two products an instruction.
+__attribute__((target("avx512f,avx512bf16"))) Tensor by_instruction(const Tensor& a, const Tensor& b) {
+  const auto n = a.size(0), k = a.size(1);
+  const auto pairs = b.view({k / 2, 2, 16}).transpose(1, 2).contiguous();  // [k / 2, 16, 2]
+  auto y = torch::empty({n, 16});
+  for (std::int64_t i = 0; i < n; ++i) {
+    __m512 sum = _mm512_setzero_ps();
+    for (std::int64_t j = 0; j < k / 2; ++j) {
+      std::int32_t both = 0;
+      std::memcpy(&both, static_cast<const std::uint16_t*>(a.const_data_ptr()) + i * k + 2 * j, sizeof both);
+      const auto right = _mm512_loadu_si512(static_cast<const std::uint16_t*>(pairs.const_data_ptr()) + j * 32);
+      sum =
+          _mm512_dpbf16_ps(sum, reinterpret_cast<__m512bh>(_mm512_set1_epi32(both)), reinterpret_cast<__m512bh>(right));
+    }
+    _mm512_storeu_ps(y.mutable_data_ptr<float>() + i * 16, sum);
+  }
+  return y;
+}
+
+}  // namespace
+
+TEST_CASE("matrix_unit: avx512_bf16 has the bits of the processor's instruction in a million products") {
+  if (!__builtin_cpu_supports("avx512bf16")) return;
+  torch::manual_seed(16);
+  const auto drawn = [](std::int64_t rows, std::int64_t columns, int least) {
+    return (torch::randn({rows, columns}) * torch::randint(least, 20, {rows, columns}, torch::kFloat32).exp2_())
+        .to(torch::kBFloat16);
+  };
+  for (const int least : {-6, -140}) {  // the products of the second are near 2^-126 and below
+    const auto a = drawn(256, 128, least), b = drawn(128, 16, least < -6 ? -30 : least);
+    const auto bf16 = tensor_format("bf16");
+    const auto y =
+        emulated_matmul(unit_operand(a, bf16), unit_operand(b, bf16), vernier::matrix_unit("avx512_bf16", 16));
+    CHECK(same_bits(y, by_instruction(a.contiguous(), b.contiguous())));
+  }
+}
+#endif
+
+TEST_CASE("emulated_matmul: float32 scales of blocks multiply the sum of each promotion") {
+  torch::manual_seed(17);
+  auto format = tensor_format("e4m3");
+  format.block = 128;
+  const auto x = torch::randn({5, 300}), w = torch::randn({300, 7}).mul_(0.01);
+  const auto a = unit_operand(x, format, {1, 128}), b = unit_operand(w, format, {128, 128});
+  CHECK(torch::equal(a.numbers * a.block_scales, vernier::round_to(x, format, {1, 128})));
+  CHECK(torch::equal(b.numbers * b.block_scales, vernier::round_to(w, format, {128, 128})));
+  const MatrixUnit unit{.fraction = 13, .chunk = 32, .promote_every = 64}, part{.fraction = 13, .chunk = 32};
+  auto y = torch::zeros({5, 7});
+  for (std::int64_t from = 0; from < 300; from += 64) {
+    const auto end = std::min<std::int64_t>(300, from + 64);
+    const auto sum = emulated_matmul({a.numbers.slice(1, from, end), a.least_exponents.slice(1, from, end)},
+                                     {b.numbers.slice(0, from, end), b.least_exponents.slice(0, from, end)}, part);
+    for (std::int64_t i = 0; i < 5; ++i) {
+      for (std::int64_t j = 0; j < 7; ++j) {
+        const float scale = a.block_scales[i][from].item<float>() * b.block_scales[from][j].item<float>();
+        y[i][j] = std::fma(sum[i][j].item<float>(), scale, y[i][j].item<float>());
+      }
+    }
+  }
+  CHECK(same_bits(emulated_matmul(a, b, unit), y));
+  CHECK(same_bits(emulated_matmul({b.numbers.t(), b.least_exponents.t(), {}, b.block_scales.t()},
+                                  {a.numbers.t(), a.least_exponents.t(), {}, a.block_scales.t()}, unit),
+                  y.t().contiguous()));
+}
+
 TEST_CASE("emulated_matmul: Hopper loses the digits that are published for 4096 products") {
   torch::manual_seed(14);
   auto e4m3 = tensor_format("e4m3");
   e4m3.block = -1;  // one scale for a tensor
-  const ProductAccumulator never, promoted{.promote_every = 128};
-  const auto errors = [&](const Tensor& x, const Tensor& w, const ProductAccumulator& of) {
+  const MatrixUnit never, promoted{.promote_every = 128};
+  const auto errors = [&](const Tensor& x, const Tensor& w, const MatrixUnit& of) {
     const auto a = unit_operand(x, e4m3), b = unit_operand(w, e4m3);
     const auto exact = at::matmul(a.numbers.to(torch::kFloat64), b.numbers.to(torch::kFloat64));
     const auto found = emulated_matmul(a.numbers, b.numbers, of);
@@ -307,12 +426,14 @@ TEST_CASE("emulated_matmul: bad arguments end in one line") {
   CHECK(says(text([&] { emulated_matmul(x.to(torch::kFloat64), x.t(), {}); }), "a is of Double"));
   CHECK(says(text([&] { emulated_matmul(x, torch::ones({3}), {}); }), "b is of shape [3]"));
   CHECK(says(text([&] { emulated_matmul({x, torch::zeros({3}, torch::kShort)}, {x.t()}, {}); }), "int16 of its shape"));
-  CHECK(says(text([&] { emulated_matmul(x, x.t(), {.mantissa = 24}); }), "mantissa is 24, and 1 to 23"));
+  CHECK(says(text([&] { emulated_matmul(x, x.t(), {.fraction = 32}); }), "fraction is 32, and 1 to 31"));
   CHECK(says(text([&] { emulated_matmul(x, x.t(), {.chunk = 0}); }), "chunk is 0"));
   CHECK(says(text([&] { emulated_matmul(x, x.t(), {.promote_every = 100}); }), "multiples of chunk (32)"));
-  auto blocks = tensor_format("e4m3");
-  blocks.block = 32;
-  CHECK(says(text([&] { unit_operand(x, blocks, {1, 32}); }), "take scale = \"e8m0\""));
+  const UnitOperand uneven{x, {}, {}, torch::tensor({{1.F, 1.F, 2.F}, {1.F, 1.F, 1.F}})};
+  CHECK(says(text([&] { emulated_matmul(uneven, {x.t()}, {.chunk = 2, .promote_every = 4}); }), "promote within"));
+  CHECK(says(text([&] { emulated_matmul(uneven, {x.t()}, {.chunk = 2}); }), "promote_every is 0"));
+  CHECK(says(text([&] { vernier::matrix_unit("h10", 8); }), "did you mean \"h100\"?"));
+  CHECK(says(text([&] { vernier::matrix_unit("v100", 19); }), "up to 16 bits, and these have 19"));
 }
 
 }  // namespace emulated_matmul_test

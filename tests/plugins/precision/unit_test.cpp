@@ -1,4 +1,4 @@
-// precision/format with `accumulate`: y, dx and dw are products of the rounded operands with an emulated accumulator.
+// precision/format with `unit`: y, dx and dw are products of the rounded operands with an emulated matrix unit.
 #include <ATen/ATen.h>
 #include <doctest/doctest.h>
 #include <torch/types.h>
@@ -12,20 +12,20 @@
 #include "small_run.h"
 #include "thrown.h"
 
-namespace accumulate_test {
+namespace unit_test {
 
 using torch::Tensor;
 using vernier::emulated_matmul;
+using vernier::MatrixUnit;
 using vernier::Precision;
-using vernier::ProductAccumulator;
 using vernier::ScaleBlock;
 using vernier::unit_operand;
 using vernier::UnitOperand;
 
 namespace {
 
-constexpr ProductAccumulator hopper{.mantissa = 13, .chunk = 32, .promote_every = 64};
-constexpr const char* of_hopper = "\naccumulate = {mantissa = 13, promote_every = 64}";
+constexpr MatrixUnit hopper{.fraction = 13, .chunk = 32, .promote_every = 64};
+constexpr const char* of_hopper = "\nunit = {fraction = 13, promote_every = 64}";
 
 struct Layers final : torch::nn::Module {
   Layers() : weight(register_parameter("weight", torch::randn({48, 200}).div_(8))) {}
@@ -79,7 +79,7 @@ Products linear(Policy& policy, const Tensor& x, const Tensor& g) {
 
 }  // namespace
 
-TEST_CASE("accumulate: a linear layer adds y, dx and dw with the accumulator, each of its own rounded operands") {
+TEST_CASE("unit: a linear layer adds y, dx and dw by the unit, each of its own rounded operands") {
   struct Row {
     const char *forward, *backward;
   };
@@ -104,7 +104,7 @@ TEST_CASE("accumulate: a linear layer adds y, dx and dw with the accumulator, ea
   }
 }
 
-TEST_CASE("accumulate: products in batches and with broadcasting, and their gradients") {
+TEST_CASE("unit: products in batches and with broadcasting, and their gradients") {
   Policy policy(std::string("forward = 'e4m3'") + of_hopper);
   const auto a = torch::randn({3, 2, 7, 130}).requires_grad_(), b = torch::randn({2, 130, 9}).requires_grad_();
   const auto y = policy([&] { return at::matmul(a, b); });
@@ -133,7 +133,7 @@ struct Sum {
     b.push_back(0);
   }
   float value() const {
-    return emulated_matmul(torch::tensor(a).unsqueeze(0), torch::tensor(b).unsqueeze(1), {.mantissa = 8, .chunk = 4})
+    return emulated_matmul(torch::tensor(a).unsqueeze(0), torch::tensor(b).unsqueeze(1), {.fraction = 8, .chunk = 4})
         .item<float>();
   }
 };
@@ -213,8 +213,8 @@ Tensor weight_gradient_by_loop(const Tensor& x, const Tensor& g, const Tensor& l
 
 }  // namespace
 
-TEST_CASE("accumulate: a convolution with stride, padding, dilation and groups has the sums of a plain loop") {
-  Policy policy("forward = 'bf16'\naccumulate = {mantissa = 8, chunk = 4}");
+TEST_CASE("unit: a convolution with stride, padding, dilation and groups has the sums of a plain loop") {
+  Policy policy("forward = 'bf16'\nunit = {fraction = 8, chunk = 4}");
   const auto x = torch::randn({2, 6, 5, 6}).requires_grad_(), w = torch::randn({4, 3, 3, 2}).requires_grad_();
   const auto y = policy([&] { return at::conv2d(x, w, {}, stride, padding, dilation, groups); });
   const auto bf16 = [](const Tensor& t) { return t.detach().to(torch::kBFloat16).to(torch::kFloat32); };
@@ -225,10 +225,10 @@ TEST_CASE("accumulate: a convolution with stride, padding, dilation and groups h
   CHECK(torch::equal(w.grad(), weight_gradient_by_loop(bf16(x), bf16(g), w.detach())));
 }
 
-TEST_CASE("accumulate: with 23 bits, convolutions of one to three dimensions are near those with float32 sums") {
+TEST_CASE("unit: with 23 bits, convolutions of one to three dimensions are near those with float32 sums") {
   for (const char* format : {"mxfp8", "e4m3", "bf16"}) {
     CAPTURE(format);
-    Policy emulated(std::string("forward = '") + format + "'\naccumulate = {mantissa = 23, promote_every = 32}");
+    Policy emulated(std::string("forward = '") + format + "'\nunit = {fraction = 23, promote_every = 32}");
     Policy plain(std::string("forward = '") + format + "'");
     for (const std::size_t dimensions : {1, 2, 3}) {
       std::vector<std::int64_t> of_x = {3, 8, 7, 6, 5}, of_w = {6, 4, 3, 2, 3};
@@ -255,7 +255,7 @@ TEST_CASE("accumulate: with 23 bits, convolutions of one to three dimensions are
   }
 }
 
-TEST_CASE("accumulate: an operand in fp32 and a layer in float32 keep float32 sums; recomputation repeats the bits") {
+TEST_CASE("unit: an operand in fp32 and a layer in float32 keep float32 sums; recomputation repeats the bits") {
   const auto x = torch::randn({40, 200}), g = torch::randn({40, 48});
   Policy part(std::string("forward = 'e4m3'\noperands = {g = 'fp32'}") + of_hopper),
       plain("forward = 'e4m3'\noperands = {g = 'fp32'}");
@@ -283,37 +283,66 @@ TEST_CASE("accumulate: an operand in fp32 and a layer in float32 keep float32 su
   CHECK(torch::equal(once[0].dw, once[1].dw));
 }
 
-TEST_CASE("accumulate: bad options end in one line with the TOML to write") {
+TEST_CASE("unit: each product has its own, and a unit by name has the rule of the formats") {
+  const auto x = torch::randn({40, 200}), g = torch::randn({40, 48});
+  struct Row {
+    const char *options, *format;
+    std::optional<MatrixUnit> y, dx, dw;
+  };
+  const MatrixUnit h100{.fraction = 13, .chunk = 32}, split{.fraction = 13, .chunk = 32, .promote_every = 128};
+  const MatrixUnit a100{.fraction = 24, .chunk = 8};
+  const Row rows[] = {
+      {"unit = {use = 'h100', dx = {promote_every = 128}, dw = {use = 'h100', promote_every = 128}}", "e4m3", h100,
+       split, split},
+      {"unit = {use = 'a100', dw = {use = 'fp32'}}", "bf16", a100, a100, std::nullopt},
+      {"unit = {use = 'a100', y = {fraction = 13}}", "fp16", MatrixUnit{.fraction = 13, .chunk = 8}, a100, a100},
+  };
+  for (const auto& row : rows) {
+    CAPTURE(row.options);
+    const std::string format = row.format;
+    Policy policy("forward = '" + format + "'\n" + row.options);
+    const auto found = linear(policy, x, g);
+    const auto w = policy.model->weight.detach();
+    const auto product = [&](const UnitOperand& a, const UnitOperand& b, const std::optional<MatrixUnit>& of) {
+      if (of) return emulated_matmul(a, b, *of);
+      return at::matmul(a.numbers, b.numbers);
+    };
+    CHECK(same_bits(found.y, product(operand(x, format, -1), turned(operand(w, format, -1)), row.y)));
+    CHECK(same_bits(found.dx, product(operand(g, format, -1), operand(w, format, -2), row.dx)));
+    CHECK(same_bits(found.dw, product(turned(operand(x, format, -2)), operand(g, format, -2), row.dw).t()));
+  }
+}
+
+TEST_CASE("unit: bad options end in one line with the TOML to write") {
   struct Row {
     const char *options, *text;
   };
   const Row rows[] = {
-      {"forward = 'e4m3'\naccumulate = {mantissa = 13, promote_evry = 128}", "did you mean `promote_every`?"},
-      {"forward = 'e4m3'\naccumulate = {bits = 13}", "write accumulate = {mantissa = 13, promote_every = 128}"},
-      {"forward = 'e4m3'\naccumulate = {promote_every = 128}", "needs `mantissa`"},
-      {"forward = 'e4m3'\naccumulate = {}", "needs `mantissa`"},
-      {"forward = 'e4m3'\naccumulate = {mantissa = 24}", "mantissa = 24; from 1 to 23 are possible"},
-      {"forward = 'e4m3'\naccumulate = {mantissa = 13.5}", "`mantissa` that is not an integer; write accumulate = {"},
-      {"forward = 'e4m3'\naccumulate = {mantissa = 13, chunk = 0}", "from 1 to 1024"},
-      {"forward = 'e4m3'\naccumulate = {mantissa = 13, promote_every = 100}", "write promote_every = 96"},
-      {"forward = 'e4m3'\naccumulate = {mantissa = 2}", "mantissa = 2, shorter than the 3 bits of \"e4m3\""},
-      {"forward = 'e4m3'\noperands = {g = 'bf16'}\naccumulate = {mantissa = 6}",
-       "7 bits of \"bf16\"; write mantissa = 7"},
-      {"forward = 'nvfp4'\naccumulate = {mantissa = 3}", "the 4 bits of \"nvfp4\""},
-      {"forward = 'fp32'\noperands = {weight = 'bf16'}\naccumulate = {mantissa = 13}", "write forward = \"e4m3\""},
-      {"forward = 'fp32'\noperands = {g = 'e5m2'}\naccumulate = {mantissa = 13}", "write forward = \"e4m3\""},
-      {"forward = 'e4m3'\naccumulate = 13", "accumulate"},
-      {"forward = 'mine'\naccumulate = {mantissa = 13}\n[[precision.format]]\nname = 'mine'\nblock = 128\nscale = "
+      {"unit = {fraction = 13, promote_evry = 128}", "did you mean `promote_every`?"},
+      {"unit = {bits = 13}", "write unit = {fraction = 13, chunk = 32}"},
+      {"unit = {}", "unit = {use = \"h100\"}"},
+      {"unit = {use = 'h10'}", "did you mean \"h100\"?"},
+      {"unit = {use = 'v100'}\nforward = 'tf32'", "formats of up to 16 bits, and these have 19"},
+      {"unit = {use = 'amx', fraction = 13}\nforward = 'bf16'", "not for amx"},
+      {"unit = {fraction = 32}", "31"},
+      {"unit = {fraction = 13.5}", "an integer"},
+      {"unit = {fraction = 13, chunk = 0}", "1 to 1024"},
+      {"unit = {fraction = 13, promote_every = 100}", "write 96"},
+      {"unit = {use = 'h100', dw = 4}", "write dw = {promote_every = 128}"},
+      {"unit = 'h100'", "unit"},
+      {"accumulate = {mantissa = 13}", "write unit = {fraction = 13, promote_every = 128}"},
+      {"forward = 'fp32'\noperands = {weight = 'bf16'}\nunit = {fraction = 13}", "write forward = \"e4m3\""},
+      {"forward = 'fp32'\noperands = {g = 'e5m2'}\nunit = {fraction = 13}", "write forward = \"e4m3\""},
+      {"forward = 'mine'\nunit = {fraction = 13}\n[[precision.format]]\nname = 'mine'\nblock = 128\nscale = "
        "'fp32'",
-       "write scale = \"e8m0\""},
+       "write promote_every = 128"},
   };
   for (const auto& row : rows) {
     CAPTURE(row.options);
     const auto refusal = thrown_by([&] { Policy policy(row.options); });
     CHECK(refusal.kind == 2);
     CHECK_MESSAGE(says(refusal.text, row.text), refusal);
-    CHECK_MESSAGE(says(refusal.text, "accumulate"), refusal);
   }
 }
 
-}  // namespace accumulate_test
+}  // namespace unit_test
