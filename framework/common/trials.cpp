@@ -73,7 +73,7 @@ std::vector<Candidate> read_sweep(const std::string& sweep) {
   return all;
 }
 
-// float32 first. bf16 and fp16 are the policies of these names.
+// float32 first. bf16 and fp16 are the policies of these names, and a file is a recipe.
 std::vector<Candidate> format_candidates(const std::string& formats) {
   std::vector<Candidate> all = {precisions[0]};
   for (const auto& name : split(formats)) {
@@ -83,6 +83,8 @@ std::vector<Candidate> format_candidates(const std::string& formats) {
       all.push_back({name, {}, {"precision.use=bf16", "scaler.use=none"}});
     } else if (name == "fp16") {
       all.push_back({name, {}, {"precision.use=fp16", "scaler.use=dynamic"}});
+    } else if (name.ends_with(".toml")) {
+      all.push_back({std::filesystem::path(name).stem().string(), {name}, {}});
     } else {
       all.push_back({name, {}, {"precision.use=format", "precision.forward=" + name, "scaler.use=none"}});
     }
@@ -101,6 +103,7 @@ std::vector<Candidate> product(const std::vector<Candidate>& first, const std::v
     for (const auto& other : others) {
       auto both = one;
       both.name += (one.name.empty() || other.name.empty() ? "" : ",") + other.name;
+      both.files.insert(both.files.end(), other.files.begin(), other.files.end());
       both.sets.insert(both.sets.end(), other.sets.begin(), other.sets.end());
       all.push_back(std::move(both));
     }

@@ -42,8 +42,9 @@ it trains nothing. After Ctrl-C it prints what is done, and the same command goe
   --sweep KEY=VALUES   a candidate for each value: precision=fp32,bf16, optimizer.learning_rate=1e-3,3e-3; a plugin's
                        name needs no .use; may be repeated, for every combination; at most 32 candidates
   --precision          six candidates: fp32, fp16 unscaled, fp16 mixed, bf16, fp16 mixed in 4 micro-batches, fp8
-  --formats NAMES      float32 and number formats: nvfp4,mxfp8,bf16; where the seeds show that a format costs loss, the
-                       layers that do not bear it are searched, and the rules that keep them out are printed
+  --formats NAMES      float32, and number formats or files of recipes: nvfp4,mxfp8,mine.toml; ordered by the loss; where
+                       the seeds show that one costs loss, the layers that do not bear it are searched, and the rules
+                       that keep them out are printed
   --base FILE          is merged before each FILE, so that these may be overlays; may be repeated
   --set KEY=VALUE      sets one value in all candidates; may be repeated
   --metric NAME        says which candidate is best by a metric of the validations: accuracy, validation_loss
@@ -396,18 +397,21 @@ void search_formats(const Plan& plan, const std::vector<Row>& rows, Children& ch
       continue;
     }
     const auto overlay = plan.folder / (candidate.name + ".toml");
-    const auto text = "[precision]\nuse = \"format\"\nforward = " + toml_quoted(candidate.name) + "\n" +
-                      rules_of(kept->layers) + "\n[scaler]\nuse = \"none\"\n";
+    const bool is_recipe = candidate.sets.empty();  // float32 and formats have some
+    const auto rules = rules_of(kept->layers);
+    const auto text = is_recipe ? "# Merge it after " + candidate.files.back() + ".\n" + rules
+                                : "[precision]\nuse = \"format\"\nforward = " + toml_quoted(candidate.name) + "\n" +
+                                      rules + "\n[scaler]\nuse = \"none\"\n";
     std::cout << candidate.name << " survives where these layers stay in float32 (" << overlay.string() << "):\n"
               << text;
     write_or_complain(overlay, text);
   }
 }
 
-// By --metric, where it is given.
+// By --metric, where it is given, and formats by the loss.
 bool judge(Json& comparison, const po::variables_map& given) {
-  if (given.count("metric") == 0) return false;
-  judge_by(comparison, given["metric"].as<std::string>());
+  if (given.count("metric") == 0 && given.count("formats") == 0) return false;
+  judge_by(comparison, word_or(given, "metric", loss_of(comparison)));
   return true;
 }
 

@@ -506,17 +506,22 @@ TEST_CASE("compare: of a format that costs loss the layers are found that do not
   CHECK(overlay ==
         "[precision]\nuse = \"format\"\nforward = \"nvfp4\"\n\n[[precision.rule]]\nmatch = \"b\"\nuse = \"fp32\"\n\n"
         "[[precision.rule]]\nmatch = \"c\"\nuse = \"fp32\"\n\n[scaler]\nuse = \"none\"\n");
+  CHECK(says(run.out, "where lower is better: "));
   CHECK(run.compare({"other.toml", "--formats", "mxfp8"}) == 2);
   CHECK(says(run.err, "--formats is for one file"));
 }
 
 TEST_CASE("compare: formats are trained, and the run says which layers it rounds" * doctest::test_suite("lab")) {
   Compared run;
-  REQUIRE_MESSAGE(run.compare({"--formats", "e4m3,bf16,e3m9x", "--seeds", "1"}) == 0, run.err);
+  const std::string recipe = VERNIER_SOURCE_DIR "/configs/precision/formats/tetrajet.toml";
+  REQUIRE_MESSAGE(run.compare({"--formats", "e4m3,bf16,e3m9x," + recipe, "--seeds", "1"}) == 0, run.err);
   CHECK(says(run.out, "which formats survive is said with --seeds 3"));
   CHECK_MESSAGE(says(run.out, "did you mean \"e3m4\"?"), run.out);
   CHECK(says(read_text(run.folder / "c/e4m3/seed-1/formats.toml"), "layers = [\"layers.0\""));
-  Compared refused;  // float32 has no such option
+  CHECK(says(read_text(run.folder / "c/tetrajet/candidate.toml"), "scale_rule = \"rceil\""));
+  const auto order = Json::parse(read_text(run.folder / "c/compare.json"))["judged_by"]["order"];
+  CHECK(order.size() == 4);  // e3m9x is refused
+  Compared refused;          // float32 has no such option
   CHECK(refused.compare({"--formats", "e4m3", "--set", "precision.measure_every=5"}) == 0);
   CHECK_MESSAGE(says(refused.out, "float32 has no result, so which formats survive cannot be said"), refused.out);
 }
