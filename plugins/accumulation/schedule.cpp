@@ -1,6 +1,6 @@
 // schedule: grows or shrinks the batch of an update during a run. Each update takes several of the task's
 // batches. Small updates make the quickest progress in the beginning, large ones the steadiest later.
-//   effective_batch_size   required: [32, 64, 128], multiples of the task's batch_size
+//   effective_batch_size   required, such as [32, 64, 128]: multiples of the task's batch_size
 //   from = [0], by = "steps", micro_batch_size = 0, and those of micro_batches.h
 // Source: McCandlish et al., An Empirical Model of Large-Batch Training, 2018.
 #include <algorithm>

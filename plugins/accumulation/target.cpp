@@ -1,6 +1,6 @@
 // target: trains each update on several of the task's batches, either on a given number of samples or of batches.
-//   target_effective_batch_size (required without the next), gradient_accumulation_steps = 0, micro_batch_size = 0, and
-//   those of micro_batches.h
+//   target_effective_batch_size (required unless the next option is set), gradient_accumulation_steps = 0,
+//   micro_batch_size = 0, and the options of micro_batches.h
 #include "micro_batches.h"
 
 class TargetAccumulation final : public Gathering {

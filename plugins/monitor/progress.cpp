@@ -1,5 +1,5 @@
 // progress: shows on stderr how far the run is: a bar in the last line of a terminal, and plain lines elsewhere.
-//   bar = "auto": where stderr is a terminal; every = 50, and the last step; interval = 0.1, amp_every = 500
+//   bar = "auto" (a bar if stderr is a terminal), every = 50 (and the last step), interval = 0.1, amp_every = 500
 //   rate = "auto": tokens where the task counts them, else steps
 // After loss, learning rate and scale it shows skipped updates and overflows if there are any, with their share of
 // the steps, and metrics of other plugins: as many as fit beside the bar, three in a plain line. Then come the parts of

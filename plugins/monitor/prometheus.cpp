@@ -1,5 +1,5 @@
 // prometheus: offers the newest numbers of the run to Prometheus, over HTTP or in a file.
-//   listen = "127.0.0.1:9464"   "" for none, port 0 for one that the system chooses
+//   listen = "127.0.0.1:9464"   "": does not listen; port 0: the system chooses a port
 //   file = ""                   "/var/lib/node_exporter/vernier.prom"; it is written at the end of the run too
 //   interval = 15.0, every = 1
 // Each metric of docs/reference/metrics.md is "vernier_<name>_<unit>" with the label run; counts end with "_total". Two

@@ -170,7 +170,7 @@ class FusedPlugin : public vernier::Optimizer, protected FusedFields<OptionsOfIt
   }
 
  protected:
-  // Reads and refuses what is not a field, when those of [optimizer] or of a group are read.
+  // Reads and checks the options that are no Field. It is called after the fields of [optimizer] or a group.
   using Also = void (*)(vernier::Options& options, Settings& settings, bool is_group);
 
   // both: options that groups have too. rest: those that they have not.

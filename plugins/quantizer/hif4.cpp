@@ -1,4 +1,4 @@
-// hif4: HiFloat4, blocks of 64 numbers with a scale of 8 bits, a bit for each 8 of them and one for each 4.
+// hif4: HiFloat4. A block of 64 numbers has a scale of 8 bits, one bit for every 8 numbers, and one for every 4.
 // Source: arXiv 2602.11287. Public emulations differ in how they round the bits of 8 numbers; here they are not
 // rounded.
 #include <ATen/ATen.h>

@@ -1,4 +1,4 @@
-// quartet: MXFP4 with a power of two for each block from the standard deviation of its numbers. The gradient passes
+// quartet: MXFP4. A block's scale is a power of two from the standard deviation of its numbers. The gradient passes
 // where a number is not cut off. The operands of y are rotated: rotate = {y = 32}. Source: Quartet, arXiv 2505.14669,
 // with the factor of its code.
 #include <ATen/ATen.h>

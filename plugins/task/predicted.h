@@ -48,7 +48,7 @@ inline std::vector<vernier::Predictor::Column> columns_of(const vernier::Targets
 inline std::vector<vernier::Predictor::Column> columns_of_places(const vernier::Targets& targets,
                                                                  const torch::Tensor& logits, c10::IntArrayRef places,
                                                                  std::int64_t samples) {
-  constexpr std::int64_t most = 256;  // classes of a byte
+  constexpr std::int64_t most = 256;  // codes fit in one byte
   const auto wide = logits.to(torch::kFloat32);
   if (targets.kind == vernier::Targets::Kind::classes) {
     const auto known = wide.narrow(1, 0, targets.count);

@@ -110,7 +110,7 @@ class CrossEntropy final : public Mean {
   torch::Tensor value() const override { return Mean::value().exp(); }
 };
 
-// f1, which is the Dice coefficient, or "iou", the Jaccard index, of right predictions and the sum of predictions and
+// Returns the Dice coefficient (f1), or for "iou" the Jaccard index. hits: right predictions; both: predictions plus
 // targets.
 torch::Tensor overlap_of(const std::string& name, const torch::Tensor& hits, const torch::Tensor& both) {
   const auto part = name == "iou" ? hits : 2 * hits, all = name == "iou" ? both - hits : both;
@@ -121,7 +121,7 @@ torch::Tensor overlap_of(const std::string& name, const torch::Tensor& hits, con
 class Overlap final : public Metric {
  public:
   Overlap(std::string name, std::int64_t classes) : name_(std::move(name)), classes_(classes) {
-    if (classes < 2) refuse(c10::str(name_, " needs at least 2 classes, and has ", classes));
+    if (classes < 2) refuse(c10::str(name_, " needs at least 2 classes, not ", classes, ": leave it out"));
   }
   std::string name() const override { return name_; }
   void reset() override { counts_ = torch::Tensor(); }

@@ -235,7 +235,7 @@ void SupervisedTask::prepare(Run& run) {
   if (impl_->stream) {
     const auto& option = impl_->of_dataset;
     if (!option.empty())
-      refuse(id() + ": a stream has no end, and an order of its own; leave [task] " + option + " out", id());
+      refuse(id() + ": a stream never ends, and its order is its own; leave [task] " + option + " out", id());
     impl_->look_into(*impl_->stream, run.seed);
   }
   const auto require = [this](bool is_there, const char* function) {

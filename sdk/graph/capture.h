@@ -17,7 +17,7 @@ using Keeps = std::function<bool(const c10::OperatorHandle& op, const torch::jit
 // Runs forward() in evaluation mode for batches of 2 and 3 samples, and records the operators that it calls through
 // LibTorch's dispatcher, above autograd. Numbers that differ are multiples of the batch's size. The graph is then run
 // for another batch, and must give what forward() gives. examples: one tensor for each input, dimension 0 the sample.
-// An operator that is made of others, and that `keeps` does not want, has their nodes; an empty `keeps` wants all.
+// If `keeps` returns false for an operator made of others, the graph has their nodes. An empty `keeps` keeps all.
 // Throws Error where forward() decides by the numbers of its input, changes a buffer, or calls other operators for
 // another batch.
 Graph capture(const torch::nn::Module& module, const Forward& forward, const Inputs& examples, const Keeps& keeps = {});

@@ -51,7 +51,7 @@ class Transform {
     return call_.onnx.add("DFT", {x, "", call_.onnx.number(static_cast<double>(axis), torch::kInt64)},
                           {{"inverse", std::int64_t{!is_forward}}, {"onesided", std::int64_t{is_onesided}}});
   }
-  // The last axis, where half of the spectrum is that of the other half.
+  // The last axis. Along it, one half of the spectrum of real numbers gives the other.
   std::int64_t last() const { return axes_.back(); }
   const std::vector<std::int64_t>& axes() const { return axes_; }
   Name scaled(const Name& x) const {

@@ -75,7 +75,7 @@ void slice_scatter(Call& call) {
   const auto size = call.value("self").sizes.at(static_cast<std::size_t>(axis));
   const auto src = call.name("src", call.dtype());
   if (sizes == call.value("self").sizes) return call.set(src);
-  if (size.is_per_sample) call.refuse("it writes to some of the samples");
+  if (size.is_per_sample) call.refuse("it writes to some samples; write to all");
   const auto start = call.has("start") ? call.integer("start") : 0;
   const auto step = call.integer("step");
   const auto count = sizes[static_cast<std::size_t>(axis)].number;

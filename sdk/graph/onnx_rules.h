@@ -1,4 +1,4 @@
-// Rules that write an operator of LibTorch by operators of ONNX. The other files onnx_*.cpp have them.
+// A rule translates one operator of LibTorch into operators of ONNX. The other files onnx_*.cpp define the rules.
 #pragma once
 
 #include <algorithm>

@@ -166,7 +166,7 @@ void gather(Call& call) {
   call.set(call.onnx.add("GatherElements", {call.name("self"), call.name("index")}, {{"axis", axis}}));
 }
 
-// The dimensions that x[:, rows, columns] indexes, and the values that do so.
+// For x[:, rows, columns], `axes` holds the dimensions 1 and 2, and `by` the values rows and columns.
 struct Indexed {
   std::vector<std::int64_t> axes;
   std::vector<std::size_t> by;
@@ -187,7 +187,7 @@ bool is_mask(Call& call, std::size_t value) {
   return call.onnx.value(value).dtype() == torch::kBool || call.onnx.value(value).dtype() == torch::kUInt8;
 }
 
-// The indexed dimensions of several indices come first: [index…, before…, after…] and places [index…, axes].
+// For several indices, the indexed dimensions come first: [index…, before…, after…]. `places` has [index…, axes].
 struct Places {
   std::vector<std::int64_t> order, back;  // order gives that form, and back gives [before…, index…, after…]
   Sizes common;                           // the sizes that all indices have together

@@ -58,7 +58,7 @@ class Recorder {
   std::unordered_map<const c10::TensorImpl*, std::size_t> known_;
   std::unordered_multimap<const c10::StorageImpl*, std::size_t> by_storage_;
   std::unordered_map<const c10::TensorImpl*, View> views_;
-  std::vector<torch::Tensor> given_;  // operators are given this tensor for the value
+  std::vector<torch::Tensor> given_;  // the tensor that operators receive for each value
   std::vector<bool> is_stale_;        // memory of the value was changed through another tensor
   std::vector<bool> needs_input_;     // the value depends on an input
 };

@@ -74,7 +74,7 @@ TEST_CASE("stream: what asks for an epoch or an order of it is refused" * doctes
   };
   const std::vector<Case> cases = {
       {{"--epochs=3"}, "[run] epochs: the data of task/walk never end; set [run] steps, and leave epochs out"},
-      {{"--set=task.order=shuffled"}, "a stream has no end, and an order of its own; leave [task] order out"},
+      {{"--set=task.order=shuffled"}, "a stream never ends, and its order is its own; leave [task] order out"},
       {{"--set=task.drop_last=true"}, "leave [task] drop_last out"},
       {{"--set=task.fold=1/5"}, "fold"},
   };

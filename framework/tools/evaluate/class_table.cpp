@@ -208,7 +208,7 @@ void LabelTable::update(const torch::Tensor& output, const torch::Tensor& target
   const auto says = (logits > 0) & ~are.isnan(), is = are > 0.5;
   const auto counts = at::stack({(says & is).sum(0), says.sum(0), is.sum(0), (~are.isnan()).sum(0)});
   counts_ = counts_.defined() ? counts_ + counts : counts;
-  if (target.dim() > 2) return;  // every pixel: their logits would fill the memory
+  if (target.dim() > 2) return;  // a row for each pixel: its logits would fill the memory
   outputs_.push_back(logits), targets_.push_back(are);
 }
 

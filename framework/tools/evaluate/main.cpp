@@ -129,7 +129,7 @@ void keep(const Prepared& prepared, const RunCall& call, const std::vector<Colum
   }
 }
 
-// Returns how to name data to validate on, in the options of the run's task.
+// Returns the end of an error: the options of the run's task that give it data to validate on.
 std::string remedy(const Wiring& wiring) {
   std::string files, share;
   bool takes_all = false;

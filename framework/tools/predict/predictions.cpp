@@ -185,7 +185,7 @@ bool has_planes(const Predictor::Column& column) {
   return column.numbers.dim() > 2;
 }
 
-// The labels themselves, which are numbers: codes are the task's own affair.
+// Returns the labels as numbers, instead of their codes, which only the task understands.
 torch::Tensor labels_of(const Predictor::Column& column) {
   const auto numbers = matrix(column).clone();
   auto* number = numbers.mutable_data_ptr<double>();

@@ -5,9 +5,9 @@
 //
 //   forward = "e4m3"             number format of x, w and g: a name of `vernier formats`, or of one of your own
 //                                (below); fp32: they are not rounded
-//   operands = {}                quantizers by operand: x, w, g, or y.x, y.w, dx.g, dx.w, dw.x, dw.g. weight: each
-//                                update rounds the weights themselves; state: the averages of the optimizer. Each is
-//                                the name of a format or a plugin, or a table with use, from, and options:
+//   operands = {}                quantizers by operand: x, w, g, or y.x, y.w, dx.g, dx.w, dw.x, dw.g. weight:
+//                                each update rounds the weights themselves. state: it rounds the optimizer's averages.
+//                                A value is the name of a format or a plugin, or a table with use, from, and options:
 //                                docs/guides/quantizers.md
 //   rotate = {}                  {y = 0, dx = 0, dw = 0, signs = "fixed"}: numbers that a rotation of both operands
 //                                mixes, a power of two; 0: none. signs = "drawn": anew for each product

@@ -74,7 +74,7 @@ class Products {
 
   // Matrices [..., rows, columns] as an operand. summed: the dimension that the product sums over, -1 or -2.
   static vernier::Operand operand(const Call& call, const torch::Tensor& x, Slot slot, int summed, bool is_weight);
-  // Rounds matrices. Without a matrix unit the result is its numbers alone.
+  // Rounds matrices. Without a matrix unit only `numbers` of the result is defined.
   vernier::UnitOperand rounded(Call& call, const torch::Tensor& x, Slot slot, int summed, bool is_weight = false);
   // The operand of dx or dw that y has too: exact is the tensor, and in_y what it became there.
   vernier::UnitOperand again(Call& call, const torch::Tensor& exact, const vernier::UnitOperand& in_y, Slot slot,

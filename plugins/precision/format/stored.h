@@ -1,4 +1,4 @@
-// Numbers that stay from one step to the next, as a quantizer makes them: weights, and the averages of the optimizer.
+// Rounds, with a quantizer, the numbers that stay from step to step: weights and the averages of the optimizer.
 #pragma once
 
 #include <vernier/options.h>

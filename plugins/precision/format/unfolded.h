@@ -1,4 +1,4 @@
-// Convolutions and their gradients as matrix products by an emulated matrix unit, on any number of dimensions.
+// Computes convolutions and their gradients as matrix products of an emulated matrix unit, in any number of dimensions.
 #pragma once
 
 #include <vernier/lab/emulated_matmul.h>

@@ -53,7 +53,7 @@ class Labelled final : public vernier::Dataset {
 }  // namespace
 
 Places::Places(vernier::Options& options)
-    : left_out_(options.get("ignore_index", -100, "label that counts for nothing, in the loss and in metrics")),
+    : left_out_(options.get("ignore_index", -100, "label that the loss and the metrics ignore")),
       is_given_(options.given("ignore_index")) {}
 
 bool Places::take(const vernier::Source& labels, const torch::Tensor& output, bool of_classes) const {
@@ -118,7 +118,7 @@ torch::Tensor Places::classes_first(const torch::Tensor& output) const {
 }
 
 void Places::recall(const vernier::State& learned) {
-  if (learned.has("places")) shape_ = sizes_in(learned.tensor("places"));  // older runs have none
+  shape_ = sizes_in(learned.tensor("places"));
 }
 
 void Places::refuse_ignore_index(const char* reason) const {

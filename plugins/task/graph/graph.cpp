@@ -8,9 +8,9 @@
 //                       "x.npy", "x.npz:x", "x.safetensors:x", "x.csv:a,b"; a CSV column of words becomes codes; or
 //                       one folder that has a folder of images for each class: float32 [3, height, width] from 0 to 1;
 //                       or one folder of images, and a folder of masks, PNG files of the same names, as target
-// target = ""           a source: [samples], or for logits [samples, classes, …] or [samples, …, classes] the label of
-//                       each pixel or token [samples, …]; a folder of images in classes has its own
-// ignore_index = -100   label that counts for nothing, in the loss and in metrics
+// target = ""           a source of shape [samples]. For logits [samples, classes, …] or [samples, …, classes] it holds
+//                       the label of each pixel or token, [samples, …]. A folder of images in classes brings its own
+// ignore_index = -100   label that the loss and the metrics ignore
 // class_weights = []    weight of each class in the loss, as PyTorch's `weight`; with loss = "bce" its `pos_weight`
 // validation_inputs = [], validation_target = ""  the held-out ones, in the same form
 // validation_share = 0.1  share held out without validation_inputs, drawn from [run] seed

@@ -34,8 +34,8 @@ struct Argument {
 };
 
 struct Node {
-  // A call of an operator; arithmetic of Python on sizes; one of two graphs; a graph with gradients, or autocast, on
-  // or off; a graph that is called while another one says so; a graph that is called for each row of some tensors.
+  // call: an operator. arithmetic: Python's, on sizes. cond: one of two graphs. set_grad, autocast: a graph with that
+  // on or off. while_loop: a graph that repeats while another returns true. scan and map: a graph for each row.
   enum class Kind { call, arithmetic, cond, set_grad, autocast, while_loop, scan, map };
   Kind kind = Kind::call;
   std::string name;  // such as "aten.linear of 'layers.0'"

@@ -351,7 +351,7 @@ std::string alike_words(const std::vector<std::string>& words) {
     const auto [same, is_new] = seen.emplace(plain.substr(begin, end + 1 - begin), word);
     if (is_new) continue;
     return "'" + shortened(same->second) + "' and '" + shortened(word) +
-           "', which are two words; write them alike if they are one";
+           "', which are two words; write them alike if they are one class";
   }
   return "";
 }

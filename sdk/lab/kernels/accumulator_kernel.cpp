@@ -101,7 +101,7 @@ class SlowSum {
     for (auto k = first; k < step_.count; k += stride) largest = std::max(largest, exponent(k));
     return largest;
   }
-  // The sum of the products of these places, each cut to a whole number of 2^unit, in such units.
+  // Sums the products k = first, first + stride, … Each is cut to a multiple of 2^unit. The sum counts such multiples.
   double cut_products(std::int64_t first, std::int64_t stride, int unit) const {
     double sum = 0;
     const double scale = std::ldexp(1.0, -unit);

@@ -1,4 +1,4 @@
-// One tile of a matrix product by a unit of vernier/lab/emulated_matmul.h, on one thread.
+// Computes one tile of a matrix product on one thread, as a unit of vernier/lab/emulated_matmul.h does.
 #pragma once
 
 #include <vernier/lab/emulated_matmul.h>

@@ -142,9 +142,9 @@ TEST_CASE("whole numbers are classes or counts, and four fifths of them are the 
 TEST_CASE("words that are alike are named") {
   const std::pair<std::vector<std::string>, std::string> cases[] = {
       {{"ham", "spam"}, ""},
-      {{"HAM", "ham", "spam"}, "'HAM' and 'ham', which are two words; write them alike if they are one"},
-      {{"ham", "spam", "spam "}, "'spam' and 'spam ', which are two words; write them alike if they are one"},
-      {{" Spam", "ham", "spam"}, "' Spam' and 'spam', which are two words; write them alike if they are one"},
+      {{"HAM", "ham", "spam"}, "'HAM' and 'ham', which are two words; write them alike if they are one class"},
+      {{"ham", "spam", "spam "}, "'spam' and 'spam ', which are two words; write them alike if they are one class"},
+      {{" Spam", "ham", "spam"}, "' Spam' and 'spam', which are two words; write them alike if they are one class"},
       {{"", " ", "a"}, ""},
       {{}, ""},
   };

@@ -35,7 +35,7 @@ class VERNIER_API RuleOptimizer : public Optimizer {
   void step(Run& run) override;
   bool updates_each_alone() const override;
   std::vector<MetricInfo> metrics() const override;
-  // Slots under the parameters' names, "layer.0.weight/exp_avg", and what remember() has named.
+  // Returns the slots, under names such as "layer.0.weight/exp_avg", and the members that remember() was given.
   State save() const override;
   void load(const State& state) override;
 
@@ -57,8 +57,8 @@ class VERNIER_API RuleOptimizer : public Optimizer {
     double lr = 0;               // with schedule, group and layer_decay
     const std::string* name = nullptr;
 
-    // The tensor of this parameter under a name, of the weight's shape, zeros at first. dtype: the weight's, unless it
-    // is given.
+    // Returns this parameter's tensor of that name. It has the weight's shape and begins as zeros. Its dtype is the
+    // weight's, unless `dtype` is given.
     torch::Tensor& slot(const std::string& name, std::optional<torch::ScalarType> dtype = {});
     // The same of any shape and dtype. first: makes it for the parameter's first update. It is copied.
     torch::Tensor& slot(const std::string& name, const std::function<torch::Tensor()>& first);

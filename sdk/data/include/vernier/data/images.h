@@ -37,8 +37,8 @@ struct ImageOptions {
 // more pixels than max_pixels.
 VERNIER_API torch::Tensor read_image(const std::string& path, const ImageOptions& options = {});
 
-// Writes numbers uint8 [height, width] as a PNG with a palette, whose pixels have these numbers: ImageOptions::channels
-// = 0 and Pillow read them back. The colours are those of PASCAL VOC's masks.
+// Writes uint8 numbers [height, width] as a PNG with a palette. They index the palette: ImageOptions::channels = 0
+// and Pillow read them back. The colours are those of PASCAL VOC's masks.
 VERNIER_API void write_mask(const std::string& path, const torch::Tensor& numbers);
 
 // The same of the bytes of a file. name: for messages.

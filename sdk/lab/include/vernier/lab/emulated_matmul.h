@@ -55,7 +55,7 @@ struct VERNIER_API MatrixUnit {
 };
 
 // Returns the rule by which a processor multiplies formats of so many bits: v100, a100, ada, h100, b200, cdna2, cdna3,
-// amx, avx512_bf16 or arm_bfdot. A format with fewer bits than the unit takes is in one that it takes. Throws Error
+// amx, avx512_bf16 or arm_bfdot. The unit multiplies a shorter format as the next longer one it takes. Throws Error
 // with Error::Kind::configuration for another name, and for formats with more bits than it takes.
 VERNIER_API MatrixUnit matrix_unit(const std::string& name, int bits);
 

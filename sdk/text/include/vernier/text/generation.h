@@ -34,7 +34,7 @@ class VERNIER_API KeyValueCache {
   torch::Tensor begins(torch::Device device) const;
   // Called once by each layer in a forward pass, with keys and values [batch, heads, time, width] of the new tokens, in
   // any one floating-point dtype. Returns those of the whole text, as views of the cache. Throws Stopped, which ends
-  // the pass, where the question of ask() is answered with false.
+  // the pass, if the function that ask() was given returns false.
   std::pair<torch::Tensor, torch::Tensor> add(std::int64_t layer, const torch::Tensor& keys,
                                               const torch::Tensor& values);
   struct Stopped {};
