@@ -230,7 +230,8 @@ VERNIER_INLINE void fast_step(const Step& step, float* sums, const std::int32_t*
       Floats result;
       if constexpr (is_wide) {
         using Longs = typename V::Longs;
-        const auto cut = reinterpret_cast<Doubles>(reinterpret_cast<Longs>(whole[i]) & -(std::int64_t{1} << 29));
+        const auto cut =
+            reinterpret_cast<Doubles>(reinterpret_cast<Longs>(whole[i]) & -(std::int64_t{1} << (52 - step.bits())));
         result = __builtin_convertvector(cut, Floats);
       } else {
         const Ints sign = total[i] >> 31, magnitude = (total[i] ^ sign) - sign;
