@@ -209,7 +209,7 @@ Tensor Products::passed(const Call& call, const Tensor& x, const Tensor& gradien
   auto of = operand(call, in_pieces(x), slot, summed, is_weight);
   of.seed = call.product_seed + (slot == Slot::y_w && recipe.rounds(Slot::y_x) ? 1 : 0);  // the seed of forward
   const auto given = in_pieces(gradient);
-  const auto passes = recipe.at(slot).quantizer->gradient(of, summed == -1 ? given : given.transpose(-2, -1));
+  const auto passes = gradient_through(*recipe.at(slot).quantizer, of, summed == -1 ? given : given.transpose(-2, -1));
   return turned_back(recipe, slot, call.product_seed, summed == -1 ? passes : passes.transpose(-2, -1), summed,
                      x.size(summed));
 }

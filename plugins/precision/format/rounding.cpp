@@ -19,6 +19,14 @@ UnitOperand quantized(vernier::Quantizer& quantizer, vernier::Operand of) {
   return missing == 0 ? y : mapped(y, [&](const torch::Tensor& tensor) { return tensor.narrow(-1, 0, size); });
 }
 
+torch::Tensor gradient_through(vernier::Quantizer& quantizer, vernier::Operand of, torch::Tensor of_result) {
+  const auto size = of.numbers.size(-1), multiple = quantizer.multiple(),
+             missing = (multiple - size % multiple) % multiple;
+  if (missing == 0) return quantizer.gradient(of, of_result);
+  of.numbers = at::constant_pad_nd(of.numbers, {0, missing});
+  return quantizer.gradient(of, at::constant_pad_nd(of_result, {0, missing})).narrow(-1, 0, size);
+}
+
 FormatQuantizer::FormatQuantizer(Options& options, const std::string& key, vernier::TensorFormat format)
     : format_(std::move(format)) {
   using Kind = vernier::NumberFormat::Kind;

@@ -32,6 +32,8 @@ inline vernier::UnitOperand turned(const vernier::UnitOperand& x) {
 // Returns what the quantizer makes of an operand, whose rows are filled up with zeros to a multiple of its own. Throws
 // Error with Error::Kind::plugin if the result is not float32 of the operand's shape.
 vernier::UnitOperand quantized(vernier::Quantizer& quantizer, vernier::Operand of);
+// Returns quantizer.gradient() in the same way.
+torch::Tensor gradient_through(vernier::Quantizer& quantizer, vernier::Operand of, torch::Tensor of_result);
 
 class FormatQuantizer final : public vernier::Quantizer {
  public:

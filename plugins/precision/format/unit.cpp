@@ -95,6 +95,7 @@ void read_units(Options& options, std::deque<Recipe>& recipes) {
     own[product] = *table;
     common.erase(found);
   }
+  const bool has_own = !own.empty();  // own[…] below adds empty ones
   bool is_used = false;
   for (auto& recipe : recipes) {
     for (std::size_t i = 0; i < 3; ++i) {
@@ -104,6 +105,7 @@ void read_units(Options& options, std::deque<Recipe>& recipes) {
       auto table = own[product_names[i]];
       const auto name = table.empty() ? std::string(unit_key) : std::string(unit_key) + "." + product_names[i];
       if (!table.contains("use")) table.insert(common.begin(), common.end());
+      if (table.empty() && has_own) continue;
       recipe.units[i] = read_unit(options, name, table, recipe, slot);
     }
   }
