@@ -181,6 +181,11 @@ std::string header_of(const torch::Tensor& some, std::int64_t rows) {
                     shape);
 }
 
+// Returns true for a column of words, such as the names of pictures.
+bool is_of_names(const Predictor::Column& column) {
+  return column.numbers.dim() == 1 && !column.labels.empty();
+}
+
 bool has_planes(const Predictor::Column& column) {
   return column.numbers.dim() > 2;
 }
@@ -228,14 +233,15 @@ class Npy final : public File {
   static torch::Tensor planes(const Columns& columns) {
     const Predictor::Column* only = nullptr;
     for (const auto& column : columns) {
-      if (!column.labels.empty()) continue;
+      if (is_of_names(column)) continue;
       if (only != nullptr) {
         refuse("the columns '" + only->name + "' and '" + column.name +
                "' have other shapes, and .npy has one array; write .npz");
       }
       only = &column;
     }
-    return array(only->numbers);
+    if (only == nullptr) refuse("there are names alone, and .npy holds numbers; write .csv");
+    return only->labels.empty() ? array(only->numbers) : labels_of(*only);
   }
 
   std::int64_t rows_ = 0;
@@ -249,8 +255,11 @@ class Npz final : public File {
   using File::File;
   void write_rows(const Columns& columns) override {
     const bool has_names = std::ranges::any_of(columns, has_planes);
+    std::vector<std::string> names;
+    for (const auto& column : columns) names.push_back(column.name);
+    refuse_duplicates(names);
     for (const auto& column : columns) {
-      if (has_names && !column.labels.empty()) continue;
+      if (has_names && is_of_names(column)) continue;
       arrays_[column.name].push_back(column.labels.empty() ? array(column.numbers) : labels_of(column));
     }
   }
@@ -266,9 +275,9 @@ class Npz final : public File {
       auto sum = crc32_z(0, reinterpret_cast<const Bytef*>(header.data()), header.size());
       for (const auto& part : parts)
         sum = crc32_z(sum, static_cast<const Bytef*>(part.const_data_ptr()), part.nbytes());
-      // version 2.0, no flags, stored, no time; both sizes, lengths of the name and of what follows it
-      const auto facts = number(20, 2) + number(0, 8) + number(sum, 4) + number(size, 4) + number(size, 4) +
-                         number(file.size(), 2) + number(0, 2);
+      // version 2.0, names in UTF-8, stored, no time; both sizes, lengths of the name and of what follows it
+      const auto facts = number(20, 2) + number(0x800, 2) + number(0, 6) + number(sum, 4) + number(size, 4) +
+                         number(size, 4) + number(file.size(), 2) + number(0, 2);
       directory += "PK\1\2" + number(20, 2) + facts + number(0, 10) + number(end, 4) + file;
       const auto local = "PK\3\4" + facts + file + header;
       end += local.size() - header.size() + size;
