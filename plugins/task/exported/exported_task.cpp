@@ -512,8 +512,12 @@ torch::Tensor ExportedTask::loss_of(const torch::Tensor& output, const torch::Te
     }
     const auto loss =
         loss_ == "nll" ? at::nll_loss_nd(output, target, weights) : at::cross_entropy_loss(output, target, weights);
-    return places_.are_left_out() ? at::where((target >= 0).any(), loss, at::zeros_like(loss))
-                                  : loss;  // the mean of none is NaN
+    if (!places_.are_left_out() && !weights.defined()) return loss;
+    auto counts = target >= 0;
+    if (weights.defined()) {
+      counts = counts & weights.index_select(0, target.clamp_min(0).flatten()).ne(0).view(target.sizes());
+    }
+    return at::where(counts.any(), loss, at::zeros_like(loss));  // the mean of none is NaN
   }
   const auto numbers = as_target(output, target);
   if (loss_ == "mse") return at::mse_loss(numbers, target);
