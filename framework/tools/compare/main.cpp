@@ -347,6 +347,13 @@ std::vector<Row> train_rounds(const Plan& plan, Children& children) {
   return rows;
 }
 
+// Returns the number format that a candidate of --formats sets, whose name may have a number behind it.
+std::string format_of(const Candidate& candidate) {
+  constexpr std::string_view key = "precision.forward=";
+  const auto set = std::ranges::find_if(candidate.sets, [&](const auto& each) { return each.starts_with(key); });
+  return set == candidate.sets.end() ? candidate.name : set->substr(key.size());
+}
+
 // Searches the layers of each format that costs loss, prints the answer, and writes it as an overlay.
 void search_formats(const Plan& plan, const std::vector<Row>& rows, Children& children) {
   constexpr int fewest_seeds = 3;  // seeds that a verdict needs
@@ -400,8 +407,8 @@ void search_formats(const Plan& plan, const std::vector<Row>& rows, Children& ch
     const bool is_recipe = candidate.sets.empty();  // float32 and formats have some
     const auto rules = rules_of(kept->layers);
     const auto text = is_recipe ? "# Merge it after " + candidate.files.back() + ".\n" + rules
-                                : "[precision]\nuse = \"format\"\nforward = " + toml_quoted(candidate.name) + "\n" +
-                                      rules + "\n[scaler]\nuse = \"none\"\n";
+                                : "[precision]\nuse = \"format\"\nforward = " + toml_quoted(format_of(candidate)) +
+                                      "\n" + rules + "\n[scaler]\nuse = \"none\"\n";
     std::cout << candidate.name << " survives where these layers stay in float32 (" << overlay.string() << "):\n"
               << text;
     write_or_complain(overlay, text);
