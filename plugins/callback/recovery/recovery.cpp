@@ -74,14 +74,14 @@ struct Verdict {
     vernier::State state;
     if (step < 0) return state;
     state.put("values", device), state.put("is_scaled", is_scaled);
-    state.put("step", step), state.put("batch", batch);
+    state.put("step", step), state.put("batch", batch), state.put("batches", batches);
     return state;
   }
   void load(const vernier::State& state) {
     *this = {};
     if (!state.has("step")) return;
     device = host = state.tensor("values").to(torch::kCPU);
-    step = state.integer("step"), batch = state.integer("batch");
+    step = state.integer("step"), batch = state.integer("batch"), batches = state.integer("batches");
     is_scaled = state.integer("is_scaled") != 0;
   }
 };
