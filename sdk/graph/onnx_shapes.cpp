@@ -259,7 +259,7 @@ void index_put(Call& call) {
     }
     auto sizes = call.onnx.value(indexed.by[0]).sizes;
     sizes.resize(self.size(), Size{1});
-    const auto mask = reshaped(call, call.onnx.name_of(indexed.by[0]), sizes);
+    const auto mask = reshaped(call, call.onnx.cast(call.onnx.name_of(indexed.by[0]), torch::kBool), sizes);
     return call.set(call.onnx.add("Where", {mask, reshaped(call, values, {}), call.name("self")}));
   }
   const auto at = places_of(call, indexed);
