@@ -33,8 +33,8 @@ class Weighing : public vernier::Accumulation {
   vernier::Contradiction contradicts(const vernier::Plugin& other, const vernier::Bus&) const override {
     const auto* task = dynamic_cast<const vernier::Task*>(&other);
     if (!by_tokens_ || task == nullptr || !task->weight_of({})) return {};
-    return {"weight", "is for tasks that do not weigh their samples, and " + other.id() +
-                          " weighs them by the tokens that they learn; leave it out"};
+    return {"weight",
+            "is for tasks that do not weigh their samples, and " + other.id() + " weighs them itself; leave it out"};
   }
 
  protected:

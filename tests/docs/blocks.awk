@@ -22,7 +22,7 @@ BEGIN {
   print "#include <torch/nn.h>\n#include <vernier/compare.h>\n#include <vernier/data/csv.h>\n#include <vernier/data/images.h>\n#include <vernier/text/language_data.h>"
   print "#include <vernier/mixed_precision.h>\n#include <vernier/data/numpy.h>\n#include <vernier/data/readers.h>\n#include <vernier/data/transforms.h>"
   print "#include <vernier/lab/emulated_matmul.h>\n#include <vernier/lab/random_rounding.h>\n#include <vernier/text/token_data.h>"
-  print "#include <vernier/rule_optimizer.h>\n#include <vernier/sdk.h>\n#include <vernier/data/supervised_task.h>\n#include <vernier/toolkit.h>\n#include <vernier/unscale.h>"
+  print "#include <vernier/inner_plugin.h>\n#include <vernier/rule_optimizer.h>\n#include <vernier/sdk.h>\n#include <vernier/data/supervised_task.h>\n#include <vernier/toolkit.h>\n#include <vernier/unscale.h>"
   print "#include <vernier/safetensors.h>\n#include <vernier/sum_over_ranks.h>\n#include <vernier/whole_file.h>\n"
   print "struct Known {\n  torch::nn::Sequential model, smoothed;\n  vernier::AdamW optimizer;"
   print "  torch::Tensor x, target, loss;\n  std::vector<torch::nn::Sequential> blocks;"

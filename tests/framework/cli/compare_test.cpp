@@ -4,6 +4,7 @@
 #include <vernier/compare.h>
 
 #include <cmath>
+#include <nlohmann/json.hpp>
 #include <random>
 #include <regex>
 
@@ -519,7 +520,7 @@ TEST_CASE("compare: formats are trained, and the run says which layers it rounds
   CHECK_MESSAGE(says(run.out, "did you mean \"e3m4\"?"), run.out);
   CHECK(says(read_text(run.folder / "c/e4m3/seed-1/formats.toml"), "layers = [\"layers.0\""));
   CHECK(says(read_text(run.folder / "c/tetrajet/candidate.toml"), "scale_rule = \"rceil\""));
-  const auto order = Json::parse(read_text(run.folder / "c/compare.json"))["judged_by"]["order"];
+  const auto order = nlohmann::json::parse(read_text(run.folder / "c/compare.json"))["judged_by"]["order"];
   CHECK(order.size() == 4);  // e3m9x is refused
   Compared refused;          // float32 has no such option
   CHECK(refused.compare({"--formats", "e4m3", "--set", "precision.measure_every=5"}) == 0);

@@ -45,7 +45,8 @@ class InnerPlugin {
   std::unique_ptr<Role> plugin_;
 };
 
-// An optimizer around the one of its option `inner`. What it does not override goes to the inner one: an override of
+// An optimizer around the one of its option `inner`. What it does not override goes to the inner one, but for
+// divides_gradients(), updates_each_alone(), memory_remedy() and fill(). An override of
 // attach(), contradicts(), prepare(), check(), metrics() or evaluate() calls that of this class too.
 class VERNIER_API OuterOptimizer : public Optimizer {
  public:
