@@ -11,7 +11,10 @@
 // doubles.
 // The memory is [run] memory_limit, or what the system gives (free_memory in vernier/memory.h). With a limit, the sizes
 // are the same in every run. What the system gives may differ. A checkpoint keeps the sizes.
-//   margin = 0.03, largest = 0, try_larger_after = 100, and those of micro_batches.h
+//   margin = 0.03            share of what is free that stays so
+//   largest = 0              the most samples of a micro-batch; 0: as many as fit
+//   try_larger_after = 100   steps until a larger micro-batch is tried again, where one found no memory
+//   weight = "samples", weight_column = -1, padding = -100   see micro_batches.h
 #include <vernier/memory.h>
 
 #include <algorithm>

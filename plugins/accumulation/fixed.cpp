@@ -1,7 +1,8 @@
 // fixed: splits each batch into the same number of micro-batches, whose sizes differ by one sample at most. Smaller
 // micro-batches take less memory. The gradient stays that of the whole batch.
-//   micro_batches = 1, micro_batch_size = 0, and those of micro_batches.h
-// A batch of fewer samples than micro_batches, the tail of an epoch, is split into single samples.
+//   micro_batches = 1                 a batch of fewer samples (the tail of an epoch) is split into single samples
+//   micro_batch_size = 0             instead: the most samples of a micro-batch
+//   weight = "samples", weight_column = -1, padding = -100   see micro_batches.h
 #include "micro_batches.h"
 
 class FixedAccumulation final : public Weighing {

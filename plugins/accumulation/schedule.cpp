@@ -1,7 +1,10 @@
 // schedule: grows or shrinks the batch of an update during a run. Each update takes several of the task's
 // batches. Small updates make the quickest progress in the beginning, large ones the steadiest later.
-//   effective_batch_size   required, such as [32, 64, 128]: multiples of the task's batch_size
-//   from = [0], by = "steps", micro_batch_size = 0, and those of micro_batches.h
+//   effective_batch_size   required: samples of an update, a list, multiples of the task's batch_size: [32, 64, 128]
+//   from = [0]             the steps or epochs from which on each holds: [0, 1000, 4000]
+//   by = "steps"           or "epochs"
+//   micro_batch_size = 0         the most samples of a micro-batch; 0: the task's batch_size
+//   weight = "samples", weight_column = -1, padding = -100   see micro_batches.h
 // Source: McCandlish et al., An Empirical Model of Large-Batch Training, 2018.
 #include <algorithm>
 #include <functional>

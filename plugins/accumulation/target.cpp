@@ -1,6 +1,8 @@
 // target: trains each update on several of the task's batches, either on a given number of samples or of batches.
-//   target_effective_batch_size (required unless the next option is set), gradient_accumulation_steps = 0,
-//   micro_batch_size = 0, and the options of micro_batches.h
+//   target_effective_batch_size   required without the next: samples of an update, a multiple of the task's batch_size
+//   gradient_accumulation_steps = 0   instead of it: the task's batches in an update, as other trainers count them
+//   micro_batch_size = 0                the most samples of a micro-batch; 0: the task's batch_size
+//   weight = "samples", weight_column = -1, padding = -100   see micro_batches.h
 #include "micro_batches.h"
 
 class TargetAccumulation final : public Gathering {

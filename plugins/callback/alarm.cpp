@@ -1,6 +1,15 @@
 // alarm: warns when a metric crosses a line, by the notice `alarm`, which every monitor shows. It warns once, and again
 // after the metric was on the right side in between. It changes nothing in the run.
-//   from = 1, and those of metric_line.h, such as metric = "overflow_rate", above = 0.1
+//   metric         required: a metric by name, or "loss"; it is looked at after each step and each validation
+//   above = inf    warns when the metric is above it
+//   below = -inf   warns when the metric is below it
+//   from = 1       the first step that is looked at
+//
+//   [[callback]]
+//   use = "alarm"
+//   metric = "overflow_rate"
+//   above = 0.1
+//
 // The host waits for the device in each step, unless the metric is counted on the host, such as overflow_rate.
 #include "metric_line.h"
 

@@ -1,7 +1,8 @@
 // clip_norm: scales all gradients down if their common norm is above a limit. It runs after unscaling. The norm before
 // clipping is the metric "grad_norm"; it stays on the device. If the order is 2, float32 gradients
 // are not changed here. The factor goes into run.grad_scale, and the optimizer divides by it in its own pass.
-//   max_norm = 1.0, norm_type = 2.0
+//   max_norm = 1.0
+//   norm_type = 2.0   the order p of the norm; inf for the largest element
 // Sources: Pascanu et al., ICML 2013; torch.nn.utils.clip_grad_norm_.
 #include <vernier/grad_norm.h>
 #include <vernier/sdk.h>

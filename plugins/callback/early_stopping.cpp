@@ -1,8 +1,11 @@
 // early_stopping: ends the run when a validation's metric has not improved for a while, and puts the best weights back
 // into the model. Weights and buffers of the best validation are kept in memory and in each checkpoint.
-//   metric = "validation_loss", mode = "auto", patience = 10, min_delta = 0.0
-//   restore_best = true   also at its last planned step, and where another callback has ended it: give that one before
-//                         this one
+//   metric = "validation_loss"   any metric of the task's validation
+//   mode = "auto"                min | max: what is better; auto: as the metric has it, such as higher of accuracy
+//   patience = 10                validations in a row without improvement, after which the run ends
+//   min_delta = 0.0              least improvement that counts
+//   restore_best = true          the run ends with the best weights, also at its last planned step, and where another
+//                                callback has ended it: give that one before this one
 // The last checkpoint then has the best weights, and the optimizer's state of the last step. A run that a signal or the
 // time limit ends goes on with its own weights. Where a validation has an average of the weights in the model, such as
 // that of callback/ema, that average is kept too and returns with the weights. A value that is not finite is never the

@@ -3,11 +3,13 @@
 // is in float32, whatever dtype the weights are trained in. It is taken of the master weights if there are some. A
 // validation runs with the average in the model, and each checkpoint has it beside the trained weights. The training
 // itself does not change.
-//   decay = 0.999, start = 0
-//   warmup = false      min(decay, (1 + n) / (10 + n)) after n updates, as TensorFlow's ExponentialMovingAverage with
-//                       num_updates: the weights of the beginning are forgotten sooner
-//   every = 1           an update that was skipped is passed over
-//   validate = "ema"    both: the trained weights' too, as trained_validation_loss, for twice the time; trained: alone
+//   decay = 0.999
+//   warmup = false      a smaller decay at first, min(decay, (1 + n) / (10 + n)) after n updates, as in TensorFlow's
+//                       ExponentialMovingAverage with num_updates: the weights of the beginning are forgotten sooner
+//   every = 1           steps between updates of the average; one whose own update was skipped is passed over
+//   start = 0           steps before the first
+//   validate = "ema"    ema: validation_loss is the average's; both: the trained weights' too, as the metric
+//                       trained_validation_loss, for twice the time; trained: theirs alone
 // Buffers are not averaged: batch normalization keeps the statistics of the trained weights, as in PyTorch's default.
 // Each update of the average costs a pass over the weights. The average takes four bytes a weight. A validation takes
 // the memory of the weights once more.

@@ -3,7 +3,8 @@
 // for other programs on the same device, and for runs of which one part takes more memory than the rest. It makes no
 // room for the run's own tensors, which take that memory anyway, unless it is in blocks that do not fit. It changes no
 // result.
-//   every = 100, above = 0.0
+//   every = 100    steps
+//   above = 0.0    only if more than this share of the memory held is unused; 0: always
 // The next steps get the memory again, and on a GPU the host waits for the device. The log says how much came back: the
 // first time, and in all at the end; with --debug each time.
 #include <ATen/DeviceAccelerator.h>

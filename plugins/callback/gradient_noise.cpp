@@ -1,7 +1,8 @@
 // gradient_noise: adds normal noise to every gradient, less and less of it. Its variance is eta / (1 + updates) ^
 // gamma, where updates are those applied so far. It runs after unscaling; place it before or after clip_norm, as you
 // want the noise clipped or not.
-//   eta = 0.01, gamma = 0.55. The paper tries eta = 0.01, 0.3 and 1
+//   eta = 0.01       variance of the noise in the first update; the paper tries 0.01, 0.3 and 1
+//   gamma = 0.55     how fast it decays; 0: not at all
 // The noise is from a generator of its own, seeded by [run] seed, so dropout and data order do not change.
 // Source: Neelakantan et al., Adding Gradient Noise Improves Learning for Very Deep Networks, 2015.
 #include <ATen/ops/empty_like.h>

@@ -1,12 +1,21 @@
 // inject: puts a fault into a run, to see how the run reacts. The fault is an inf, a NaN, a spike, an underflow, a
 // flipped bit, a slow step or an exception, in a layer and at a step of your choice. Each one emits the notice
 // `injected`, but the exception, which ends the run.
-//   what = "inf", where = "gradient", layer = "", at_step = 0, at_batch = 0, every = 0, times = 0, seed = 0,
-//   factor = 1000, exponent = -24, bit = -1, milliseconds = 100, transient = false
-//   at_step, at_batch    a step is numbered as monitors do, and comes again where the run goes back; a batch that is
-//                        passed over does not come
-//   elements = 0         how many are changed; 0: one of inf, nan and bit_flip, all of spike and underflow
-// The run's own random numbers are left alone. An exponent of -1000 leaves zeros. A fault of the hardware is transient.
+//   what = "inf"         inf | nan | spike | underflow | bit_flip | slow | exception
+//   where = "gradient"   loss | input | activation | gradient | activation_gradient | weight
+//   layer = ""           layers by name, with * and ?, as "h.*.mlp.c_fc"; for gradient and weight parameters too
+//   at_step = 0          the step it comes in, from 1, as monitors number them; it comes again where the run goes back
+//   at_batch = 0         instead: the batch it comes with, from 1; where a batch is passed over, it does not come
+//   every = 0            it comes again after so many; 0: once
+//   times = 0            how often, with `every`; 0: without end
+//   elements = 0         how many are changed, drawn by `seed`; 0: one of inf, nan and bit_flip, all of spike and
+//                        underflow
+//   seed = 0             of the elements; the run's own random numbers are left alone
+//   factor = 1000        what a spike multiplies by
+//   exponent = -24       an underflow multiplies by 2 to the power of it; -1000 leaves zeros
+//   bit = -1             which bit of an element is flipped, from 0, the lowest; -1: drawn by `seed`
+//   milliseconds = 100   what a slow step takes longer
+//   transient = false    not again where the same step is run again, as a fault of the hardware would not
 //
 // The fault comes in the first micro-batch of a batch. An activation is the output of the layer's first operation with
 // a weight, in forward. It is changed in memory, so everything that forward and backward compute from it sees the

@@ -3,8 +3,9 @@
 // memory_other and memory_peak. vernier/memory_ledger.h describes each. The log gets a table of one step, in which the
 // activations are listed by layer. The file gets the same in lines of name, tab, bytes; names are "weights",
 // "activations/h.0.mlp" and "peak".
-//   every = 100, file = "memory.tsv"
-//   step = 2   if it cannot be measured or is before a resumed run, the next
+//   every = 100          steps between measurements; the first step is measured too
+//   step = 2             the step of the table, from 1; if it cannot be measured or is before a resumed run, the next
+//   file = "memory.tsv"  in the run's output folder
 // The optimizer's bytes are those that its first step allocates, so a resumed run does not report them. Measured steps
 // are slower. A step that a profiler follows is left out.
 #include <vernier/memory_ledger.h>

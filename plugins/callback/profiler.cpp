@@ -1,7 +1,13 @@
 // profiler: records some steps with LibTorch's profiler (Kineto). Writes a trace for https://ui.perfetto.dev or
 // chrome://tracing, and a table of the costliest parts, operations, layers and, on a GPU, kernels.
-//   first_step = 10, steps = 3, trace = "profile.json", table = "profile.txt", rows = 20, shapes = false,
-//   memory = false, nvtx = false. The steps before the first one warm up. NVTX ranges are for Nsight Systems
+//   first_step = 10           the first step that is recorded, from 1; the steps before it warm up
+//   steps = 3                 how many are recorded
+//   trace = "profile.json"    name in the run's output folder
+//   table = "profile.txt"     name in the run's output folder
+//   rows = 20                 of each list in the table
+//   shapes = false            the trace has the shapes of the inputs of each operation
+//   memory = false            the trace has each allocation
+//   nvtx = false              instead of a trace and a table: NVTX ranges, for Nsight Systems; needs a GPU
 // The trace has a range for each part of the step, for each listener of a plugin ("callback/clip_norm at
 // GradientsReady") and for each operation of a layer ("layer h.0.mlp.c_fc"). Recording makes a step slower, small
 // operations most. The numbers of the run stay the same.

@@ -2,7 +2,8 @@
 // where the loss around the weights is about the highest, so flat minima are preferred. Each update costs a second
 // forward and backward pass, and a copy of the weights. The loss reported is that of the first pass; the second's is
 // the metric `perturbed_loss`.
-//   rho = 0.05, adaptive = false: ASAM, whose rho is about ten times as large
+//   rho = 0.05           length of the step to where the gradient is taken
+//   adaptive = false     ASAM: the step of each weight is scaled by its size; rho is then about ten times as large
 // Place it before other callbacks that change gradients, such as clip_norm, and after flight_recorder. Buffers, such as
 // the statistics of batch normalization, are those of the first pass. Dropout draws anew in the second one.
 // Sources: Foret et al., ICLR 2021; Kwon et al., ASAM, ICML 2021. The rule is that of the authors' common

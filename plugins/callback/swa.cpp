@@ -1,7 +1,8 @@
 // swa: stochastic weight averaging. The average of the weights after steps from, from + every, from + 2 * every and so
 // on, all counted alike, is what validations run with. Every checkpoint has it beside the trained weights. The training
 // itself does not change. Combine it with a learning rate that stays high (callback/schedule, kind = "constant").
-//   from, required, such as three quarters of all steps; every = 1, such as the steps of an epoch
+//   from                 required: the step after which the weights are first averaged, such as three quarters of all
+//   every = 1            steps between two averaged weights, such as those of an epoch
 // The average is float32, or float64 for float64 weights, and is taken of the master weights if there are some. It
 // takes four bytes a weight, and a validation takes the memory of the weights once more. Buffers are not averaged:
 // batch normalization keeps the statistics of the trained weights. Where it matters, compute them again for the

@@ -1,5 +1,8 @@
 // switch: replaces plugins once in the middle of a run, after a step or when a metric crosses a line.
-//   at_step = 0, and those of metric_line.h
+//   at_step = 0    after so many steps; 0: not by the step
+//   metric = ""    a metric by name, or "loss"; it is checked after each step and each validation
+//   above = inf    switches when the metric is above it
+//   below = -inf   switches when the metric is below it
 //   to             required: by role the table of its plugin from then on, as in
 //
 //   [[callback]]

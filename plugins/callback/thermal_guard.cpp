@@ -1,7 +1,11 @@
 // thermal_guard: pauses or slows the training while the machine is too hot.
-//   limit = 85.0, resume_at = 80.0, interval = 1.0, nvml = "libnvidia-ml.so.1"
-//   action = "pause"   waits before the next step; "slow" waits as long as the step before took
-//   sensor = "auto"    the run's GPU, or the processor; or a file such as /sys/class/thermal/thermal_zone0/temp
+//   limit = 85.0                  degrees Celsius from which on it acts
+//   resume_at = 80.0              degrees Celsius at which it stops acting
+//   action = "pause"              "pause" waits before the next step; "slow" waits as long as the step before took
+//   sensor = "auto"               "auto" is the run's GPU, or the processor in a run on a CPU; or a file with
+//                                 millidegrees, such as /sys/class/thermal/thermal_zone0/temp
+//   interval = 1.0                seconds between two readings, on a thread of its own
+//   nvml = "libnvidia-ml.so.1"    the library of the NVIDIA driver that is asked about the run's GPU
 // It changes no number of the run. The log says when it begins to act and when it stops. A signal ends the pause. Where
 // no temperature can be read, the run is refused. Source of the readings: those of callback/hardware. That of the rule:
 // hysteresis, as in a thermostat.

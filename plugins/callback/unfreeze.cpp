@@ -1,7 +1,9 @@
 // unfreeze: begins to train groups of parameters one after the other. Before its step a group gets no gradients and no
 // updates, and backward leaves it out. Parameters of no group train from the start, unless [[optimizer.group]] has
 // frozen them.
-//   group = []   [[callback.group]] tables: group.match, required, and group.from = 0
+//   group = []           [[callback.group]] tables
+//   group.match          required: parameters by name, * for any text: ["h.0.*", "wte.*"]
+//   group.from = 0       the group trains after so many steps
 // Of several groups that match a parameter, the last one counts. An optimizer leaves out what has no gradient: neither
 // weight decay nor momentum move a frozen weight. Adam's step count of a weight begins when the weight begins to train.
 // Source: Howard and Ruder, ULMFiT, ACL 2018.

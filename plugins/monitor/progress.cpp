@@ -1,6 +1,9 @@
 // progress: shows on stderr how far the run is: a bar in the last line of a terminal, and plain lines elsewhere.
-//   bar = "auto" (a bar if stderr is a terminal), every = 50 (and the last step), interval = 0.1, amp_every = 500
-//   rate = "auto": tokens where the task counts them, else steps
+//   bar = "auto"     a bar where stderr is a terminal; or "always", "never"
+//   every = 50       steps between plain lines; the last step always has one
+//   interval = 0.1   seconds between two drawings of the bar
+//   amp_every = 500  steps between [AMP Stats] lines in mixed precision, and one at the end; 0: none
+//   rate = "auto"    tokens per second where the task counts them, else steps; or "steps", "samples", "tokens"
 // After loss, learning rate and scale it shows skipped updates and overflows if there are any, with their share of
 // the steps, and metrics of other plugins: as many as fit beside the bar, three in a plain line. Then come the parts of
 // the step that took a tenth of its time or more, where it took a millisecond. Validation results and notices have

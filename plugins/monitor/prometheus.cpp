@@ -1,7 +1,8 @@
 // prometheus: offers the newest numbers of the run to Prometheus, over HTTP or in a file.
-//   listen = "127.0.0.1:9464"   "": does not listen; port 0: the system chooses a port
-//   file = ""                   "/var/lib/node_exporter/vernier.prom"; it is written at the end of the run too
-//   interval = 15.0, every = 1
+//   listen = "127.0.0.1:9464"   where GET /metrics is answered; "" for none, port 0 for one that the system chooses
+//   file = ""                   a file for node_exporter's textfile collector, "/var/lib/node_exporter/vernier.prom"
+//   interval = 15.0             seconds between two writings of the file; it is written at the end of the run too
+//   every = 1                   steps between records
 // Each metric of docs/reference/metrics.md is "vernier_<name>_<unit>" with the label run; counts end with "_total". Two
 // names that become the same are told apart by "_2". A name of another machine may listen too, but anyone who reaches
 // the port can read the metrics: there is no password. Where the port is in use, the monitor is detached and the run

@@ -2,7 +2,16 @@
 // average has begun, validations, exports and predictions use it.
 // Source: Polyak and Juditsky, Acceleration of Stochastic Approximation by Averaging, 1992.
 //   learning_rate = 0.01  step t, from 0, has learning_rate / (1 + lambd * learning_rate * t)^alpha
-//   weight_decay = 0, lambd = 1e-4, alpha = 0.75, t0 = 1000000, and those of fused_plugin.h
+//   weight_decay = 0      added to the gradient
+//   lambd = 1e-4          decay of the weights, times the size of a step; and of that size, as above
+//   alpha = 0.75
+//   t0 = 1000000          updates before the average begins
+//   layer_decay = 1.0   factor of the last layer's learning rate; each layer below it has it once more
+//   in_backward = false   uses and frees each gradient in backward
+//   group = []          [[optimizer.group]] tables, for parameters by name. The last one that matches holds
+//     group.match, required: names of parameters, * for any text
+//     group.frozen = false   true: no gradient and no update
+//     group.learning_rate = 0.01, group.weight_decay = 0   as above, for these parameters
 #include <vernier/with_weights.h>
 
 #include "fused_plugin.h"

@@ -1,11 +1,16 @@
 // lbfgs: limited-memory BFGS by torch::optim::LBFGS. Each update computes the same batch several times, so it suits
 // small models whose loss has no dropout, on the whole data as one batch. Source: Nocedal and Wright, Numerical
 // Optimization, 2nd edition, algorithms 7.4 and 3.5.
-//   learning_rate = 1     with strong_wolfe, of the first step that is tried
-//   max_eval = 0          a line search may exceed it
-//   history_size = 100    two vectors of all weights for each
-//   max_iter = 20, tolerance_grad = 1e-7, tolerance_change = 1e-9, line_search = "none", and [[optimizer.group]] tables
-//   (parameter_groups.h), which have no further options
+//   learning_rate = 1     length of a step; with strong_wolfe, of the first that is tried
+//   max_iter = 20         iterations in an update
+//   max_eval = 0          passes over the batch in an update; 0: 1.25 max_iter. A line search may exceed it
+//   tolerance_grad = 1e-7   an update ends where no element of the gradient is larger
+//   tolerance_change = 1e-9   an update ends where loss or weights change by less
+//   history_size = 100    steps that are remembered: two vectors of all weights for each
+//   line_search = "none"  none | strong_wolfe
+//   group = []            [[optimizer.group]] tables, for parameters by name. The last one that matches holds
+//     group.match, required: names of parameters, * for any text
+//     group.frozen = false   true: no gradient and no update. There are no other options for groups
 #include <torch/optim/lbfgs.h>
 #include <vernier/parameter_groups.h>
 #include <vernier/sdk.h>

@@ -2,12 +2,23 @@
 // for parameters that have not two dimensions, and for groups with `adamw = true`. Put embeddings and the last layer
 // there. Sources: Jordan et al., Muon, kellerjordan.github.io/posts/muon, 2024; for match_rms_adamw, Liu et al.,
 // arXiv:2502.16982.
-//   learning_rate = 0.001, weight_decay = 0.1, momentum = 0.95, nesterov = true, ns_steps = 5, eps = 1e-7
+//   learning_rate = 0.001
+//   weight_decay = 0.1    taken off the weights, times the learning rate; also with AdamW
+//   momentum = 0.95, nesterov = true
+//   ns_steps = 5          Newton-Schulz iterations, in bfloat16
+//   eps = 1e-7            least norm of a matrix
 //   rate = "original"     the learning rate is multiplied by sqrt(max(1, rows / columns)); match_rms_adamw: by 0.2
 //                         sqrt(max(rows, columns)), so that a learning rate and weight decay of AdamW fit
-//   adamw = false         true: AdamW for all parameters, with the same weight_decay
-//   adamw_learning_rate = 0.0003, adamw_beta1 = 0.9, adamw_beta2 = 0.95, adamw_eps = 1e-10, and those of fused_plugin.h
-// In a group of which AdamW updates all parameters, learning_rate alone is that of AdamW.
+//   adamw = false         true: AdamW for all parameters
+//   adamw_learning_rate = 0.0003, adamw_beta1 = 0.9, adamw_beta2 = 0.95, adamw_eps = 1e-10
+//   layer_decay = 1.0   factor of the last layer's learning rate; each layer below it has it once more
+//   in_backward = false   uses and frees each gradient in backward
+//   group = []            [[optimizer.group]] tables, for parameters by name. The last one that matches holds
+//     group.match, required: names of parameters, * for any text
+//     group.frozen = false   true: no gradient and no update
+//     group.learning_rate = 0.001, group.weight_decay = 0.1, group.adamw = false,
+//     group.adamw_learning_rate = 0.0003   as above, for these parameters; where AdamW updates all of them,
+//                                              learning_rate alone is that of AdamW
 #include "fused_plugin.h"
 
 class MuonPlugin final : public FusedPlugin<vernier::MuonOptions> {

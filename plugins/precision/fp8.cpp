@@ -3,9 +3,14 @@
 // but slower. It needs no loss scaler. The layers that the model calls first and last, which suffer most, stay in bf16,
 // and so do layers whose widths are not multiples of 16.
 //
-//   recipe = "delayed", margin = 0, amax_history_len = 1024, amax_compute = "max": vernier/float8_linear.h
-//   format = "auto"              hybrid for delayed and current, e4m3 for the others
-//   power_of_two_scales = "auto" no for delayed and current, yes for the others
+//   recipe = "delayed"           delayed | current | rowwise | rowwise_with_high_precision_grad_weight | block:
+//                                what has one scale, and when it is found: vernier/float8_linear.h
+//   format = "auto"              hybrid: E4M3 forward, E5M2 for gradients; e4m3: for all; auto: hybrid for delayed and
+//                                current, e4m3 for the others
+//   margin = 0                   scales are divided by 2^margin
+//   power_of_two_scales = "auto" yes | no | auto: no for delayed and current, yes for the others
+//   amax_history_len = 1024      delayed: updates in the history of magnitudes
+//   amax_compute = "max"         delayed: the scale comes from the largest of them, or from the "most_recent"
 //   first_last_in_bf16 = true    the first update is in bf16 then, to find these layers
 // The other options are those of vernier/mixed_precision.h and vernier/precision_rules.h. A rule with use = "fp8"
 // computes a layer in fp8 that would stay in bf16, its first and last ones too.

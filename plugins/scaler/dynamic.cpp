@@ -2,9 +2,17 @@
 // skipped, and its scale is multiplied by backoff_factor. After growth_interval steps in a row without one, the scale
 // is multiplied by growth_factor. This is the rule of torch.amp.GradScaler. A preset is the rule of another project
 // with its defaults, and each option may be set beside it. docs/guides/scalers.md describes each rule and its source.
-//   preset = "none", init_scale = 65536, growth_factor = 2, backoff_factor = 0.5, growth_interval = 2000, window = 0,
-//   min_scale = 6.103515625e-05, max_scale = 0, hysteresis = 1, refill = "growth", and those of scale_watch.h. The page
-//   has the defaults of the other presets
+//   preset = "none"       none, pytorch, deepspeed, megatron or apex; none: PyTorch's rule with a lower bound
+//   init_scale = 65536    megatron: 2^32
+//   growth_factor = 2, backoff_factor = 0.5
+//   growth_interval = 2000   deepspeed, megatron: 1000
+//   window = 0            the other name of growth_interval; if both are given, they must be equal
+//   min_scale = 6.103515625e-05   0: none; pytorch, apex: none; deepspeed, megatron: 1
+//   max_scale = 0         0: none; apex: 2^24; init_scale: the scale starts at its ceiling
+//   hysteresis = 1        the overflow at which the scale is lowered; those before it only skip their updates;
+//                         deepspeed, megatron: 2
+//   refill = "growth"     when overflows are counted anew: when the scale grows, or at each good_step
+//   overflows_in_a_row = 200, warn_below = 1, warn_above = 1099511627776, measure_every = 100   see scale_watch.h
 // The scale stays at min_scale, or without a minimum at float32's smallest normal number. Only overflows_in_a_row ends
 // a run there, with preset deepspeed too, where DeepSpeed itself raises an error at an overflow at its minimum. The
 // minimum of preset none, 2^-14, is float16's smallest normal number: at a smaller scale the gradient of the loss

@@ -7,9 +7,13 @@
 // Training, 2019 (arXiv 1910.12385), and FairScale's LayerwiseGradientScaler, which have one scale for each layer.
 // Factors within one backward pass are our own.
 //   init_scale = 65536        of the loss, which follows PyTorch's rule
-//   growth_interval = 2000    for layers and loss; the layers start at different points of it, so they double in turn
-//   max_factor = 256          a layer's factor starts at 1 and stays between 1/max_factor and this
-//   group = [], min_scale = 6.103515625e-05, and those of scale_watch.h
+//   growth_interval = 2000    steps without an overflow of its own until a layer's factor, or the scale of the loss,
+//                             doubles; the layers start at different points of it, so they double in turn
+//   max_factor = 256          a power of two; a layer's factor starts at 1 and stays between 1/max_factor and this
+//   group = []                patterns of layers that share a factor, * for any text: ["h.*.mlp.*"]; each other layer
+//                             has a factor of its own
+//   min_scale = 6.103515625e-05   of the loss
+//   overflows_in_a_row = 200, warn_below = 1, warn_above = 1099511627776, measure_every = 100   see scale_watch.h
 // Weights must be float32 (precision level O1): 16-bit weight gradients would lose again what the factors save.
 #include <torch/csrc/autograd/function.h>
 #include <torch/csrc/autograd/functions/utils.h>

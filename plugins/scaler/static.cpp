@@ -1,5 +1,6 @@
 // static: multiplies the loss by one scale for the whole run, and skips an update whose gradients have an inf or NaN.
-//   scale = 65536, a power of two scales exactly; and those of scale_watch.h
+//   scale = 65536         factor of the loss; a power of two scales exactly
+//   overflows_in_a_row = 200, warn_below = 1, warn_above = 1099511627776, measure_every = 100   see scale_watch.h
 #include <ATen/ops/full.h>
 
 #include "scale_watch.h"

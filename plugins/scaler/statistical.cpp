@@ -5,10 +5,12 @@
 // its constants. Three things are our own. The scale is a power of two. The deviation is taken about the running mean,
 // since about a slow mean a drift of the gradients would count as noise. An overflow adds a margin, since gradients of
 // activations may be larger than those of weights, and the margin shrinks again by one power of two at a time.
-//   init_scale = 65536, mean_decay = 0.99, deviation_decay = 0.999, min_scale = 6.103515625e-05, max_scale = 16777216,
-//   and those of scale_watch.h
+//   init_scale = 65536    a power of two, until the first gradients are known
+//   mean_decay = 0.99, deviation_decay = 0.999   of the running averages, in each step
 //   deviations = 3.09     of a normal distribution, one step in a thousand overflows
 //   forget_after = 200    steps without an overflow after which the margin shrinks by one power of two
+//   min_scale = 6.103515625e-05, max_scale = 16777216   powers of two
+//   overflows_in_a_row = 200, warn_below = 1, warn_above = 1099511627776, measure_every = 100   see scale_watch.h
 // It reads the gradients once more in each step, for the largest one. The host does not wait for the device.
 #include <vernier/grad_norm.h>
 

@@ -100,15 +100,17 @@ TEST_CASE("apart: a plugin adds numbers of all ranks up, and each rank gets the 
 }
 
 TEST_CASE("apart: random numbers of validations and of one rank alone change nothing that the ranks share") {
-  const std::string stochastic = "[precision]\nuse = 'format'\nrounding = 'stochastic'\n";
-  for (const auto* format : {"forward = 'e3m2'\n", "forward = 'fp32'\nweights = 'bf16'\n",
-                             "forward = 'mxfp8'\nweights = 'bf16'\n[run]\nvalidate_every = 1\n"}) {
+  const std::string precision = "[precision]\nuse = 'format'\n", random = "{rounding = 'stochastic'}",
+                    operands = "operands = {x = " + random + ", w = " + random + ", g = " + random,
+                    weight = "weight = {use = 'bf16', rounding = 'stochastic'}}\n";
+  for (const std::string& format : {"forward = 'e3m2'\n" + operands + "}\n", "forward = 'fp32'\noperands = {" + weight,
+                                    "forward = 'mxfp8'\n" + operands + ", " + weight + "[run]\nvalidate_every = 1\n"}) {
     for (const std::string what : {"nothing", "draws"}) {
       CAPTURE(format);
       CAPTURE(what);
       const TemporaryFolder folder;
       const auto ends =
-          ends_of(stochastic + format + "[[callback]]\nuse = 'disagrees'\nwhat = '" + what + "'\n", folder);
+          ends_of(precision + format + "[[callback]]\nuse = 'disagrees'\nwhat = '" + what + "'\n", folder);
       CHECK(ends == std::vector<std::string>{"", ""});
     }
   }

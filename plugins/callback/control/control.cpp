@@ -1,8 +1,9 @@
 // control: a page and an API at which people watch a run and steer it; see docs/guides/control.md.
 //   listen = "127.0.0.1:0"        address of this machine alone, and port; port 0: one that the system chooses
-//   hosts = []                    as through a tunnel: "localhost:9000"
-//   tokens = "control.tokens"     made if there is none; below the run's folder unless it begins with a slash
-//   requests_per_second = 1000.0  more are answered with 429
+//   hosts = []                    further names and ports by which it is reached, as through a tunnel: "localhost:9000"
+//   tokens = "control.tokens"     file with the tokens, below the run's folder unless it begins with a slash; it is
+//                                 made if there is none
+//   requests_per_second = 1000.0  of all clients; more are answered with 429
 // Commands take effect between two steps. commands.jsonl in the run's folder has each of them with its step, and a
 // resumed run and `vernier replay` repeat those that steered the run at the same steps. Place it behind the other
 // callbacks: it shows the numbers that they measure. With several processes rank 0 serves, and takes no commands.

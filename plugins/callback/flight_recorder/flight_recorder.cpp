@@ -2,12 +2,17 @@
 // parameter that is not finite, it runs the step again and traces every operation. It names the layer, phase and
 // operation that the first bad value came from, with the ranges of its inputs. It skips the update and keeps the step
 // as a capsule, which `vernier replay` runs again.
-//   check_every = 1, check_parameters_every = 1, every = 100, ring = 8. A look is a host sync on a GPU
-//   capsules = 3                faults of a run that are traced and kept; later ones are only skipped and reported
-//   overflows = 1               the same for overflows that a loss scaler finds in gradients of a finite loss; the
-//                               tenth in a row is a fault like any other
-//   samples = "faults"          faults, overflows (those too), none. One guilty sample of n takes at most 2 log2(n) + 4
-//                               parts of the batch, which are computed on the side
+//   check_every = 1              steps between looks at loss and gradients; each is a host sync on a GPU
+//   check_parameters_every = 1   steps between looks at the parameters after the update, where its gradients still are;
+//                                0: never; each is a host sync on a GPU
+//   every = 100                  steps between samples of each layer's ranges; 0: none
+//   ring = 8                     samples that are kept, and put into the capsule
+//   capsules = 3                 faults of a run that are traced and kept; later ones are only skipped and reported
+//   overflows = 1                the same for overflows that a loss scaler finds in gradients of a finite loss; the
+//                                tenth in a row is a fault like any other
+//   samples = "faults"           which of these are searched for the samples of the batch that do it: faults, overflows
+//                                (those too), none. One guilty sample of n takes at most 2 log2(n) + 4 parts of the
+//                                batch, which are computed on the side
 // A step computes the same bits when it runs again (docs/architecture.md), so nothing is traced until it is needed. The
 // idea is that of deterministic replay in debuggers (King, Dunlap, Chen, USENIX ATC 2005). Megatron-Core's
 // RerunStateMachine also runs a step again, to tell faults of the machine from those of the program.

@@ -1,5 +1,6 @@
 // hardware: reports load, memory, temperature and energy of the machine as metrics, for all monitors.
-//   interval = 1.0, nvml = "libnvidia-ml.so.1"
+//   interval = 1.0                seconds between two readings, on a thread of its own
+//   nvml = "libnvidia-ml.so.1"    the library of the NVIDIA driver that is asked about the run's GPU
 // Always: cpu_load, memory_resident. Where LibTorch counts them: memory_allocated, the bytes of tensors. Where the
 // kernel shows them: cpu_temperature, cpu_energy (RAPL; reading it takes root on most systems). In a run on an NVIDIA
 // GPU: gpu_temperature, gpu_power, gpu_clock, gpu_load. Each step has the newest reading. docs/reference/metrics.md has

@@ -1,14 +1,20 @@
 // lora: trains two small matrices beside the weight of each chosen linear layer, and nothing else. A layer then
 // computes base(x) + scale * B(A(dropout(x))), where A is [rank, inputs], B [outputs, rank], and scale = alpha / rank.
-//   rank = 8, alpha = 8.0, dropout = 0.0
-//   targets = []            ["*.q_proj", "*.mlp.*"]; none: as in PEFT *.q_proj and *.v_proj, *.qkv_proj or *.c_attn
-//   modules_to_save = []    none: score, the new head of task/text, if the model has one and it gets no adapter
+//   rank = 8
+//   alpha = 8.0
+//   dropout = 0.0           of the input of A, in training
+//   targets = []            layers by name, * for any text: ["*.q_proj", "*.mlp.*"]; none: as in PEFT *.q_proj and
+//                           *.v_proj, *.qkv_proj or *.c_attn
+//   modules_to_save = []    layers by name that are trained whole beside the adapters, such as a new head; none: score,
+//                           the new head of task/text, if the model has one and it gets no adapter
 //   fan_in_fan_out = false  true for a model that stores its weights as [inputs, outputs], such as task/gpt
 //   rslora = false          scale = alpha / sqrt(rank) (Kalajdzievski 2023, arXiv:2312.03732)
 //   dora = false            each row of a layer's weight is scaled to a length of its own, which is trained too (Liu et
 //                           al. 2024, arXiv:2402.09353)
-//   adapter = ""            the folder says all of the above; dropout and fan_in_fan_out may be given beside it
-//   base = "model"          in 8 bits, "int8" or "fp8", or in 4, "nf4", with a scale for each 64 elements of a row
+//   adapter = ""            a folder of PEFT, whose adapter is trained on; it says all of the above but dropout and
+//                           fan_in_fan_out, which are its own unless they are given
+//   base = "model"          the chosen layers' own weights: as the model has them, in 8 bits, "int8" or "fp8", or in 4,
+//                           "nf4", with a scale for each 64 elements, row after row
 // All other weights of the model are frozen. A and B are parameters of it, "h.0.attn.c_attn.lora_A.weight", as are the
 // lengths of dora, "h.0.attn.c_attn.lora_magnitude_vector.weight", and so are part of checkpoints. They are float32
 // unless the precision lowers the model's weights (level O2 or O3). B begins at 0, and A with the numbers of PEFT after

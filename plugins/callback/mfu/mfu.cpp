@@ -1,6 +1,7 @@
 // mfu: reports how many floating-point operations a second the model computes, and the share of the machine's peak that
 // this is: the model FLOPs utilisation (MFU).
-//   peak = 0.0   measured in the first step by products of large matrices in the type in which the model computes
+//   peak = 0.0   of this process's device, in operations a second; 0: measured in the first step by products of large
+//                matrices in the type in which the model computes
 // Metrics: model_flops, the operations of the step; model_flops_per_second; mfu. Counted are the products that the
 // model calls: linear and recurrent layers, products of matrices, convolutions and attention, a multiplication and an
 // addition as two. Backward counts as much as forward for each operand that needs a gradient: twice, usually. Not

@@ -1,7 +1,7 @@
 // recheck: computes some steps twice, from the same batch, weights and random numbers, and compares their bits. A step
 // whose bits differ was computed wrongly by the hardware, or by a plugin that does not compute the same twice. A third
 // run shows which of the two is the odd one. The report names step, layer and rank, by the notice `recheck`.
-//   every = 500          the first step is checked too
+//   every = 500          steps between checked steps; the first step is checked too
 //   on_fault = "report"  report: the run goes on with what it has
 //                        repeat: the update is made from the repeat, so the run has the bits of one without the fault
 //                        stop: the run ends, with a checkpoint of the moment before the step

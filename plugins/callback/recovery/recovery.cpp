@@ -21,9 +21,15 @@
 //   "stop"                      the run ends
 // An update that is not finite is never applied, whatever the action. With drop_samples the run is copied in each step,
 // for Control::rerun; the search is that of vernier/culprit.h. The samples come again in the next epoch.
-//   calm_steps = 100, z_score = 6.0, window = 128, skips = 10, rate_factor = 0.5, rate_steps = 100, rate_return = 100,
-//   rewind_back = 10, rewind_drop = 1, snapshot_every = 10, snapshots = 3, to = {}
-//   weights_every = 100   they are also checked where loss or gradients are not finite, and before the run is ended
+//   calm_steps = 100
+//   z_score = 6.0, window = 128
+//   skips = 10
+//   weights_every = 100         steps between checks of the weights; they are also checked where loss or gradients are
+//                               not finite, and before the run is ended
+//   rate_factor = 0.5, rate_steps = 100, rate_return = 100
+//   rewind_back = 10, rewind_drop = 1
+//   snapshot_every = 10, snapshots = 3   copies of the run in memory, for rewind
+//   to = {}                     for fallback: by role the table of its plugin
 //
 // Spikes follow OLMo-core's SkipStepOptimizer and llm.c's outlier_detector.h. Unlike there, a value that was too high
 // does not enter the window, and a low value is not a trouble. Going back and dropping batches follows PaLM (Chowdhery

@@ -1,15 +1,39 @@
 // schedule: changes the learning rate over the run. docs/guides/schedules.md has a formula and a picture of each kind,
 // and PyTorch's name for it. The schedule counts applied updates: a skipped update does not advance it.
-//   kind = "cosine", warmup_steps = 0, decay_steps = 0, final_factor = 0.0, start_factor = 1.0, power = 1.0,
-//   gamma = 0.1, every = 0, milestones = [], timescale = 0, cooldown_steps = 0, shape = "cosine", period = 0,
-//   multiplier = 1, initial_factor = 0.04, rise = 0.3; the meaning of each says which kinds take it
-//   metric = "validation_loss", mode = "auto", factor = 0.1, patience = 10, threshold = 1e-4,
-//   threshold_mode = "relative", cooldown = 0, min_factor = 0.0: of plateau, which lowers the rate when a validation's
-//   metric stops improving
-//   replan = false
+//   kind = "cosine"      constant | linear | cosine | polynomial | exponential | step | multi_step | inverse_sqrt |
+//                        warmup_stable_decay | cosine_restarts | one_cycle | plateau
+//   warmup_steps = 0     applied updates from 1/(warmup_steps + 1) of the rate to the full rate; all but one_cycle
+//   decay_steps = 0      applied updates, warm-up included, until final_factor is reached; 0: all that are planned
+//   final_factor = 0.0   of the learning rate, where the decay ends
+//   start_factor = 1.0   linear: of the learning rate, where the schedule begins
+//   power = 1.0          polynomial
+//   gamma = 0.1          step, multi_step: what each step multiplies by; exponential: each update, must be given there
+//   every = 0            step: applied updates between two steps; must be given
+//   milestones = []      multi_step: applied updates before each step, warm-up included; must be given
+//   timescale = 0        inverse_sqrt: 1 / sqrt(1 + updates / timescale); 0: warmup_steps, or 10000 if there are none
+//   cooldown_steps = 0   warmup_stable_decay: applied updates of the decay, the last ones; 0: a tenth of the schedule
+//   shape = "cosine"     warmup_stable_decay, one_cycle: linear | cosine | sqrt (only of the decay: 1 - sqrt)
+//   period = 0           cosine_restarts: applied updates of the first period; must be given
+//   multiplier = 1       cosine_restarts: each period is so many times as long as the one before
+//   initial_factor = 0.04   one_cycle: of the learning rate, where it begins
+//   rise = 0.3           one_cycle: share of the updates in which the rate rises
+// Of plateau, which lowers the rate when a validation's metric stops improving:
+//   metric = "validation_loss", mode = "auto"   min | max: what is better; auto: as the metric has it
+//   factor = 0.1         what a reduction multiplies by
+//   patience = 10        validations without improvement that are let pass
+//   threshold = 1e-4, threshold_mode = "relative"   least improvement that counts: relative | absolute
+//   cooldown = 0         validations after a reduction that do not count
+//   min_factor = 0.0     of the learning rate, below which it is not lowered
+//   replan = false       a run that is resumed with other steps goes on as if these had been planned from the start; if
+//                        false, it keeps the schedule that it began with
 //   phase = []           several schedules in sequence: [[callback.phase]] tables, each with `updates`, and with a kind
-//                        and its options instead of those of [[callback]]. They count from the phase's beginning, and
-//                        what is planned is its length. updates = 0, only in the last: all that are left
+//                        and its options instead of those of [[callback]]
+// A phase has these; its options count from its beginning, and what is planned is its length:
+//   phase.updates = 0    applied updates of the phase; 0, only in the last: all that are left
+//   phase.kind = "cosine", phase.warmup_steps = 0, phase.decay_steps = 0, phase.final_factor = 0.0,
+//   phase.start_factor = 1.0, phase.power = 1.0, phase.gamma = 0.1, phase.every = 0, phase.milestones = [],
+//   phase.timescale = 0, phase.cooldown_steps = 0, phase.shape = "cosine", phase.period = 0, phase.multiplier = 1,
+//   phase.initial_factor = 0.04, phase.rise = 0.3
 // Sources: torch.optim.lr_scheduler; Loshchilov and Hutter, SGDR, ICLR 2017 (cosine, cosine_restarts); Smith and Topin,
 // Super-Convergence, 2018 (one_cycle); Vaswani et al., NeurIPS 2017 (inverse_sqrt); Hu et al., MiniCPM, 2024, and
 // Haegele et al., NeurIPS 2024 (warmup_stable_decay).

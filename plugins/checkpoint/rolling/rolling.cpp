@@ -1,12 +1,18 @@
 // rolling: saves the run to <run.output>/checkpoints/step-00000100, in the format of
 // docs/reference/checkpoint-format.md. Keeps the newest checkpoints, those of regular steps, and the best ones.
 //
-//   every = 500, every_minutes = 0, at_epoch_end = false, keep_last = 3, keep_every = 0, metric = "validation_loss",
-//   mode = "auto", in_flight = "wait"
-//   keep_best = 0        a validation that is among the best is saved at once
+//   every = 500          steps from one checkpoint to the next; 0: none by steps
+//   every_minutes = 0    the same by the clock
+//   at_epoch_end = false a checkpoint at the end of each epoch
+//   keep_last = 3        how many of the newest stay; an older one is removed once a newer one is complete
+//   keep_every = 0       checkpoints of steps that are multiples of this stay for good
+//   keep_best = 0        how many of the best stay; a validation that is among the best is saved at once
+//   metric = "validation_loss"   the metric of a validation that decides which is best
+//   mode = "auto"        min | max: which value is best; auto: as the metric has it, such as the highest of accuracy
 //   async = true         the state is copied after the step, which needs its size in memory, and written during the
 //                        training. On a GPU, or if a core is free, the optimizer's memory is copied during the next
 //                        forward pass.
+//   in_flight = "wait"   if the last checkpoint is still being written: wait for it, or "skip" this one with a notice
 //   on_failure = "stop"  a save that fails in the background is repeated at the next step, which waits for it. If that
 //                        fails too, the run ends. With "continue" the next save tries again.
 //

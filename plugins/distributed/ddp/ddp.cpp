@@ -4,9 +4,14 @@
 // launch`, torchrun, Slurm or MPI (vernier/launch_place.h); without one of them it trains alone. Engine: c10d with Gloo
 // on the CPU, with NCCL on GPUs.
 //
-//   timeout = 120          one whose connection breaks is lost at once
-//   port = 0, address = "", interface = "": "eth1"; compress = "none", bucket = "8MB", overlap = false,
-//   shared_memory = true: instead of Gloo
+//   timeout = 120          seconds in which a rank must come, and answer; one whose connection breaks is lost at once
+//   port = 0               where rank 0 listens; 0: as the launcher says, else 29500
+//   address = ""           of the machine with rank 0; "": as the launcher says
+//   interface = ""         of the network, as "eth1"; "": the one that leads to rank 0
+//   compress = "none"      bf16 | fp16: the dtype in which float32 gradients are sent and summed
+//   bucket = "8MB"         gradients that are smaller are summed together in pieces of this size
+//   overlap = false        true: gradients are summed while backward computes others; pays on a slow network
+//   shared_memory = true   ranks of one machine sum through memory that they share, instead of Gloo
 //
 // Source: S. Li et al., PyTorch Distributed: Experiences on Accelerating Data Parallel Training, VLDB 2020. The mean is
 // weighted here; DistributedDataParallel takes that of equal shares.

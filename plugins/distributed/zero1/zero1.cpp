@@ -2,6 +2,16 @@
 // rank that owns it. That rank alone updates it, keeps its state and its float32 master, and sends its new value to the
 // others. Parameters are dealt out whole, the largest first, each to the rank that has the fewest elements so far.
 // Engine and options are those of distributed/ddp; `bucket` holds for the new values too.
+//
+//   timeout = 120          seconds in which a rank must come, and answer; one whose connection breaks is lost at once
+//   port = 0               where rank 0 listens; 0: as the launcher says, else 29500
+//   address = ""           of the machine with rank 0; "": as the launcher says
+//   interface = ""         of the network, as "eth1"; "": the one that leads to rank 0
+//   compress = "none"      bf16 | fp16: the dtype in which float32 gradients are sent and summed
+//   bucket = "8MB"         tensors that are smaller are sent together in pieces of this size
+//   overlap = false        true: gradients are summed while backward computes others; pays on a slow network
+//   shared_memory = true   ranks of one machine sum through memory that they share, instead of Gloo
+//
 // Source: S. Rajbhandari et al., ZeRO: Memory Optimizations Toward Training Trillion Parameter Models, SC 2020,
 // stage 1.
 #include "../ddp/data_parallel.h"

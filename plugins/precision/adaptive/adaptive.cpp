@@ -1,8 +1,11 @@
 // adaptive: measures float32 and dtypes of fewer bits on the real batch, chooses one policy, and gives its place to it:
 // to precision/fp32, bf16 or fp16, with rules for single layers. It says in one line what it chose and why.
 //
-//   candidates = ["bf16"]   fp16 needs a loss scaler; with fp8, layers that cannot compute in it compute in bf16
-//   error_budget = 0.02 of outputs and of gradients, min_gain = 0.02, measure_steps = 3
+//   candidates = ["bf16"]     of bf16, fp16 and fp8, besides float32; fp16 needs a loss scaler; with fp8, layers that
+//                             cannot compute in it compute in bf16
+//   error_budget = 0.02       relative root mean square error of outputs and of gradients, against float32
+//   min_gain = 0.02           share of the time that fewer bits must save; below 0: the share that they may cost
+//   measure_steps = 3         first steps, which compute in float32; the last of them is measured
 // The other options are those of vernier/mixed_precision.h, without level and rounding, and of
 // vernier/precision_rules.h. A rule takes precedence over what is measured.
 //

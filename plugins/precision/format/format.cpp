@@ -118,7 +118,6 @@ class Format final : public vernier::MixedPrecision {
          .meaning = "share of the codes of a format of up to 16 bits that occur"},
         {.name = "format_amax", .meaning = "largest magnitude of the numbers"},
         {.name = "format_scale_spread",
-         .unit = "bits",
          .meaning = "log2 of the largest magnitude of any block over the least one; blocks of zeros are left out"},
         {.name = "format_full_blocks",
          .unit = "ratio",

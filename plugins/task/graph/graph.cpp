@@ -11,7 +11,7 @@
 // target = ""           a source of shape [samples]. For logits [samples, classes, …] or [samples, …, classes] it holds
 //                       the label of each pixel or token, [samples, …]. A folder of images in classes brings its own
 // ignore_index = -100   label that the loss and the metrics ignore
-// class_weights = []    weight of each class in the loss, as PyTorch's `weight`; with loss = "bce" its `pos_weight`
+// class_weights = []    weight of each class in the loss, as PyTorch's `weight`; of the loss "bce" its `pos_weight`
 // validation_inputs = [], validation_target = ""  the held-out ones, in the same form
 // validation_share = 0.1  share held out without validation_inputs, drawn from [run] seed
 // size = 0              pixels of a side of a folder's images: the shorter side is resized to it, and the middle is
