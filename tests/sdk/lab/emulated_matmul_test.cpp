@@ -297,7 +297,7 @@ TEST_CASE("matrix_unit: the sums of GPUs, and of AMD's units as MMA-Sim has them
     ++compared;
     if (!recorded.has(place + "half")) continue;
     unit.is_half = true;
-    // Of Ada's sums of e5m2 in float16 three are others, for a reason that is not known.
+    // The number of sums that differ: three of Ada's for e5m2 do, for a reason that is not known.
     const auto differing = of(c).flatten().ne(recorded[place + "half"].flatten()).sum().item<std::int64_t>();
     CHECK(differing == (place == "ada.e5m2." ? 3 : 0));
   }
