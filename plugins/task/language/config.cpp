@@ -140,9 +140,8 @@ void require_model_type(const Config& config, const std::vector<std::string>& mo
     for (const auto& type : model_types) known += (known.empty() ? "\"" : ", \"") + type + '"';
     // The model itself shifts the labels and returns the loss.
     const std::string other =
-        "; task/graph trains it after these lines of Python, beside plugins/task/graph/export.py, by inputs and target "
-        "= "
-        "one file of tokens, loss = \"output\" and output = \"loss\":\n"
+        "; task/graph trains it after these lines of Python, beside plugins/task/graph/export.py, by inputs and "
+        "target = one file of tokens, loss = \"output\" and output = \"loss\":\n"
         "  import torch, transformers, export\n"
         "  model = transformers.AutoModelForCausalLM.from_pretrained(\"" +
         config.folder() +
