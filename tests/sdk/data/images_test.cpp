@@ -207,7 +207,8 @@ TEST_CASE("images: what cannot be decoded is refused with the path and the reaso
   CHECK(read_image(folder.write("b.png", png), small).size(2) == 17);
   auto two = ImageOptions();
   two.channels = 2;
-  CHECK(thrown_by([&] { read_image(oracles + "rgb.png", two); }).text == "images are read with 0, 1 or 3 channels, not 2");
+  CHECK(thrown_by([&] { read_image(oracles + "rgb.png", two); }).text ==
+        "images are read with 0, 1 or 3 channels, not 2");
   CHECK(says(thrown_by([&] { read_image(folder / "none.png"); }).text, "cannot be opened"));
 }
 
