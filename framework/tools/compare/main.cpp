@@ -347,7 +347,7 @@ std::vector<Row> train_rounds(const Plan& plan, Children& children) {
   return rows;
 }
 
-// Returns the number format that a candidate of --formats sets, whose name may have a number behind it.
+// Returns the number format of a candidate of --formats. The candidate may have another name, such as nvfp4-2.
 std::string format_of(const Candidate& candidate) {
   constexpr std::string_view key = "precision.forward=";
   const auto set = std::ranges::find_if(candidate.sets, [&](const auto& each) { return each.starts_with(key); });
@@ -406,9 +406,9 @@ void search_formats(const Plan& plan, const std::vector<Row>& rows, Children& ch
     const auto overlay = plan.folder / (candidate.name + ".toml");
     const bool is_recipe = candidate.sets.empty();  // float32 and formats have some
     const auto rules = rules_of(kept->layers);
+    const auto chosen = "[precision]\nuse = \"format\"\nforward = " + toml_quoted(format_of(candidate)) + "\n";
     const auto text = is_recipe ? "# Merge it after " + candidate.files.back() + ".\n" + rules
-                                : "[precision]\nuse = \"format\"\nforward = " + toml_quoted(format_of(candidate)) +
-                                      "\n" + rules + "\n[scaler]\nuse = \"none\"\n";
+                                : chosen + rules + "\n[scaler]\nuse = \"none\"\n";
     std::cout << candidate.name << " survives where these layers stay in float32 (" << overlay.string() << "):\n"
               << text;
     write_or_complain(overlay, text);
