@@ -8,9 +8,11 @@ std::string run_file(const Findings& found) {
   const bool is_large = found.samples >= 50'000;
   const std::int64_t batch = found.batch > 0 ? found.batch : is_large ? 256 : 32;
   const auto per_epoch = std::max<std::int64_t>(1, (found.samples * 9 / 10 + batch - 1) / batch);
-  constexpr std::int64_t fewest = 5, most = 300;
-  const std::int64_t validations = found.samples < 5'000 ? 40 : 12;  // a small table is overfitted within few epochs
-  const auto epochs = found.epochs > 0 ? found.epochs : std::clamp(found.updates / per_epoch, fewest, most);
+  constexpr std::int64_t fewest = 5;
+  const auto validations =
+      found.validations * (found.samples < 5'000 ? 10 : 3) / 10;  // few samples are overfitted soon
+  const auto epochs =
+      found.epochs > 0 ? found.epochs : std::clamp(found.updates / per_epoch, fewest, found.most_epochs);
   const auto every = std::max<std::int64_t>(1, epochs * per_epoch / validations);
   std::string text = "[run]\nepochs = " + std::to_string(epochs) + "\n";
   if (found.epochs == 0) text += "validate_every = " + std::to_string(every) + "\n";
@@ -26,10 +28,11 @@ std::string run_file(const Findings& found) {
   text += std::string("\n[optimizer]\nuse = \"adamw\"\nlearning_rate = ") + found.learning_rate + "\n\n";
   text +=
       "[[callback]]\nuse = \"schedule\"        # cosine decay of the learning rate\n\n"
-      "[[callback]]\nuse = \"early_stopping\"  # ends with the weights of the best validation\n\n"
-      "[[monitor]]\nuse = \"progress\"\nevery = " +
-      std::to_string(std::max<std::int64_t>(1, epochs * per_epoch / 5)) +
-      "\n\n[[monitor]]\nuse = \"jsonl\"           # curves, for vernier watch and vernier report\n";
+      "[[callback]]\nuse = \"early_stopping\"  # ends with the weights of the best validation\n";
+  if (found.patience > 0) text += "patience = " + std::to_string(found.patience) + "\n";
+  text += "\n[[monitor]]\nuse = \"progress\"\nevery = " +
+          std::to_string(std::max<std::int64_t>(1, epochs * per_epoch / 5)) +
+          "\n\n[[monitor]]\nuse = \"jsonl\"           # curves, for vernier watch and vernier report\n";
   return text;
 }
 

@@ -41,8 +41,10 @@ bool are_numbers(const std::vector<std::string>& fields) {
 }
 
 // A network of this size needs so many epochs, and between so many updates. Batches grow with the table until the
-// updates suffice for the epochs.
-constexpr std::int64_t epochs = 60, fewest_updates = 2000, most_updates = 8000, least_batch = 32, largest_batch = 256;
+// updates suffice for the epochs. Most tables need fewer, and early stopping ends their runs; a table of 13,705 rows
+// whose r2 is 0.75 after these epochs has 0.63 after a third of them.
+constexpr std::int64_t epochs = 180, fewest_updates = 6000, most_updates = 24'000, least_batch = 32,
+                       largest_batch = 256;
 
 struct Form {
   bool has_header = true;
@@ -221,10 +223,24 @@ bool may_be_time(const Values& values) {
   return is_time(values) || name == "age" || name == "t" || name == "step" || name == "epoch";
 }
 
+// Returns the pairs of equal values in `values`.
+double equal_pairs(const Values& values, std::int64_t rows) {
+  const auto counts = at::bincount(values.codes).to(torch::kFloat64);
+  return (counts.square().sum().item<double>() - static_cast<double>(rows)) / 2;
+}
+
+// Returns how many pairs of rows would have equal values in both columns if the columns had nothing to do with each
+// other.
+double chance_pairs(const Values& a, const Values& b, std::int64_t rows) {
+  const auto n = static_cast<double>(rows);
+  return rows < 2 ? 0.0 : equal_pairs(a, rows) * equal_pairs(b, rows) / (n * (n - 1) / 2);
+}
+
 // Returns the column whose groups must stay together: one that stands for a person, a firm or the like and is there
 // several times, or with a time beside it that makes each row another one. "": there is none.
 std::string group_of(const std::vector<Values>& columns, std::int64_t rows) {
   constexpr std::int64_t fewest = 5;
+  constexpr double chance = 10;  // so many pairs are not missing by chance
   std::string group;
   std::int64_t most = 0;
   for (const auto& column : columns) {
@@ -233,7 +249,7 @@ std::string group_of(const std::vector<Values>& columns, std::int64_t rows) {
     const bool is_repeated = is_unit ? column.different * 10 <= rows * 9 : column.different * 2 <= rows;
     if (!is_whole || column.is_date || column.different < fewest || !is_repeated) continue;
     const bool is_panel = std::ranges::any_of(columns, [&](const Values& time) {
-      if (!may_be_time(time) || time.name == column.name || time.different == rows) return false;
+      if (!may_be_time(time) || time.name == column.name || chance_pairs(column, time, rows) < chance) return false;
       return std::get<0>(at::_unique(column.codes * time.different + time.codes)).numel() == rows;
     });
     if (may_be_time(column) || (!is_panel && !is_unit)) continue;
@@ -388,6 +404,9 @@ Findings look(const std::string& path, const GivenData& given) {
   while (found.samples * epochs / batch > most_updates && batch < largest_batch) batch *= 2;
   if (batch > least_batch) found.batch = batch;
   found.updates = std::clamp<std::int64_t>(found.samples * epochs / batch, fewest_updates, most_updates);
+  found.most_epochs = 900;
+  found.validations = 120;
+  found.patience = 20;
   return found;
 }
 

@@ -129,6 +129,16 @@ std::string patients() {
   return text;
 }
 
+// Patients whose ages differ but for two, so that any column beside the age makes each row another one.
+std::string cholesterol() {
+  std::string text = "age,chol,bili\n";
+  for (int i = 0; i < 120; ++i) {
+    text += std::to_string(30.25 + (i == 0 ? 119 : i)) + "," + (i % 9 == 4 ? "" : std::to_string(200 + i * 7 % 40)) +
+            "," + std::to_string(wave(i, 0.9)) + "\n";
+  }
+  return text;
+}
+
 // Visits to a doctor: rare from 8 on.
 std::string visits(int rows) {
   std::string text = "age,visits\n";
@@ -290,6 +300,7 @@ const std::vector<Case> tables = {
     {file("p.csv", panel("t")), {"p.csv"}, "column 'firm' has several rows", "split = \"group:firm\"\n"},
     {file("p.csv", panel("visit")), {"p.csv"}, "column 'firm' has several rows", "split = \"group:firm\"\n"},
     {file("p.csv", panel("dose")), {"p.csv"}, "3 columns of numbers\n", "target = \"invest\""},
+    {file("p.csv", cholesterol()), {"p.csv"}, "there are missing values", "another by --target\nmissing"},
     {file("p.csv", patients()), {"p.csv"}, "column 'patient' has several rows", "split = \"group:patient\"\n"},
     {file("p.csv", panel()), {"p.csv", "--set", "task.split=random"}, "3 columns of numbers\n", "split = \"random\"\n"},
     {file("v.csv", visits(900)),
@@ -330,6 +341,11 @@ const std::vector<Case> tables = {
 };
 
 const std::vector<Case> refusals = {
+    {file("p.csv", std::regex_replace(panel(), std::regex("\n3,1940,"), "\n,1940,")),
+     {"p.csv"},
+     "'p.csv' line 31, column 'firm' has no value, and it is the group of the split; remove the line, or set split = "
+     "\"random\"",
+     ""},
     {file("a.csv", "target,label\n1,2\n2,3\n"),
      {"a.csv"},
      "several columns may be what is predicted: target,label; name one by --target",

@@ -119,6 +119,7 @@ void CsvReader::require_value(const Destination& to, std::string_view text, std:
     remedy = "if it is a word, set " + remedies_.missing_words({}, std::string(text)) + ", or else remove the line";
   }
   const auto& advice = options_.fill_remedy;
+  if (to.is_group) remedy += ", or set split = \"random\"";
   if (to.is_target && !has_schema_ && advice.find("\"drop\"") != std::string::npos) {
     remedy += ", or set missing = \"drop\"";
   } else if (!to.is_target && !to.is_group && !advice.empty()) {
