@@ -20,8 +20,8 @@ struct Findings {
   std::int64_t updates = 2000;                                // about so many make a good start
   std::int64_t epochs = 0;                                    // 0: as many as make so many updates
   std::int64_t most_epochs = 300;                             // of a table that is too small for so many updates
-  std::int64_t validations = 40;                              // of a run; fewer of many samples
-  std::int64_t patience = 0;                                  // of early stopping; 0: its default
+  std::int64_t validations = 40;                              // a run has so many; a large one fewer
+  std::int64_t patience = 0;                                  // early stopping has its default: 0
   std::int64_t batch = 0;                                     // samples of an update; 0: by the number of samples
   const char* learning_rate = "3e-3";
   // Words behind `vernier new toml` for other tasks that the data fit, and a remark; two at most are shown.
