@@ -19,7 +19,7 @@ struct Findings {
   std::int64_t samples = 0;                                   // to train on and to hold out
   std::int64_t updates = 2000;                                // about so many make a good start
   std::int64_t epochs = 0;                                    // 0: as many as make so many updates
-  std::int64_t most_epochs = 300;                             // of a table that is too small for so many updates
+  std::int64_t most_epochs = 300;                             // few samples get no more
   std::int64_t validations = 40;                              // a run has so many; a large one fewer
   std::int64_t patience = 0;                                  // early stopping has its default: 0
   std::int64_t batch = 0;                                     // samples of an update; 0: by the number of samples
