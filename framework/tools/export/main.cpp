@@ -1,6 +1,7 @@
 // `vernier export`: writes a trained run's model for other programs.
 #include <vernier/autocast.h>
 #include <vernier/data/predictor.h>
+#include <vernier/data/trainer_program.h>
 #include <vernier/error.h>
 #include <vernier/graph/graph_export.h>
 #include <vernier/model_adapter.h>
@@ -34,11 +35,12 @@ constexpr const char* usage = R"(usage: vernier export RUN --format FORMAT --out
 
 Writes the model of a run's newest checkpoint, as its validation has it.
 
-  --format FORMAT        onnx, pt2 (for torch.export.load), torchscript, safetensors, python, huggingface for a
-                         published language model, gguf for llama.cpp, or peft for what an adapter such as
-                         callback/lora added; the other formats have the adapter merged
+  --format FORMAT        onnx, pt2 (for torch.export.load), torchscript, safetensors, python, trainer (a C++ program
+                         that goes on training without LibTorch), huggingface for a published language model, gguf for
+                         llama.cpp, or peft for what an adapter such as callback/lora added; the other formats have the
+                         adapter merged
   --dtype DTYPE          of the matrices in gguf: f32, f16, bf16 or q8_0; f16, if not given
-  --output FILE          the file, or the folder of python, huggingface and peft; one that is there is kept. A task
+  --output FILE          the file, or the folder of python, trainer, huggingface and peft; one that is there is kept. A task
                          such as tabular describes inputs and outputs in a JSON file beside it: model.pt gets
                          model.pt.json; a TorchScript module and model.py return it as text from describe()
   --force                replaces files that are there
@@ -49,8 +51,8 @@ Writes the model of a run's newest checkpoint, as its validation has it.
   --plugin-path FOLDER   looks for plugins there first
 )";
 
-const std::vector<std::string> formats = {"onnx",   "pt2",         "torchscript", "safetensors",
-                                          "python", "huggingface", "gguf",        "peft"};
+const std::vector<std::string> formats = {"onnx",    "pt2",         "torchscript", "safetensors", "python",
+                                          "trainer", "huggingface", "gguf",        "peft"};
 const std::map<std::string, gguf::Type> gguf_types = {
     {"f32", gguf::Type::f32}, {"f16", gguf::Type::f16}, {"bf16", gguf::Type::bf16}, {"q8_0", gguf::Type::q8_0}};
 
@@ -136,7 +138,7 @@ void check_format(const std::string& format) {
   if (std::ranges::find(formats, format) != formats.end()) return;
   const auto near = nearest(format, formats);
   refuse("--format is " + shortened(format) +
-         ", and must be onnx, pt2, torchscript, safetensors, python, huggingface, gguf or peft" +
+         ", and must be onnx, pt2, torchscript, safetensors, python, trainer, huggingface, gguf or peft" +
          (near.empty() ? "" : "; did you mean " + near + "?"));
 }
 
@@ -162,7 +164,8 @@ void write_text(const std::string& file, const std::string& text) {
 
 // The text of the file beside the model; "": there is none.
 std::string description_of(const Prepared& prepared, const std::string& format) {
-  if (format == "python" || format == "huggingface" || format == "gguf" || format == "peft") return "";
+  if (format == "python" || format == "trainer" || format == "huggingface" || format == "gguf" || format == "peft")
+    return "";
   const auto* predictor = dynamic_cast<const Predictor*>(prepared.wiring->task.get());
   return predictor == nullptr ? "" : predictor->description();
 }
@@ -189,6 +192,66 @@ def describe():
     return Path(__file__).with_name("description.json").read_text(encoding="utf-8")
 )");
   if (!description.empty()) write_text(folder + "/description.json", description + '\n');
+}
+
+double number_in(const Table& table, const char* key, double fallback) {
+  const auto found = table.find(key);
+  if (found == table.end()) return fallback;
+  if (const auto* whole = std::get_if<std::int64_t>(&found->second.data)) return static_cast<double>(*whole);
+  const auto* number = std::get_if<double>(&found->second.data);
+  return number == nullptr ? fallback : *number;
+}
+
+// The options of optimizer/adamw in the run's configuration.
+std::optional<TrainerDefaults> adamw_of(const Table& config) {
+  const auto found = config.find("optimizer");
+  const auto* table = found == config.end() ? nullptr : std::get_if<Table>(&found->second.data);
+  const auto use = table == nullptr ? Table::const_iterator() : table->find("use");
+  const auto* name = table == nullptr || use == table->end() ? nullptr : std::get_if<std::string>(&use->second.data);
+  if (name == nullptr || *name != "adamw") return {};
+  const TrainerDefaults own;
+  return TrainerDefaults{.learning_rate = number_in(*table, "learning_rate", own.learning_rate),
+                         .weight_decay = number_in(*table, "weight_decay", own.weight_decay),
+                         .beta1 = number_in(*table, "beta1", own.beta1),
+                         .beta2 = number_in(*table, "beta2", own.beta2),
+                         .epsilon = number_in(*table, "eps", own.epsilon)};
+}
+
+// The folder of the program, without the weights.
+void write_trainer(const std::string& folder, const Prepared& prepared) {
+  const auto* model = dynamic_cast<const TrainerExportable*>(prepared.wiring->task.get());
+  if (model == nullptr) {
+    refuse(prepared.wiring->task->id() + " has no such program; it is for task/tabular, and LSTMs of task/sequence");
+  }
+  const auto adamw = adamw_of(prepared.config);
+  const auto plan = model->trainer_plan();
+  fs::create_directories(folder);
+  write_text(folder + "/trainer.cpp", trainer_program(plan, adamw.value_or(TrainerDefaults())));
+  const bool is_table = !plan.columns.empty();
+  const std::string data = is_table ? "data.csv" : "x.npy", with_targets = is_table ? data : "x.npy y.npy";
+  write_text(
+      folder + "/README.md",
+      c10::str("# A model that goes on training without LibTorch\n\nVernier wrote this folder. `trainer.cpp` "
+               "needs a compiler of C++20 and nothing else; `model.safetensors` has the weights.\n\n```sh\n"
+               "c++ -std=c++20 -O3 -march=native trainer.cpp -o trainer\n./trainer evaluate ",
+               with_targets, "\n./trainer predict ", data, "\n./trainer train ", with_targets,
+               " --epochs 10 --output trained.safetensors\n```\n\n",
+               is_table ? "The table has the columns of the training, in any order, and a line of their names.\n"
+                        : "Arrays are .npy files, or files of float32 numbers without a header.\n",
+               "\nThe losses and weights have the same bits on every processor. Training is by AdamW, whose first "
+               "averages are zeros. ",
+               adamw ? "Its options are those of the run"
+                     : "The run had another optimizer, so its options are PyTorch's defaults",
+               ": see `--learning-rate` and `--weight-decay`. Vernier goes on with `[run] init_from = "
+               "\"trained.safetensors\"`.\n"));
+}
+
+// The program reads weights in float32; buffers stay as they are.
+Tensors floats(Tensors tensors) {
+  for (auto& [name, tensor] : tensors) {
+    if (tensor.is_floating_point() && tensor.scalar_type() != torch::kFloat64) tensor = tensor.to(torch::kFloat);
+  }
+  return tensors;
 }
 
 // Writes the model to a file or folder that does not exist yet. gguf_type: of its matrices; onnx: of onnx_of().
@@ -227,6 +290,9 @@ void write_as(const std::string& format, const std::string& part, Prepared& prep
     const auto& task = supervised(prepared, "export to Python");
     write_python(part, task, predictor);
     in_evaluation([&] { weights(part + "/model.safetensors"); });
+  } else if (format == "trainer") {
+    write_trainer(part, prepared);
+    in_evaluation([&] { save_safetensors(part + "/model.safetensors", floats(model_tensors(*run.model)), {}); });
   } else if (format == "huggingface") {
     const auto& model = published(prepared);
     in_evaluation([&] { model.write_published(part); });

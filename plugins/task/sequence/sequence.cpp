@@ -36,6 +36,7 @@
 #include <vernier/data/digits.h>
 #include <vernier/data/predictor.h>
 #include <vernier/data/supervised_task.h>
+#include <vernier/data/trainer_program.h>
 #include <vernier/draft/capture.h>
 #include <vernier/json_text.h>
 #include <vernier/sdk.h>
@@ -65,7 +66,10 @@ torch::Tensor without_zeros(const torch::Tensor& deviation) {
   return at::where(deviation > 0, deviation, at::ones_like(deviation));
 }
 
-class Sequence final : public vernier::SupervisedTask, public vernier::Predictor, public vernier::draft::Capturable {
+class Sequence final : public vernier::SupervisedTask,
+                       public vernier::Predictor,
+                       public vernier::TrainerExportable,
+                       public vernier::draft::Capturable {
  public:
   explicit Sequence(Options& options)
       : SupervisedTask(options, 32),
@@ -161,6 +165,30 @@ class Sequence final : public vernier::SupervisedTask, public vernier::Predictor
   std::vector<std::string> classes() const override { return vernier::names_of(classes_); }
 
   std::string python_model() const override { return python_source(plan_); }
+
+  vernier::TrainerPlan trainer_plan() const override {
+    if (plan_.model != "lstm" || kind_ == "forecast") {
+      refuse(
+          "of task/sequence the program has model = \"lstm\" for classes and numbers alone, and this run has model = "
+          "\"" +
+          plan_.model + "\", kind = \"" + kind_ + "\"");
+    }
+    return {.classes = vernier::names_of(classes_),
+            .outputs = c10::multiply_integers(plan_.output),
+            .numbers = plan_.features,
+            .steps = plan_.steps,
+            .lstm_layers = plan_.layers,
+            .lstm_width = plan_.width,
+            .dropout = plan_.dropout,
+            .batch_size = batch_size(),
+            .mean = "input_mean",
+            .deviation = "input_std",
+            .target_mean = "output_mean",
+            .target_deviation = "output_std",
+            .last_weight = "weight",
+            .last_bias = "bias",
+            .output = plan_.has_classes ? "class" : "value"};
+  }
 
   std::string description() const override {
     nlohmann::ordered_json all = {{"task", "sequence"}, {"kind", kind_}};

@@ -47,6 +47,7 @@
 #include <vernier/data/predictor.h>
 #include <vernier/data/split.h>
 #include <vernier/data/supervised_task.h>
+#include <vernier/data/trainer_program.h>
 #include <vernier/draft/capture.h>
 #include <vernier/sdk.h>
 
@@ -90,6 +91,7 @@ torch::Tensor weights_of(const torch::Tensor& classes) {
 class Tabular final : public vernier::SupervisedTask,
                       public vernier::Predictor,
                       public vernier::OnnxExportable,
+                      public vernier::TrainerExportable,
                       public vernier::draft::Capturable {
  public:
   explicit Tabular(Options& options)
@@ -170,6 +172,29 @@ class Tabular final : public vernier::SupervisedTask,
   vernier::ExportedModel onnx_model() override { return tabular::onnx_model(*network_, facts_, csv_.fill); }
   std::string description() const override { return facts_.json(); }
   std::string python_model() const override { return tabular::python_source(shape_, facts_.json()); }
+
+  vernier::TrainerPlan trainer_plan() const override {
+    if (shape_.residual) vernier::refuse("task/tabular with residual = true has blocks that the program has not");
+    if (class_weights_ != "none")
+      vernier::refuse("task/tabular with class_weights has a loss that the program has not");
+    return {.classes = facts_.classes,
+            .outputs = shape_.outputs,
+            .numbers = shape_.numbers,
+            .categories = shape_.categories,
+            .hidden = shape_.hidden,
+            .dropout = shape_.dropout,
+            .batch_size = batch_size(),
+            .mean = "mean",
+            .deviation = "deviation",
+            .target_mean = "target_mean",
+            .target_deviation = "target_deviation",
+            .last_weight = "last.weight",
+            .last_bias = "last.bias",
+            .output = !target_.empty()           ? target_
+                      : facts_.is_classification ? "class"
+                                                 : "prediction",
+            .columns = facts_.is_array ? "" : facts_.json()};
+  }
 
  private:
   [[noreturn]] void refuse(const std::string& reason) const { vernier::refuse("'" + data_ + "': " + reason); }

@@ -1,0 +1,50 @@
+// A model as a C++ program that needs no LibTorch: it evaluates, predicts and goes on training.
+#pragma once
+
+#include <vernier/abi.h>
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace vernier {
+
+// The network and the data that such a program is made for. The network takes rows of a table, or sequences [samples,
+// steps, numbers]. Numbers are standardised and categories get embeddings. Then come the layers of an LSTM, of whose
+// outputs the last step stays, linear layers with relu and dropout, and a last linear layer. The weights have the names
+// of torch::nn's modules.
+struct TrainerPlan {
+  std::vector<std::string> classes = {};  // by the number of the logit; empty: the outputs are numbers
+  std::int64_t outputs = 1;               // each sample has so many
+  std::int64_t numbers = 0;               // each row or step has so many
+  std::int64_t steps = 0;                 // each sequence has so many; 0: the samples are rows
+  // The codes of each column of categories, with that of unknown words.
+  std::vector<std::int64_t> categories = {};
+  std::int64_t lstm_layers = 0, lstm_width = 0;
+  std::vector<std::int64_t> hidden = {};  // widths of the linear layers before the last one
+  double dropout = 0;
+  std::int64_t batch_size = 32;
+  // Names in the file of weights.
+  std::string mean = {}, deviation = {}, target_mean = {}, target_deviation = {}, last_weight = {}, last_bias = {};
+  std::string output = {};  // names the column of predictions; several numbers are output_0, output_1 and so on
+  // The JSON text of the columns, from Predictor::description(); "": the data are arrays.
+  std::string columns = {};
+};
+
+// A task derives from it to be exported as such a program. Main thread only, after Task::prepare.
+class VERNIER_API TrainerExportable {
+ public:
+  virtual ~TrainerExportable();
+  // Throws Error, with what can be exported instead, if the network is one that TrainerPlan cannot describe.
+  virtual TrainerPlan trainer_plan() const = 0;
+};
+
+// The options of torch.optim.AdamW that the program begins with.
+struct TrainerDefaults {
+  double learning_rate = 1e-3, weight_decay = 0.01, beta1 = 0.9, beta2 = 0.999, epsilon = 1e-8;
+};
+
+// Returns the source of the program, for C++20.
+VERNIER_API std::string trainer_program(const TrainerPlan& plan, const TrainerDefaults& defaults);
+
+}  // namespace vernier
