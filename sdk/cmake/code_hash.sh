@@ -3,7 +3,7 @@
 # count, nor does the line that defines VERNIER_ABI.
 #
 # With --abi alone, prints the value of VERNIER_ABI for the contract's headers as they are now. With --write alone,
-# writes it into abi.h.
+# writes it into abi.h if another one is there: a header that is written anew makes everything compile again.
 set -eu
 contract=$(dirname "$0")/../plugin/include/vernier
 code_hash() {
@@ -13,6 +13,9 @@ code_hash() {
 }
 case $1 in
   --abi) echo "0x$(code_hash "$contract"/*.h)" ;;
-  --write) sed -i "s/^#define VERNIER_ABI .*/#define VERNIER_ABI 0x$(code_hash "$contract"/*.h)/" "$contract/abi.h" ;;
+  --write)
+    line="#define VERNIER_ABI 0x$(code_hash "$contract"/*.h)"
+    grep -q "^$line\$" "$contract/abi.h" || sed -i "s/^#define VERNIER_ABI .*/$line/" "$contract/abi.h"
+    ;;
   *) code_hash "$@" ;;
 esac
