@@ -6,8 +6,11 @@
 #include <vernier/inner_plugin.h>
 #include <vernier/lab/quantizer.h>
 
+#include <algorithm>
+#include <array>
 #include <filesystem>
 #include <limits>
+#include <tuple>
 
 #include "../../../plugins/precision/format/quantizer_laws.h"
 #include "plugin_library.h"
@@ -125,6 +128,8 @@ TEST_CASE("quantizers: blocks, rows and scales of published recipes are those of
       {"four_over_six", "", block(), codes({0, 0, .5, .5, -1, 1.5, 2, -3, 3, -4, 4, 0, 0, -.5, 1.5, 6}), 256. / 153.6},
       {"four_over_six", "error = 'magnitudes'", x2, codes({3, 3, -3, 3, 3, .5, 1.5, 2, .5, 0, -3, 3, 3, -1.5, .5, 4}),
        384. / 256},
+      {"lsq", "", w, codes({-2, -1, 0, 0, 0, 1, 2, 4}), 0.420485476, true},
+      {"pact", "bits = 2\nclip = 1.0", w, codes({0, 0, 0, 0, 0, 1, 2, 3}), 1. / 3},
       {"quest", "bits = 4", codes({-3, -1.2F, -.4F, 0, .1F, .7F, 1.5F, 2.9F}),
        codes({-5.5, -2.5, -.5, -.5, .5, 1.5, 2.5, 5.5}), 0.552810737},
   };
@@ -294,11 +299,106 @@ TEST_CASE("quantizers: every recipe that ships computes gradients in the directi
       return (a.flatten().dot(b.flatten()) / (a.norm() * b.norm())).item<double>();
     };
     const auto name = file.path().stem();
-    const double least = name == "bitnet" ? 0.85 : name == "quartet" ? 0.92 : 0.93;  // bitnet: weights of three values
+    // bitnet: weights of three values; pact: x below 0 become 0, and half of these are.
+    const double least = name == "bitnet" ? 0.85 : name == "quartet" ? 0.92 : name == "pact" ? 0.65 : 0.93;
     CHECK(cosine(found.y, at::matmul(x, w.t())) > least);
     CHECK(cosine(found.dx, at::matmul(g, w)) > least);
     CHECK(cosine(found.dw, at::matmul(g.t(), x)) > least);
   }
+}
+
+TEST_CASE(
+    "quantizers: tetrajet_v2 rounds to nearest in double blocks as a loop does, and stochastically to neighbours") {
+  torch::manual_seed(10);
+  auto x = torch::randn({3, 256}) * torch::randn({3, 256}).exp();
+  x.slice(1, 16, 32) = 0;
+  const auto nearest = make_plugin<Quantizer>("quantizer/tetrajet_v2"),
+             drawn =
+                 make_plugin<Quantizer>("quantizer/tetrajet_v2", {{"rounding", {std::string("stochastic"), "test"}}});
+  const auto y = rounded(*nearest, x), z = rounded(*drawn, x, 5);
+  constexpr float levels[] = {0, .5F, 1, 1.5F, 2, 3, 4, 6};
+  const auto e4m3 = vernier::number_format("e4m3");
+  for (std::int64_t row = 0; row < 3; ++row) {
+    for (std::int64_t i = 0; i < 256; ++i) {
+      const auto most = [&](std::int64_t size) {
+        return x[row].narrow(0, i / size * size, size).abs().max().item<float>();
+      };
+      const float outer = most(128) / 448 / 6, inner = static_cast<float>(e4m3.round(most(16) / outer / 6));
+      const float scale = (inner == 0 ? 0x1p-9F : inner) * outer, exact = x[row][i].item<float>();
+      const auto off = [&](float level) { return std::abs(std::abs(exact) - level * scale); };
+      const float best = off(*std::ranges::min_element(levels, {}, off));
+      CHECK(std::abs(y[row][i].item<float>() - exact) <= best * 1.0001F + 1e-12F);
+      const float level = std::abs(z[row][i].item<float>()) / scale;
+      CHECK(std::ranges::any_of(levels, [&](float each) { return std::abs(each - level) < 1e-5; }));
+      CHECK(off(level) <= std::max(2.0F * scale, off(6)) * 1.0001F);
+    }
+  }
+}
+
+TEST_CASE(
+    "quantizers: learned steps and clips have the gradients of PyTorch's learned quantization, and move by them") {
+  torch::manual_seed(11);
+  const auto x = torch::randn({16, 128}), g = torch::randn({16, 48});
+  Policy policy("forward = 'fp32'\noperands = {x = {use = 'lsq', learning_rate = 0.5}, w = 'lsq'}");
+  const auto w = policy.weight();
+  const auto first_step = [](const Tensor& of) { return of.abs().mean().mul(2 / std::sqrt(7.0)); };
+  const auto found = policy.linear(x, g);
+  const auto learned = [&](const Tensor& of, double count, const Tensor& gradient) {
+    const auto step = first_step(of).view({1}).requires_grad_(), exact = of.clone().requires_grad_();
+    const auto y =
+        at::_fake_quantize_learnable_per_tensor_affine(exact, step, torch::zeros({1}), -8, 7, 1 / std::sqrt(count * 7));
+    y.backward(gradient);
+    return std::array{y.detach(), exact.grad(), step.grad()};
+  };
+  const auto xq = learned(x, 128, torch::zeros({16, 128}))[0], wq = learned(w, 1, torch::zeros({48, 128}))[0];
+  CHECK(is_near(found.y, at::matmul(xq, wq.t())));
+  const auto of_x = learned(x, 128, at::matmul(g, wq)), of_w = learned(w, 48 * 128, at::matmul(g.t(), xq));
+  // PyTorch lets the gradient pass up to half a step beyond the limits, and the paper up to them.
+  const auto is_inside = [&](const Tensor& of) { return (of / first_step(of)).clamp(-8, 7).eq(of / first_step(of)); };
+  CHECK(is_near(found.dx, of_x[1] * is_inside(x)));
+  CHECK(is_near(found.dw, of_w[1] * is_inside(w)));
+  vernier::Bus bus;
+  vernier::HostApi::attach(bus, *policy.plugin, /*monitor=*/false);
+  const auto before = policy.plugin->save();
+  vernier::HostApi::emit(bus, vernier::Event::UpdateDone, policy.run);
+  const auto after = policy.plugin->save();
+  for (const auto& [key, of, slope, rate] :
+       {std::tuple("quantizer/x/step/h.0/y.x", x, of_x[2], 0.5), {"quantizer/w/step/h.0/y.w", w, of_w[2], 0.01}}) {
+    CAPTURE(key);
+    CHECK(before.real(key) == doctest::Approx(first_step(of).item<double>()));
+    CHECK(after.real(key) - before.real(key) == doctest::Approx(-rate * slope.item<double>()).epsilon(1e-3));
+  }
+}
+
+TEST_CASE(
+    "quantizers: the clip of pact gets the gradient of what it cuts off, of all micro-batches and without scale") {
+  const auto clip = make_plugin<Quantizer>("quantizer/pact", {{"bits", {std::int64_t{2}, "test"}},
+                                                              {"clip", {1.0, "test"}},
+                                                              {"learning_rate", {0.125, "test"}},
+                                                              {"decay", {0.5, "test"}}});
+  vernier::Bus bus;
+  vernier::HostApi::attach(bus, *clip, /*monitor=*/false);
+  vernier::TrainerRun run;
+  Operand of{
+      .numbers = torch::tensor({{-1., -.5, -.2, .05, .1, .3, .8, 1.5, 1.}}), .key = "h.0/y.x", .is_recorded = true};
+  const auto g = torch::arange(1, 10).to(torch::kFloat).view({1, 9});
+  for (int micro_batch = 0; micro_batch < 2; ++micro_batch) {
+    clip->quantize(of);
+    CHECK(torch::equal(clip->gradient(of, g), g * torch::tensor({{0, 0, 0, 1, 1, 1, 1, 0, 0}})));
+  }
+  run.amp.set_scale(1, 16.0);
+  run.skip_update = torch::ones({});
+  vernier::HostApi::emit(bus, vernier::Event::UpdateDone, run);
+  CHECK(clip->save().real("clip/h.0/y.x") == 1);  // a skipped update drops the gradients
+  clip->gradient(of, g);
+  clip->gradient(of, g);
+  run.skip_update.reset();
+  vernier::HostApi::emit(bus, vernier::Event::UpdateDone, run);
+  CHECK(clip->save().real("clip/h.0/y.x") == doctest::Approx(1 - 0.125 * (2 * (8 + 9) / 16.0 + 0.5)));
+  clip->gradient(of, g * 1e6);
+  vernier::HostApi::emit(bus, vernier::Event::UpdateDone, run);
+  const double last = clip->save().real("clip/h.0/y.x");
+  CHECK(last == doctest::Approx((1 - 0.125 * (34 / 16.0 + 0.5)) / 2));
 }
 
 TEST_CASE("quantizers: headroom makes stochastic rounding of blocks unbiased") {
