@@ -34,8 +34,8 @@ void require_operand(const UnitOperand& operand, const char* name) {
     throw Error(c10::str("the least exponents of ", name, " are int16 of its shape ", x.sizes(), " or 0-dim, not ",
                          least.scalar_type(), " of shape ", least.sizes()));
   }
-  const auto& scales = operand.block_scales;
-  if (scales.defined() && (scales.scalar_type() != torch::kFloat32 || scales.sizes() != x.sizes())) {
+  for (const auto& scales : {operand.block_scales, operand.inner_scales}) {
+    if (!scales.defined() || (scales.scalar_type() == torch::kFloat32 && scales.sizes() == x.sizes())) continue;
     throw Error(c10::str("the block scales of ", name, " are float32 of its shape ", x.sizes(), ", not ",
                          scales.scalar_type(), " of shape ", scales.sizes()));
   }
@@ -118,20 +118,31 @@ struct Panels {
   at::Tensor numbers, exponents, scales;
 };
 
-// Refuses block scales that differ within a promotion. scales: [batch, rows, k].
-void require_blocks(const at::Tensor& scales, std::int64_t promote_every, const char* name) {
-  if (!scales.defined()) return;
-  const auto k = scales.size(-1);
-  bool is_even = promote_every > 0;
-  for (std::int64_t from = 0; is_even && from < k; from += promote_every) {
-    const auto of = scales.narrow(-1, from, std::min(promote_every, k - from));
-    is_even = of.eq(of.narrow(-1, 0, 1)).all().item<bool>();
+// Returns whether so many numbers along the summed dimension share a scale each. scales: [..., k]; a NaN equals NaN.
+bool share_scales(const at::Tensor& scales, std::int64_t count) {
+  for (std::int64_t from = 0; from < scales.size(-1); from += count) {
+    const auto of = scales.narrow(-1, from, std::min(count, scales.size(-1) - from)), first = of.narrow(-1, 0, 1);
+    if (!of.eq(first).logical_or(of.isnan().logical_and(first.isnan())).all().item<bool>()) return false;
   }
-  if (is_even) return;
-  throw Error(
-      c10::str("the float32 scales of the blocks of ", name, " are outside of the matrix unit, so it must promote ",
-               "within each block, and promote_every is ", promote_every, "; write a divisor of the block size"),
-      Error::Kind::configuration);
+  return true;
+}
+
+// Refuses block scales that differ within a promotion, or within what Sum::block_scaled adds exactly. The last
+// dimension is the summed one.
+void require_blocks(const UnitOperand& of, const MatrixUnit& unit, const char* name) {
+  const auto &outside = of.block_scales, &inner = of.inner_scales;
+  const auto every = unit.promote_every;
+  if (outside.defined() && (every == 0 || !share_scales(outside, every))) {
+    throw Error(
+        c10::str("the float32 scales of the blocks of ", name, " are outside of the matrix unit, so it must promote ",
+                 "within each block, and promote_every is ", every, "; write a divisor of the block size"),
+        Error::Kind::configuration);
+  }
+  if (unit.sum == MatrixUnit::Sum::block_scaled && inner.defined() && !share_scales(inner, 16)) {
+    throw Error(
+        c10::str("the matrix unit multiplies 16 numbers of ", name, " by one scale, and the blocks are smaller"),
+        Error::Kind::configuration);
+  }
 }
 
 at::Tensor multiplied(const UnitMatrices& a, const UnitMatrices& b, const AccumulatorRule& rule) {
@@ -161,17 +172,17 @@ at::Tensor multiplied(const UnitMatrices& a, const UnitMatrices& b, const Accumu
   return y;
 }
 
-at::Tensor transposed(const at::Tensor& x) {
-  return x.defined() && x.dim() != 0 ? x.transpose(-2, -1) : x;
-}
-
 UnitOperand transposed(const UnitOperand& x) {
-  return {transposed(x.numbers), transposed(x.least_exponents), x.scale, transposed(x.block_scales)};
+  return mapped(x, [](const at::Tensor& tensor) { return tensor.transpose(-2, -1); });
 }
 
-UnitOperand on_cpu(const UnitOperand& x) {
-  const auto cpu = [](const at::Tensor& tensor) { return tensor.defined() ? tensor.cpu() : tensor; };
-  return {cpu(x.numbers), cpu(x.least_exponents), x.scale, cpu(x.block_scales)};
+// Takes the inner scales out of the numbers where the unit multiplies by them.
+UnitOperand on_cpu(const UnitOperand& x, const MatrixUnit& unit) {
+  auto y = mapped(x, [](const at::Tensor& tensor) { return tensor.cpu(); });
+  if (unit.sum != MatrixUnit::Sum::block_scaled || !x.inner_scales.defined()) return y;
+  y.block_scales = y.inner_scales;
+  y.numbers = at::where(y.block_scales.eq(0), y.numbers, y.numbers / y.block_scales);
+  return y;
 }
 
 // Without scales.
@@ -183,8 +194,6 @@ at::Tensor product(const UnitOperand& a, const UnitOperand& b, const MatrixUnit&
   auto sizes = at::infer_size(leading(a.numbers), leading(b.numbers));
   const auto x = prepared(a, sizes), w = prepared(b, sizes);
   sizes.insert(sizes.end(), {n, m});
-  require_blocks(x.scales, unit.promote_every, "the first operand");
-  require_blocks(w.scales.defined() ? w.scales.transpose(-2, -1) : w.scales, unit.promote_every, "the second operand");
   // A product is below 2^(fraction + 2) of the units in which a step adds, and the sum so far below half of that.
   const auto has_room = [&](std::int64_t products) {
     return ((2 * products + 1) << (unit.fraction + 1)) < (std::int64_t{1} << 31) - 256;
@@ -217,17 +226,26 @@ MatrixUnit matrix_unit(const std::string& name, int bits) {
     MatrixUnit unit;
   };
   using Sum = MatrixUnit::Sum;
-  static const Row rows[] = {
-      {"v100", 16, {.fraction = 23, .chunk = 4}},         {"a100", 16, {.fraction = 24, .chunk = 8}},
-      {"a100", 19, {.fraction = 24, .chunk = 4}},         {"ada", 8, {.fraction = 13, .chunk = 16}},
-      {"ada", 16, {.fraction = 24, .chunk = 8}},          {"ada", 19, {.fraction = 24, .chunk = 4}},
-      {"h100", 8, {.fraction = 13, .chunk = 32}},         {"h100", 16, {.fraction = 25, .chunk = 16}},
-      {"h100", 19, {.fraction = 25, .chunk = 8}},         {"b200", 8, {.fraction = 25, .chunk = 32}},
-      {"b200", 16, {.fraction = 25, .chunk = 16}},        {"b200", 19, {.fraction = 25, .chunk = 8}},
-      {"cdna2", 16, {.chunk = 4, .sum = Sum::pairwise}},  {"cdna3", 8, {.chunk = 16, .sum = Sum::floored_twice}},
-      {"cdna3", 16, {.chunk = 8, .sum = Sum::floored}},   {"cdna3", 19, {.chunk = 4, .sum = Sum::floored}},
-      {"amx", 16, {.chunk = 32, .sum = Sum::even_odd}},   {"avx512_bf16", 16, {.chunk = 2, .sum = Sum::fma_pairs}},
-      {"arm_bfdot", 16, {.chunk = 2, .sum = Sum::to_odd}}};
+  static const Row rows[] = {{"v100", 16, {.fraction = 23, .chunk = 4}},
+                             {"a100", 16, {.fraction = 24, .chunk = 8}},
+                             {"a100", 19, {.fraction = 24, .chunk = 4}},
+                             {"ada", 8, {.fraction = 13, .chunk = 16}},
+                             {"ada", 16, {.fraction = 24, .chunk = 8}},
+                             {"ada", 19, {.fraction = 24, .chunk = 4}},
+                             {"h100", 8, {.fraction = 13, .chunk = 32}},
+                             {"h100", 16, {.fraction = 25, .chunk = 16}},
+                             {"h100", 19, {.fraction = 25, .chunk = 8}},
+                             {"b200", 4, {.chunk = 64, .sum = Sum::block_scaled}},
+                             {"b200", 8, {.fraction = 25, .chunk = 32}},
+                             {"b200", 16, {.fraction = 25, .chunk = 16}},
+                             {"b200", 19, {.fraction = 25, .chunk = 8}},
+                             {"cdna2", 16, {.chunk = 4, .sum = Sum::pairwise}},
+                             {"cdna3", 8, {.chunk = 16, .sum = Sum::floored_twice}},
+                             {"cdna3", 16, {.chunk = 8, .sum = Sum::floored}},
+                             {"cdna3", 19, {.chunk = 4, .sum = Sum::floored}},
+                             {"amx", 16, {.chunk = 32, .sum = Sum::even_odd}},
+                             {"avx512_bf16", 16, {.chunk = 2, .sum = Sum::fma_pairs}},
+                             {"arm_bfdot", 16, {.chunk = 2, .sum = Sum::to_odd}}};
   std::vector<std::string> names;
   int most = 0;
   for (const auto& row : rows) {
@@ -256,7 +274,9 @@ torch::Tensor emulated_matmul(const UnitOperand& a, const UnitOperand& b, const 
         c10::str("emulated_matmul sums over the last dimension of a and the last but one of b, and their shapes ",
                  a.numbers.sizes(), " and ", b.numbers.sizes(), " do not fit"));
   }
-  auto y = product(on_cpu(a), on_cpu(b), unit).to(a.numbers.device());
+  require_blocks(a, unit, "a");
+  require_blocks(transposed(b), unit, "b");
+  auto y = product(on_cpu(a, unit), on_cpu(b, unit), unit).to(a.numbers.device());
   for (const auto* scale : {&a.scale, &b.scale}) {
     if (scale->defined()) y.mul_(scale->to(y.device()));
   }

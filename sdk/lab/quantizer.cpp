@@ -37,6 +37,19 @@ bool Quantizer::is_unbiased() const {
 
 void Quantizer::end_update() {}
 
+UnitOperand Quantizer::rounded(Operand of) {
+  const auto size = of.numbers.size(-1), missing = (multiple() - size % multiple()) % multiple();
+  if (missing != 0) of.numbers = at::constant_pad_nd(of.numbers, {0, missing});
+  const auto y = quantize(of);
+  const auto &numbers = y.numbers, &x = of.numbers;
+  if (!numbers.defined() || numbers.sizes() != x.sizes() || numbers.scalar_type() != at::kFloat) {
+    const auto found = numbers.defined() ? c10::str(numbers.scalar_type(), " of shape ", numbers.sizes()) : "nothing";
+    throw Error(c10::str(id(), ": quantize() must return float32 of shape ", x.sizes(), ", and returned ", found),
+                Error::Kind::plugin);
+  }
+  return missing == 0 ? y : mapped(y, [&](const torch::Tensor& tensor) { return tensor.narrow(-1, 0, size); });
+}
+
 torch::Tensor uniform_like(const torch::Tensor& x, std::uint64_t seed) {
   const auto generator = at::detail::createCPUGenerator(seed);
   return at::rand(x.sizes(), generator, at::kFloat).to(x.device());

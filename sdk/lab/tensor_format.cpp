@@ -233,6 +233,7 @@ struct Matrices {
   float* y;
   std::int16_t* least;  // nullptr, or y is for a matrix unit
   float* outside;       // nullptr, or gets the scales of the blocks, which y is without
+  float* inner;         // nullptr, or gets the part of the scales that y has
   bool is_scaled;       // false: y has the numbers of the element, without scales
   std::int64_t count, rows, columns;
 };
@@ -268,6 +269,7 @@ void round_bands(const Rounder& rounder, const Scales& scales, const Matrices& o
       for (std::int64_t i = 0; i < rows; ++i) {
         const auto at = start + i * of.columns;
         if (of.outside != nullptr) std::copy(scale.begin(), scale.end(), of.outside + at);
+        if (of.inner != nullptr) std::copy(in_unit.begin(), in_unit.end(), of.inner + at);
         if (!of.is_scaled) {
           rounder.elements(of.x + at, scale.data(), of.y + at, of.columns, at);
         } else if (of.least == nullptr) {
@@ -347,7 +349,7 @@ at::Tensor turned(const at::Tensor& x) {
 
 UnitOperand to_device(const UnitOperand& x, at::Device device) {
   const auto to = [&](const at::Tensor& tensor) { return tensor.defined() ? tensor.to(device) : tensor; };
-  return {to(x.numbers), to(x.least_exponents), to(x.scale), to(x.block_scales)};
+  return {to(x.numbers), to(x.least_exponents), to(x.scale), to(x.block_scales), to(x.inner_scales)};
 }
 
 enum class Result { values, for_unit, elements };
@@ -386,7 +388,8 @@ UnitOperand rounded(const at::Tensor& given, const TensorFormat& format, ScaleBl
   if (is_turned && draw.rounding != Rounding::stochastic) {
     const auto turn = rounded(given.t(), format, {block.columns, block.rows}, draw, result);
     const auto back = [](const at::Tensor& tensor) { return tensor.defined() ? turned(tensor) : tensor; };
-    return {turned(turn.numbers), back(turn.least_exponents), turn.scale, back(turn.block_scales)};
+    return {turned(turn.numbers), back(turn.least_exponents), turn.scale, back(turn.block_scales),
+            back(turn.inner_scales)};
   }
   const auto x = given.to(torch::kFloat32).contiguous();
   const bool is_of_all = block == per_tensor || format.block < 0;
@@ -408,19 +411,21 @@ UnitOperand rounded(const at::Tensor& given, const TensorFormat& format, ScaleBl
   }
   UnitOperand operand{y};
   std::int16_t* least = nullptr;
-  float* outside = nullptr;
+  float *outside = nullptr, *inner = nullptr;
   if (is_for_unit) {
     operand.least_exponents = at::empty(x.sizes(), at::kShort);
     least = operand.least_exponents.mutable_data_ptr<std::int16_t>();
     if (format.has_block_scale) {
       operand.scale = at::scalar_tensor(scales.outside());
+      operand.inner_scales = at::empty_like(x);
+      inner = operand.inner_scales.mutable_data_ptr<float>();
     } else {
       operand.block_scales = at::empty_like(x);
       outside = operand.block_scales.mutable_data_ptr<float>();
     }
   }
   const Matrices matrices{
-      from,       to,        least, outside, result != Result::elements, x.numel() / (x.size(-2) * x.size(-1)),
+      from,       to,        least, outside, inner, result != Result::elements, x.numel() / (x.size(-2) * x.size(-1)),
       x.size(-2), x.size(-1)};
   round_bands(rounder, scales, matrices, block.rows == 0 ? matrices.rows : block.rows,
               block.columns == 0 ? matrices.columns : block.columns);

@@ -4,7 +4,8 @@
 
 SOURCES has two repositories: MATLAB-tensor-core (github.com/north-numerical-computing, commit b12b5a7, BSD-2-Clause, from
 Khattak and Mikaitis), whose model_validation has inputs and outputs of GPUs, and MMA-Sim (github.com/microsoft, commit
-c785138, MIT), which computes those of AMD. Each unit and format has rows a, b, c and y = a b + c of 200 sums.
+c785138, MIT), which computes those of AMD and of block scales. Each unit and format has rows a, b, c and y = a b + c of
+200 sums.
 """
 
 import sys
@@ -87,6 +88,35 @@ def record_amd(tensors):
         tensors[key + "y"] = torch.stack([y[i, j] for i, j in pairs]).unsqueeze(1)
 
 
+def record_scaled(tensors):
+    """nvfp4 and mxfp4 of a B200: two instructions of 64 products. `start` has a grid that the first step of a sum keeps."""
+    sys.path.insert(0, f"{SOURCES}/MMA-Sim")
+    from mmasim.simulator.arithmetic import nv_fused_dot_add_with_block_scale as step
+
+    random = Random(66)
+    levels = torch.tensor([0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0])
+    for name, block, dtype in [("nvfp4", 16, torch.float8_e4m3fn), ("mxfp4", 32, torch.float8_e8m0fnu)]:
+        rows = {}
+        for operand in "ab":
+            shape = (200, 128)
+            numbers = levels[random.integers(0, 8, shape).long()] * random.uniform(shape).sign()
+            scales = torch.exp2(random.integers(-8, 8, (200, 128 // block)).float())
+            if block == 16:
+                scales = scales * (1 + random.integers(0, 8, scales.shape).float() / 8)
+            rows[operand], rows[operand + "_scale"] = numbers, scales.to(dtype)
+        rows["start"] = (random.uniform((200, 1)) * 2.0**10 * 2.0**12).round() * 2.0**-12
+        sums = []
+        for i in range(200):
+            y = rows["start"][i, 0]
+            for first in (0, 64):
+                at, of = slice(first, first + 64), slice(first // block, (first + 64) // block)
+                y = step(rows["a"][i, at], rows["b"][i, at], y, rows["a_scale"][i, of], rows["b_scale"][i, of], 35)
+            sums.append(y)
+        rows["y"] = torch.stack(sums).unsqueeze(1)
+        for key, tensor in rows.items():
+            tensors[f"b200.{name}.{key}"] = tensor if key in ("start", "y") else tensor.bfloat16()
+
+
 def rounded(x, to_odd=False):
     """To float32, subnormal results to 0."""
     if x == 0:
@@ -146,6 +176,7 @@ def record():
     tensors = {}
     record_gpus(tensors)
     record_amd(tensors)
+    record_scaled(tensors)
     record_cpus(tensors)
     return tensors
 

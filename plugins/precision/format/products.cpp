@@ -8,7 +8,6 @@
 
 #include <algorithm>
 
-#include "quantizer_laws.h"
 #include "stored.h"
 #include "unfolded.h"
 
@@ -42,14 +41,14 @@ UnitOperand as(const UnitOperand& x, at::IntArrayRef sizes) {
   return mapped(x, [&](const Tensor& tensor) { return tensor.view(all); });
 }
 
-// Two operands as eight tensors of autograd, some of which are undefined, and the exact ones that a gradient needs.
+// Two operands as ten tensors of autograd, some of which are undefined, and the exact ones that a gradient needs.
 void save(AutogradContext* context, const UnitOperand& a, const UnitOperand& b, const Tensor& x = {},
           const Tensor& w = {}) {
-  context->save_for_backward({a.numbers, a.least_exponents, a.scale, a.block_scales, b.numbers, b.least_exponents,
-                              b.scale, b.block_scales, x, w});
+  context->save_for_backward({a.numbers, a.least_exponents, a.scale, a.block_scales, a.inner_scales, b.numbers,
+                              b.least_exponents, b.scale, b.block_scales, b.inner_scales, x, w});
 }
 UnitOperand saved(const variable_list& list, std::size_t first) {
-  return {list[first], list[first + 1], list[first + 2], list[first + 3]};
+  return {list[first], list[first + 1], list[first + 2], list[first + 3], list[first + 4]};
 }
 
 // The product of a slot and the other one.
@@ -182,7 +181,7 @@ UnitOperand Products::rounded(Call& call, const Tensor& x, Slot slot, int summed
   const auto* const own = dynamic_cast<const FormatQuantizer*>(quantizer.get());
   const auto size = of.numbers.size(-1), block = own != nullptr ? own->format().block : quantizer->multiple();
   if (notes_uneven_ && block > 0 && size % block != 0) uneven_.insert(letter + " (" + std::to_string(size) + ")");
-  auto y = quantized(*quantizer, std::move(of));
+  auto y = quantizer->rounded(std::move(of));
   if (summed == -2) y = turned(y);
   if (measures_) note(letter, x, value(y), own, summed);
   return y;
@@ -273,15 +272,15 @@ struct MatmulFunction final : torch::autograd::Function<MatmulFunction> {
       g_for_dx = p.rounded(call, in_pieces(Slot::dx_g, -1), Slot::dx_g, -1);
       da = at::sum_to(multiplied(recipe, Slot::dx_g, g_for_dx, turned(saved(list, 0))),
                       context->saved_data["a"].toIntVector());
-      if (list[8].defined()) da = Products::passed(call, list[8], da, Slot::y_x, -1, false);
+      if (list[10].defined()) da = Products::passed(call, list[10], da, Slot::y_x, -1, false);
     }
     if (context->needs_input_grad(1)) {
       const bool is_there = g_for_dx.numbers.defined() && recipe.from(Slot::dw_g) == From::codes;
       const auto g_for_dw = is_there ? g_for_dx : p.rounded(call, in_pieces(Slot::dw_g, -2), Slot::dw_g, -2);
-      db = at::sum_to(multiplied(recipe, Slot::dw_g, turned(saved(list, 4)), g_for_dw),
+      db = at::sum_to(multiplied(recipe, Slot::dw_g, turned(saved(list, 5)), g_for_dw),
                       context->saved_data["b"].toIntVector());
-      if (list[9].defined()) {
-        db = Products::passed(call, list[9], db, Slot::y_w, -2, context->saved_data["is_weight"].toBool());
+      if (list[11].defined()) {
+        db = Products::passed(call, list[11], db, Slot::y_w, -2, context->saved_data["is_weight"].toBool());
       }
     }
     return {da, db, {}, {}, {}, {}, {}};
@@ -298,13 +297,6 @@ struct ConvolutionFunction final : torch::autograd::Function<ConvolutionFunction
     const auto x = as(p.rounded(call, by_channels(input), Slot::y_x, -2), input.sizes());
     const auto w = p.kernel(call, weight, Slot::y_w);
     const auto* const unit = recipe->unit(Slot::y_x);
-    if (x.block_scales.defined() || w.block_scales.defined()) {
-      throw vernier::Error(
-          "the convolution " + layer +
-              " has blocks with float32 scales, which matrix units do not multiply by; keep it out by a "
-              "[[precision.rule]] with use = \"fp32\"",
-          vernier::Error::Kind::configuration);
-    }
     const auto y = unit != nullptr
                        ? unfolded_convolution(x, w, shape, *unit)
                        : at::convolution(value(x), value(w), {}, shape.stride, shape.padding, shape.dilation, false,
@@ -346,7 +338,7 @@ struct ConvolutionFunction final : torch::autograd::Function<ConvolutionFunction
     auto call = held->call;
     const auto& recipe = *call.recipe;
     const auto list = context->get_saved_variables();
-    const auto w = saved(list, 0), x = saved(list, 4);
+    const auto w = saved(list, 0), x = saved(list, 5);
     const auto& g = gradients[0];
     auto& data = context->saved_data;
     const Products::Convolution shape{data["stride"].toIntVector(), data["padding"].toIntVector(),

@@ -25,15 +25,6 @@ Tensor try_numbers(std::int64_t multiple) {
 
 }  // namespace
 
-void require_shape(const Quantizer& quantizer, const vernier::UnitOperand& y, const Tensor& x) {
-  const auto& numbers = y.numbers;
-  if (numbers.defined() && numbers.sizes() == x.sizes() && numbers.scalar_type() == torch::kFloat32) return;
-  const auto found = numbers.defined() ? c10::str(numbers.scalar_type(), " of shape ", numbers.sizes()) : "nothing";
-  throw vernier::Error(
-      c10::str(quantizer.id(), ": quantize() must return float32 of shape ", x.sizes(), ", and returned ", found),
-      vernier::Error::Kind::plugin);
-}
-
 void try_quantizer(Quantizer& quantizer, vernier::Slot slot) {
   const torch::NoGradGuard no_grad;
   const auto before = vernier::clone_of(quantizer.save());
@@ -44,9 +35,7 @@ void try_quantizer(Quantizer& quantizer, vernier::Slot slot) {
   const auto rounded = [&](const Tensor& numbers, std::uint64_t seed) {
     of.numbers = numbers;
     of.seed = of.product_seed = seed;
-    const auto y = quantizer.quantize(of);
-    require_shape(quantizer, y, numbers);
-    return value(y);
+    return value(quantizer.rounded(of));
   };
   const auto require = [&](bool is_kept, const char* what) {
     if (is_kept) return;

@@ -5,9 +5,6 @@
 
 namespace formats {
 
-// Throws Error with Error::Kind::plugin if a result is not float32 of the shape of x.
-void require_shape(const vernier::Quantizer& quantizer, const vernier::UnitOperand& y, const torch::Tensor& x);
-
 // Throws Error with Error::Kind::plugin if quantize() changes its operand, returns another shape or dtype, returns
 // other numbers for the same operand and seed, makes zeros or NaN into something else, or is not unbiased though it
 // says so. The quantizer's state is then what it was.

@@ -2,22 +2,11 @@
 
 #include <ATen/ATen.h>
 
-#include "quantizer_laws.h"
-
 namespace formats {
 
 using vernier::Options;
 using vernier::ScaleBlock;
 using vernier::UnitOperand;
-
-UnitOperand quantized(vernier::Quantizer& quantizer, vernier::Operand of) {
-  const auto size = of.numbers.size(-1), multiple = quantizer.multiple(),
-             missing = (multiple - size % multiple) % multiple;
-  if (missing != 0) of.numbers = at::constant_pad_nd(of.numbers, {0, missing});
-  const auto y = quantizer.quantize(of);
-  require_shape(quantizer, y, of.numbers);
-  return missing == 0 ? y : mapped(y, [&](const torch::Tensor& tensor) { return tensor.narrow(-1, 0, size); });
-}
 
 torch::Tensor gradient_through(vernier::Quantizer& quantizer, vernier::Operand of, torch::Tensor of_result) {
   const auto size = of.numbers.size(-1), multiple = quantizer.multiple(),

@@ -43,13 +43,13 @@ void round_stored(Tensor tensor, Slot slot, const std::string& parameter, vernie
                   std::uint64_t seed) {
   if (tensor.numel() == 0) return;
   const auto rows = tensor.dim() < 2 ? 1 : tensor.size(0);
-  const auto y = quantized(quantizer, {.numbers = tensor.reshape({rows, -1}).to(torch::kFloat32),
-                                       .slot = slot,
-                                       .key = parameter + "/" + vernier::slot_name(slot),
-                                       .is_weight = slot == Slot::weight,
-                                       .is_recorded = true,
-                                       .seed = seed,
-                                       .product_seed = seed});
+  const auto y = quantizer.rounded({.numbers = tensor.reshape({rows, -1}).to(torch::kFloat32),
+                                    .slot = slot,
+                                    .key = parameter + "/" + vernier::slot_name(slot),
+                                    .is_weight = slot == Slot::weight,
+                                    .is_recorded = true,
+                                    .seed = seed,
+                                    .product_seed = seed});
   tensor.copy_(value(y).view(tensor.sizes()));
 }
 

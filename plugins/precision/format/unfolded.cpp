@@ -75,6 +75,28 @@ Tensor folded(const Tensor& y, std::int64_t samples, const Sizes& positions) {
       .reshape(joined({{samples, y.size(0) * channels}, positions}));
 }
 
+// The sums go over `places`, and at each over what blocks lie along; blocks_first: the other way round. If blocks have
+// their scales outside of the unit, each place is a product of its own, and these are added in float32. A unit that
+// multiplies by block scales takes numbers with their scales here, as those of 8 bits.
+Tensor multiplied(const UnitOperand& a, const UnitOperand& b, const MatrixUnit& given, std::int64_t places,
+                  bool blocks_first = false) {
+  const auto unit = given.sum == MatrixUnit::Sum::block_scaled ? vernier::matrix_unit("b200", 8) : given;
+  if (!a.block_scales.defined() && !b.block_scales.defined()) return emulated_matmul(a, b, unit);
+  const auto all = a.numbers.size(-1);
+  Tensor sum;
+  for (std::int64_t place = 0; place < places; ++place) {
+    const auto from = blocks_first ? place : place * (all / places), step = blocks_first ? places : 1;
+    const auto part = [&](const UnitOperand& of, std::int64_t dimension) {
+      return mapped(of, [&](const Tensor& x) {
+        return x.slice(dimension, from, blocks_first ? all : from + all / places, step);
+      });
+    };
+    const auto product = emulated_matmul(part(a, 2), part(b, 1), unit);
+    sum = place == 0 ? product : sum.add_(product);
+  }
+  return sum;
+}
+
 }  // namespace
 
 Tensor unfolded_convolution(const UnitOperand& x, const UnitOperand& w, const Products::Convolution& shape,
@@ -93,7 +115,7 @@ Tensor unfolded_convolution(const UnitOperand& x, const UnitOperand& w, const Pr
     const auto length = x.numbers.size(static_cast<std::int64_t>(i) + 2) + 2 * shape.padding[i];
     positions.push_back((length - shape.dilation[i] * (windows.kernel[i] - 1) - 1) / shape.stride[i] + 1);
   }
-  return folded(emulated_matmul(a, b, unit), x.numbers.size(0), positions);
+  return folded(multiplied(a, b, unit, product_of(windows.kernel)), x.numbers.size(0), positions);
 }
 
 Tensor unfolded_input_gradient(const UnitOperand& g, const UnitOperand& w, at::IntArrayRef sizes,
@@ -123,7 +145,7 @@ Tensor unfolded_input_gradient(const UnitOperand& g, const UnitOperand& w, at::I
         .permute(order_of({{0, 1}, {3, 3 + count}, {1, 3}}))
         .reshape({shape.groups, -1, of_w[1]});
   });
-  return folded(emulated_matmul(a, b, unit), sizes[0], positions_of(sizes));
+  return folded(multiplied(a, b, unit, product_of(windows.kernel)), sizes[0], positions_of(sizes));
 }
 
 Tensor unfolded_weight_gradient(const UnitOperand& x, const UnitOperand& g, at::IntArrayRef sizes,
@@ -137,7 +159,7 @@ Tensor unfolded_weight_gradient(const UnitOperand& x, const UnitOperand& g, at::
         .reshape({shape.groups, of_g[1] / shape.groups, -1});
   });
   const auto b = mapped(x, [&](const Tensor& tensor) { return patches(tensor, windows); });
-  return emulated_matmul(a, b, unit)
+  return multiplied(a, b, unit, product_of(positions_of(of_g)), /*blocks_first=*/true)
       .reshape(joined({{sizes[0]}, windows.kernel, {sizes[1]}}))
       .permute(order_of({{0, 1}, {1 + count, 2 + count}, {1, 1 + count}}))
       .contiguous();

@@ -35,7 +35,10 @@ std::optional<MatrixUnit> read_unit(const Options& options, const std::string& n
     int bits = 1;
     for (const auto slot : {a, Recipe::other(a)}) {
       const auto* const format = format_of(recipe, slot);
-      bits = std::max(bits, format == nullptr ? 8 : format->element.bits);
+      const bool is_scaled = format != nullptr && format->has_block_scale && format->block % 16 == 0;
+      bits = std::max(bits, is_scaled           ? format->element.bits
+                            : format != nullptr ? std::max(8, format->element.bits)
+                                                : 8);
     }
     try {
       unit = vernier::matrix_unit(use, bits);

@@ -20,6 +20,7 @@ struct Step {
   const std::int16_t* a_exponents;
   const float* b;
   const std::int16_t* b_exponents;
+  const float *a_scales, *b_scales;  // nullptr: none
   std::int64_t count;
   const MatrixUnit* unit;
 
@@ -68,7 +69,7 @@ class SlowSum {
       if (!std::isfinite(a(k)) || !std::isfinite(b(k))) special += a(k) * b(k);
     }
     if (special != 0) return special;
-    return step_.unit->sum == Sum::aligned ? aligned() : floored();
+    return step_.unit->sum == Sum::aligned ? aligned() : step_.unit->sum == Sum::block_scaled ? scaled() : floored();
   }
 
  private:
@@ -117,14 +118,43 @@ class SlowSum {
     if (largest < below_all) return 0;
     const double total =
         std::ldexp(std::trunc(std::ldexp(static_cast<double>(sum_), -unit)) + cut_products(0, 1, unit), unit);
+    return result_of(total, step_.unit->is_half ? 10 : step_.bits());
+  }
+  float result_of(double total, int bits) const {
     if (total == 0) return 0;
     const bool is_half = step_.unit->is_half;
-    const int least = is_half ? -14 : -126, bits = is_half ? 10 : step_.bits();
+    const int least = is_half ? -14 : -126;
     const double one = std::ldexp(1.0, std::max(std::ilogb(total), least) - bits);
     const double value = (is_half ? std::nearbyint(total / one) : std::trunc(total / one)) * one;
     if (value == 0) return 0;
     if (std::fabs(value) < (is_half ? 65536 : 0x1p128)) return static_cast<float>(value);
     return std::copysign(std::numeric_limits<float>::infinity(), static_cast<float>(total > 0 ? 1 : -1));
+  }
+
+  // Source: MMA-Sim, arXiv 2511.10909.
+  float scaled() const {
+    constexpr std::int64_t together = 16;
+    constexpr int fraction = 35;
+    const auto scales_at = [&](std::int64_t k) {
+      return std::pair{step_.a_scales == nullptr ? 1 : step_.a_scales[k],
+                       step_.b_scales == nullptr ? 1 : step_.b_scales[k * tile_columns + column_]};
+    };
+    int largest = std::max(exponent_of(sum_), -126);
+    for (std::int64_t k = 0; k < step_.count; k += together) {
+      const auto [x, y] = scales_at(k);
+      if (x != 0 && y != 0) largest = std::max(largest, std::ilogb(x) + std::ilogb(y));
+    }
+    const auto cut = [&](double x) { return std::trunc(std::ldexp(x, fraction - largest)); };
+    double total = cut(sum_);
+    for (std::int64_t first = 0; first < step_.count; first += together) {
+      double products = 0;
+      for (auto k = first; k < std::min(first + together, step_.count); ++k) {
+        products += static_cast<double>(a(k)) * static_cast<double>(b(k));
+      }
+      const auto [x, y] = scales_at(first);
+      total += cut(products * x * y);
+    }
+    return result_of(std::ldexp(total, largest - fraction), 23);
   }
 
   float floored() const {
@@ -254,12 +284,20 @@ VERNIER_INLINE void multiply(const AccumulatorRule& rule, const ProductTile& til
   alignas(64) float totals[tile_rows][tile_columns] = {};
   alignas(64) std::int32_t exponents[tile_columns];
   const auto promote_every = rule.unit.promote_every;
-  const bool has_scales = tile.a_scales != nullptr || tile.b_scales != nullptr;
+  const bool is_scaled = rule.unit.sum == MatrixUnit::Sum::block_scaled;
+  const bool has_scales = !is_scaled && (tile.a_scales != nullptr || tile.b_scales != nullptr);
   for (std::int64_t from = 0; from < tile.k; from += rule.unit.chunk) {
     const auto count = std::min(rule.unit.chunk, tile.k - from);
     for (std::int64_t i = 0; i < tile.rows; ++i) {
       const auto a = i * tile.k + from, b = from * tile_columns;
-      const Step step{tile.a + a, tile.a_exponents + a, tile.b + b, tile.b_exponents + b, count, &rule.unit};
+      const Step step{tile.a + a,
+                      tile.a_exponents + a,
+                      tile.b + b,
+                      tile.b_exponents + b,
+                      tile.a_scales == nullptr ? nullptr : tile.a_scales + a,
+                      tile.b_scales == nullptr ? nullptr : tile.b_scales + b,
+                      count,
+                      &rule.unit};
       if (rule.is_fast && align<bytes>(step, sums[i], exponents)) {
         rule.is_wide ? fast_step<bytes, true>(step, sums[i], exponents)
                      : fast_step<bytes, false>(step, sums[i], exponents);

@@ -62,7 +62,11 @@ UnitOperand operand(const Tensor& x, const std::string& name, int summed) {
 
 UnitOperand turned(const UnitOperand& x) {
   const auto& least = x.least_exponents;
-  return {x.numbers.transpose(-2, -1), least.dim() == 0 ? least : least.transpose(-2, -1), x.scale};
+  return {x.numbers.transpose(-2, -1),
+          least.dim() == 0 ? least : least.transpose(-2, -1),
+          x.scale,
+          {},
+          x.inner_scales.defined() ? x.inner_scales.transpose(-2, -1) : Tensor()};
 }
 
 struct Products {
@@ -226,12 +230,15 @@ TEST_CASE("unit: a convolution with stride, padding, dilation and groups has the
 }
 
 TEST_CASE("unit: with 23 bits, convolutions of one to three dimensions are near those with float32 sums") {
-  for (const char* format : {"mxfp8", "e4m3", "bf16"}) {
+  const std::string scaled = "\n[[precision.format]]\nname = 'scaled'\nelement = 'e4m3'\nblock = 4\nscale = 'fp32'";
+  for (const std::string format : {"mxfp8", "e4m3", "bf16", "scaled"}) {
     CAPTURE(format);
-    Policy emulated(std::string("forward = '") + format + "'\nunit = {fraction = 23, promote_every = 32}");
-    Policy plain(std::string("forward = '") + format + "'");
+    const std::string own = format == "scaled" ? scaled : "", forward = "forward = '" + format + "'";
+    Policy emulated(forward + "\nunit = {fraction = 23, chunk = 4, promote_every = " + (own.empty() ? "32}" : "4}") +
+                    own);
+    Policy plain(forward + own);
     for (const std::size_t dimensions : {1, 2, 3}) {
-      std::vector<std::int64_t> of_x = {3, 8, 7, 6, 5}, of_w = {6, 4, 3, 2, 3};
+      std::vector<std::int64_t> of_x = {3, 8, 7, 6, 5}, of_w = {8, 4, 3, 2, 3};
       of_x.resize(2 + dimensions);
       of_w.resize(2 + dimensions);
       const auto x = torch::randn(of_x), w = torch::randn(of_w);
@@ -296,6 +303,10 @@ TEST_CASE("unit: each product has its own, and a unit by name has the rule of th
        split, split},
       {"unit = {use = 'a100', dw = {use = 'fp32'}}", "bf16", a100, a100, std::nullopt},
       {"unit = {use = 'a100', y = {fraction = 13}}", "fp16", MatrixUnit{.fraction = 13, .chunk = 8}, a100, a100},
+      {"unit = {use = 'b200'}", "nvfp4", vernier::matrix_unit("b200", 4), vernier::matrix_unit("b200", 4),
+       vernier::matrix_unit("b200", 4)},
+      {"unit = {use = 'b200'}", "e2m1", vernier::matrix_unit("b200", 8), vernier::matrix_unit("b200", 8),
+       vernier::matrix_unit("b200", 8)},
   };
   for (const auto& row : rows) {
     CAPTURE(row.options);

@@ -43,6 +43,10 @@ struct VERNIER_API MatrixUnit {
     fma_pairs,      // vdpbf16ps: fma(a0, b0, fma(a1, b1, s)), flushed
     even_odd,       // tdpbf16ps, tdpfp16ps: even and odd places by fma from 0, then s + (even + odd), flushed
     to_odd,         // bfdot without extended behaviour: s + (p0 + p1), each rounded to odd, flushed
+    // B200's for nvfp4 and mxfp4: 16 products are added exactly and multiplied by their block scales. With E the
+    // largest exponent of these pairs of scales and of s, at least -126, each is cut toward zero to a multiple of 2^(E
+    // - 35).
+    block_scaled,
   };
   int fraction = 13;               // aligned: fraction bits of a step, 1 to 31
   std::int64_t chunk = 32;         // products that one step adds, 1 to 1024
@@ -55,8 +59,9 @@ struct VERNIER_API MatrixUnit {
 };
 
 // Returns the rule by which a processor multiplies formats of so many bits: v100, a100, ada, h100, b200, cdna2, cdna3,
-// amx, avx512_bf16 or arm_bfdot. The unit multiplies a shorter format as the next longer one it takes. Throws Error
-// with Error::Kind::configuration for another name, and for formats with more bits than it takes.
+// amx, avx512_bf16 or arm_bfdot. The unit multiplies a shorter format as the next longer one it takes; 4 bits are nvfp4
+// and mxfp4. Throws Error with Error::Kind::configuration for another name, and for formats with more bits than it
+// takes.
 VERNIER_API MatrixUnit matrix_unit(const std::string& name, int bits);
 
 // An operand as a matrix unit gets it. The scale that the whole tensor shares stays outside of the unit. Block scales
@@ -66,7 +71,22 @@ struct VERNIER_API UnitOperand {
   torch::Tensor least_exponents = {};  // int16, of the shape of numbers or 0-dim; undefined: no number has one
   torch::Tensor scale = {};            // float32, 0-dim: a factor of the result; undefined: 1
   torch::Tensor block_scales = {};     // float32, of the shape of numbers: scales outside of the unit; undefined: none
+  torch::Tensor inner_scales = {};     // the same, of scales that are a part of numbers: for Sum::block_scaled
 };
+
+// Returns an operand whose numbers are the results of change(numbers). If each number has a least exponent or scales of
+// its own, these are changed in the same way.
+template <class Change>
+UnitOperand mapped(const UnitOperand& x, const Change& change) {
+  const auto each = [&](const torch::Tensor& of) { return of.defined() && of.dim() != 0 ? change(of) : of; };
+  return {change(x.numbers), each(x.least_exponents), x.scale, each(x.block_scales), each(x.inner_scales)};
+}
+
+// Returns the numbers times their scales, for a product in float32.
+inline torch::Tensor value(const UnitOperand& x) {
+  const auto y = x.block_scales.defined() ? x.numbers * x.block_scales : x.numbers;
+  return x.scale.defined() ? y * x.scale : y;
+}
 
 // Rounds a tensor as round_to does, to numbers that times `scale` are those of round_to, up to the rounding of this
 // multiplication. Least exponents are those of the element's least normal number, times the block's scale; a
@@ -79,8 +99,9 @@ VERNIER_API UnitOperand unit_operand(const torch::Tensor& x, const TensorFormat&
 // result is multiplied by the scale of a, then by that of b. Numbers are float32 of any strides, with at most 24
 // significant bits. Vector instructions multiply operands of at most 24 significant bits together, for aligned sums of
 // up to 25 fraction bits; other sums take about 30 times as long. Block scales need promotions that lie within the
-// blocks: the total becomes fma(s, scale of a * scale of b, total). Tensors of another device are multiplied on the
-// CPU. Throws Error for other dtypes, for shapes and blocks that do not fit and for a unit that cannot be.
+// blocks: the total becomes fma(s, scale of a * scale of b, total). Sum::block_scaled needs blocks of multiples of 16.
+// Tensors of another device are multiplied on the CPU. Throws Error for other dtypes, for shapes and blocks that do not
+// fit and for a unit that cannot be.
 VERNIER_API torch::Tensor emulated_matmul(const UnitOperand& a, const UnitOperand& b, const MatrixUnit& unit);
 // The same, of float32 tensors without scales and least exponents.
 VERNIER_API torch::Tensor emulated_matmul(const torch::Tensor& a, const torch::Tensor& b, const MatrixUnit& unit);

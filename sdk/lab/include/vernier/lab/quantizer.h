@@ -63,6 +63,10 @@ class VERNIER_API Quantizer : public Plugin {
   virtual bool draws() const;        // false: it takes no seed, so none is drawn for it
   virtual bool is_unbiased() const;  // true: the mean over the seeds is the operand; precision/format tries it
   virtual void end_update();         // after each update, on all ranks
+
+  // Calls quantize() with rows that are filled up to a multiple(). Throws Error with Error::Kind::plugin if the result
+  // is not float32 of the operand's shape.
+  UnitOperand rounded(Operand of);
 };
 
 // Numbers from 0 to 1, without 1, as a function of the seed and the place.
