@@ -4,8 +4,6 @@
 #include <ATen/ATen.h>
 #include <vernier/lab/quantizer.h>
 
-namespace {
-
 class BitNet final : public vernier::Quantizer {
  public:
   explicit BitNet(vernier::Options&) {}
@@ -21,7 +19,5 @@ class BitNet final : public vernier::Quantizer {
   bool serves_both(bool is_weight) const override { return is_weight; }
   bool draws() const override { return false; }
 };
-
-}  // namespace
 
 VERNIER_PLUGIN(BitNet, "bitnet", "1.0.0")

@@ -4,10 +4,6 @@
 #include <ATen/ATen.h>
 #include <vernier/lab/quantizer.h>
 
-namespace {
-
-using torch::Tensor;
-
 class HiF4 final : public vernier::Quantizer {
  public:
   explicit HiF4(vernier::Options&) {}
@@ -25,14 +21,12 @@ class HiF4 final : public vernier::Quantizer {
   bool draws() const override { return false; }
 
  private:
-  static Tensor bf16(const Tensor& x) { return x.to(at::kBFloat16).to(at::kFloat); }
+  static at::Tensor bf16(const at::Tensor& x) { return x.to(at::kBFloat16).to(at::kFloat); }
   // Two fraction bits, from 2^-48 to 1.5 * 2^15.
-  static Tensor e6m2(const Tensor& x) {
+  static at::Tensor e6m2(const at::Tensor& x) {
     const auto [fraction, exponent] = at::frexp(x);
     return fraction.mul(8).round().div(8).mul(exponent.to(at::kFloat).exp2()).clamp(0x1p-48, 0x1.8p15);
   }
 };
-
-}  // namespace
 
 VERNIER_PLUGIN(HiF4, "hif4", "1.0.0")

@@ -3,8 +3,6 @@
 #include <ATen/ATen.h>
 #include <vernier/lab/quantizer.h>
 
-namespace {
-
 class HiF8 final : public vernier::Quantizer {
  public:
   explicit HiF8(vernier::Options&) {}
@@ -18,7 +16,5 @@ class HiF8 final : public vernier::Quantizer {
   bool serves_both(bool) const override { return true; }
   bool draws() const override { return false; }
 };
-
-}  // namespace
 
 VERNIER_PLUGIN(HiF8, "hif8", "1.0.0")

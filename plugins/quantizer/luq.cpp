@@ -8,26 +8,23 @@
 
 #include <cmath>
 
-namespace {
-
 class Luq final : public vernier::Quantizer {
  public:
   explicit Luq(vernier::Options& options)
       : powers_((1 << (options.get("bits", 4, "of a number", vernier::between(2, 5)) - 1)) - 2),
-        samples_(options.get("samples", 1, "rounded numbers whose mean is taken", vernier::between(1, 64))) {}
+        samples_(static_cast<std::uint64_t>(
+            options.get("samples", 1, "rounded numbers whose mean is taken", vernier::between(1, 64)))) {}
 
   vernier::UnitOperand quantize(const vernier::Operand& of) override {
     const auto& x = of.numbers;
     if (x.numel() == 0) return {x.clone()};
-    const auto most = x.abs().max(), least = most.div(std::exp2(powers_));
-    const auto y = x.abs().div(least);
-    const auto power = std::get<1>(at::frexp(y)).sub(1).to(at::kFloat).exp2(),
-               part = at::where(y.lt(1), y, y / power - 1);
+    const auto most = x.abs().max(), least = most.div(std::exp2(powers_)), y = x.abs().div(least);
+    const auto power = std::get<1>(at::frexp(y)).sub(1).to(at::kFloat).exp2();
+    const auto below = power.mul(y.ge(1)), step = power.clamp_min(1);
     auto sum = at::zeros_like(x);
-    for (std::int64_t i = 0; i < samples_; ++i) {
-      const auto is_up =
-          vernier::uniform_like(x, of.seed + static_cast<std::uint64_t>(i) * 0x9e3779b97f4a7c15U).lt(part);
-      sum += at::where(y.lt(1), is_up.to(at::kFloat), power * is_up.to(at::kFloat).add(1));
+    for (std::uint64_t i = 0; i < samples_; ++i) {
+      const auto draw = vernier::uniform_like(x, of.seed + i * 0x9e3779b97f4a7c15U);
+      sum += below + step * draw.lt((y - below) / step);
     }
     const auto rounded = sum.mul(least / static_cast<double>(samples_)).mul(x.sign());
     return {at::where(x.isnan().logical_or(most.ne(0)), rounded, x)};
@@ -36,9 +33,7 @@ class Luq final : public vernier::Quantizer {
 
  private:
   double powers_;
-  std::int64_t samples_;
+  std::uint64_t samples_;
 };
-
-}  // namespace
 
 VERNIER_PLUGIN(Luq, "luq", "1.0.0")

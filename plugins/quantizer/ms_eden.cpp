@@ -8,8 +8,6 @@
 #include <torch/types.h>
 #include <vernier/lab/quantizer.h>
 
-namespace {
-
 using torch::Tensor;
 
 class MsEden final : public vernier::Quantizer {
@@ -40,7 +38,5 @@ class MsEden final : public vernier::Quantizer {
  private:
   std::int64_t group_;
 };
-
-}  // namespace
 
 VERNIER_PLUGIN(MsEden, "ms_eden", "1.0.0")

@@ -4,10 +4,6 @@
 #include <ATen/ATen.h>
 #include <vernier/lab/quantizer.h>
 
-namespace {
-
-using torch::Tensor;
-
 class Quartet final : public vernier::Quantizer {
  public:
   explicit Quartet(vernier::Options&) {}
@@ -16,7 +12,7 @@ class Quartet final : public vernier::Quantizer {
     return {vernier::round_to(x / scale, vernier::tensor_format("e2m1")).mul(scale).flatten(-2)};
   }
   bool has_gradient() const override { return true; }
-  Tensor gradient(const vernier::Operand& of, const Tensor& of_result) override {
+  at::Tensor gradient(const vernier::Operand& of, const at::Tensor& of_result) override {
     const auto x = of.numbers.unflatten(-1, {-1, 32});
     return of_result * x.div(scale_of(x)).abs().lt(6).flatten(-2);
   }
@@ -24,12 +20,10 @@ class Quartet final : public vernier::Quantizer {
   bool draws() const override { return false; }
 
  private:
-  static Tensor scale_of(const Tensor& x) {
+  static at::Tensor scale_of(const at::Tensor& x) {
     const auto deviation = (x - x.mean(-1, true)).square().mean(-1, true).sqrt();
     return deviation.mul(2.92247856 / 6).add(1e-8).log2().floor().exp2();
   }
 };
-
-}  // namespace
 
 VERNIER_PLUGIN(Quartet, "quartet", "1.0.0")

@@ -8,8 +8,6 @@
 
 #include <map>
 
-namespace {
-
 using torch::Tensor;
 
 class Quest final : public vernier::Quantizer {
@@ -40,7 +38,5 @@ class Quest final : public vernier::Quantizer {
   static Tensor root_mean_square(const Tensor& x) { return x.square().mean(-1, /*keepdim=*/true).sqrt(); }
   double factor_ = 0, steps_ = 0;
 };
-
-}  // namespace
 
 VERNIER_PLUGIN(Quest, "quest", "1.0.0")

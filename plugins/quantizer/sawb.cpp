@@ -3,8 +3,6 @@
 #include <ATen/ATen.h>
 #include <vernier/lab/quantizer.h>
 
-namespace {
-
 class Sawb final : public vernier::Quantizer {
  public:
   explicit Sawb(vernier::Options&) {}
@@ -19,7 +17,5 @@ class Sawb final : public vernier::Quantizer {
   bool serves_both(bool) const override { return true; }
   bool draws() const override { return false; }
 };
-
-}  // namespace
 
 VERNIER_PLUGIN(Sawb, "sawb", "1.0.0")
