@@ -9,29 +9,16 @@
 
 #include <map>
 
-namespace {
-
 using vernier::State;
-
-vernier::TensorFormat read_format(vernier::Options& options) {
-  try {
-    return vernier::tensor_format(options.get("format", "e4m3", "number format"));
-  } catch (const vernier::Error& error) {
-    options.refuse("format", std::string("is refused: ") + error.what());
-  }
-}
 
 class Delayed final : public vernier::Quantizer {
  public:
   explicit Delayed(vernier::Options& options)
-      : format_(read_format(options)),
+      : format_(vernier::read_format(options)),
         updates_(options.get("amax_history_len", 1024, "updates that are looked back on", vernier::between(1, 65536))),
         is_most_recent_(options.choose("amax_compute", "max", {"max", "most_recent"},
                                        "which of the history's magnitudes makes the scale") == "most_recent") {
     if (format_.block != 0) options.refuse("format", "has scales of blocks; take one without, as e4m3");
-    if (format_.element.kind == vernier::NumberFormat::Kind::power_of_two) {
-      options.refuse("format", "is a format of scales, which has neither sign nor zero; take e4m3");
-    }
     format_.block = -1;
     format_.element.saturate = true;
     const auto put = [this](State& state) {
@@ -80,7 +67,5 @@ class Delayed final : public vernier::Quantizer {
   bool is_most_recent_;
   std::map<std::string, Past> pasts_;  // by operand
 };
-
-}  // namespace
 
 VERNIER_PLUGIN(Delayed, "delayed", "1.0.0")

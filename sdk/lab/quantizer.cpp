@@ -5,7 +5,7 @@
 namespace vernier {
 
 const char* slot_name(Slot slot) {
-  static constexpr const char* names[] = {"y.x", "y.w", "dx.g", "dx.w", "dw.x", "dw.g", "weight", "state"};
+  static constexpr const char* names[] = {"y.x", "y.w", "dx.g", "dx.w", "dw.x", "dw.g", "weight", "state", "message"};
   return names[static_cast<int>(slot)];
 }
 
@@ -48,6 +48,29 @@ UnitOperand Quantizer::rounded(Operand of) {
                 Error::Kind::plugin);
   }
   return missing == 0 ? y : mapped(y, [&](const torch::Tensor& tensor) { return tensor.narrow(-1, 0, size); });
+}
+
+torch::Tensor Quantizer::message_of(const torch::Tensor& numbers, const std::string& key, std::uint64_t seed) {
+  if (numbers.numel() == 0) return numbers;
+  const auto rows = numbers.dim() < 2 ? 1 : numbers.size(0);
+  const auto y = rounded({.numbers = numbers.reshape({rows, -1}),
+                          .slot = Slot::message,
+                          .key = key + "/" + slot_name(Slot::message),
+                          .is_recorded = true,
+                          .seed = seed,
+                          .product_seed = seed});
+  return value(y).view(numbers.sizes());
+}
+
+TensorFormat read_format(Options& options) {
+  const auto name = options.get("format", "e4m3", "number format");
+  try {
+    auto format = tensor_format(name);
+    if (format.element.kind != NumberFormat::Kind::power_of_two) return format;
+  } catch (const Error& error) {
+    options.refuse("format", std::string("is refused: ") + error.what());
+  }
+  options.refuse("format", "is a format of scales, which has neither sign nor zero; take e4m3");
 }
 
 torch::Tensor uniform_like(const torch::Tensor& x, std::uint64_t seed) {

@@ -1,6 +1,7 @@
 // Several processes that train one model, as a launcher starts them.
 #include <ATen/Parallel.h>
 #include <doctest/doctest.h>
+#include <vernier/inner_plugin.h>
 #include <vernier/launch_place.h>
 
 #include <algorithm>
@@ -10,6 +11,7 @@
 
 #include "run/state/snapshot.h"
 #include "several_ranks.h"
+#include "small_run.h"
 #include "toy_run.h"
 
 namespace ddp_test {
@@ -162,6 +164,72 @@ use = "jsonl"
   train(parts, {"--resume"});
   CHECK(digest_of(parts) == digest_of(first));
   CHECK(read_text(parts.at("out/losses.jsonl")) == read_text(first.at("out/losses.jsonl")));
+}
+
+TEST_CASE("ddp: one bit with error feedback sends what 1-bit Adam does, and all ranks get the sum" *
+          doctest::test_suite("lab")) {
+  const TemporaryFolder folder;
+  const auto texts = texts_of(2, folder, [&](int rank) {
+    at::set_num_threads(1);
+    vernier::set_plugin_maker([](const std::string& role, const vernier::Value& table) {
+      return vernier::make(built_plugins(), role, table).plugin;
+    });
+    const vernier::Table one_bit = {{"use", {std::string("one_bit"), "test"}}};
+    const auto ddp = make_plugin<vernier::Distributed>("distributed/ddp", {{"message", {one_bit, "test"}}});
+    vernier::TrainerRun run;
+    const auto weight = at::zeros({4}).requires_grad_();
+    run.parameters = {{.name = "weight", .model = weight, .master = weight}};
+    vernier::HostApi::prepare(*ddp, run);
+    const std::vector<std::vector<float>> sent = {
+        {.3F, -.3F, .3F, -.3F}, {.35F, .35F, .35F, -.35F}, {.45F, -.45F, -.45F, -.45F}};
+    std::string text;
+    const auto compare = [&](const at::Tensor& found, const at::Tensor& expected) {
+      text += at::allclose(found, expected, 0, 1e-6) ? "" : c10::str(found, " and not ", expected, '\n');
+    };
+    for (const auto& of_first : sent) {
+      weight.mutable_grad() = at::tensor({.5F, -.1F, .2F, -.4F}).mul_(rank + 1);
+      ddp->all_reduce(run, at::zeros({1}, at::kDouble));
+      compare(weight.grad(), at::tensor(of_first) * 3);  // rank 1 sends twice as much as rank 0
+    }
+    compare(ddp->save().tensor("message/error/0/weight"), at::tensor({.4F, .1F, .4F, -.1F}) * (rank + 1));
+    weight.mutable_grad() = at::tensor({.5F, NAN, .2F, -.4F});
+    ddp->all_reduce(run, at::zeros({1}, at::kDouble));
+    text += weight.grad().isnan().any().item<bool>() ? "" : "a NaN was hidden";
+    compare(ddp->save().tensor("message/error/0/weight"), at::tensor({.4F, .1F, .4F, -.1F}) * (rank + 1));
+    return text.empty() ? "equal" : text;
+  });
+  CHECK(texts == std::vector<std::string>{"equal", "equal"});
+}
+
+TEST_CASE("ddp: with rounded messages a run that was stopped and resumed has the same bits, and trains nearly as well" *
+          doctest::test_suite("lab")) {
+  const std::vector<std::vector<std::string>> cases = {
+      {"distributed.message={use=\"one_bit\"}", "task.hidden=[700,400]",  // an error of more than 1 MiB
+       "precision.use=fp16", "scaler={use=\"dynamic\",init_scale=1024,growth_interval=3}"},
+      {"distributed.message={use=\"format\",format=\"mxfp8\",rounding=\"stochastic\"}", "distributed.use=zero1",
+       "distributed.overlap=true", "distributed.error_feedback=false"},
+  };
+  RunFolder exact(mlp);
+  REQUIRE(exact.train({"--set=run.steps=6"}) == 0);
+  for (const auto& settings : cases) {
+    CAPTURE(settings);
+    std::vector<std::string> sets;
+    for (const auto& setting : settings) sets.push_back("--set=" + setting);
+    const auto train = [&](RunFolder& place, const std::vector<std::string>& more) {
+      auto all = sets;
+      all.insert(all.end(), more.begin(), more.end());
+      Ranks ranks(place, 2, all);
+      REQUIRE_MESSAGE(ranks.wait() == all_of(2, 0), ranks.errors());
+    };
+    RunFolder whole(mlp), parts(mlp);
+    train(whole, {"--set=run.steps=6"});
+    train(parts, {"--set=run.steps=4"});
+    train(parts, {"--set=run.steps=6", "--resume"});
+    CHECK(digest_of(parts) == digest_of(whole));
+    CHECK(digest_of(whole) != digest_of(exact));
+    const double loss = exact.summary()["validation_loss"]["final"];
+    CHECK(double(whole.summary()["validation_loss"]["final"]) < 1.1 * loss);
+  }
 }
 
 TEST_CASE("ddp: a data loader reads its rank's share, and all metrics of a validation are those of one process" *

@@ -40,7 +40,11 @@ DataParallel::DataParallel(vernier::Options& options) {
   overlap_ = options.get("overlap", false, "sum gradients while backward computes others; for slow networks");
   rendezvous_.shares_memory =
       options.get("shared_memory", true, "ranks of one machine sum through memory that they share");
-  sums_.emplace(bucket_, sent_as);
+  message_.emplace(options);
+  if (sent_as && message_->is_rounded())
+    options.refuse("compress", "cannot be with `message`; leave one of the two out");
+  remember("message", message_);
+  sums_.emplace(bucket_, sent_as, message_->is_rounded() ? &*message_ : nullptr);
   if (port != 0) place.port = port;
   if (place.port == 0) place.port = vernier::usual_port;
   if (!address.empty()) place.address = address;
@@ -49,6 +53,7 @@ DataParallel::DataParallel(vernier::Options& options) {
 }
 
 void DataParallel::attach(vernier::Bus& bus) {
+  message_->attach(bus);
   if (!overlap_ || ranks() == 1) return;
   bus.on(vernier::Event::LossReady, [this](Run& run) {
     samples_ += run.micro_batch.samples;
@@ -82,6 +87,7 @@ vernier::Contradiction DataParallel::contradicts(const vernier::Plugin& other, c
 }
 
 void DataParallel::prepare(Run& run) {
+  message_->prepare(run);
   const auto& place = rendezvous_.place;
   if (place.ranks == 1) {
     if (place.launcher.empty()) info("this process trains alone; `vernier launch -n 2 …` starts several");

@@ -12,6 +12,7 @@
 
 #include "gradient_sums.h"
 #include "group.h"
+#include "message.h"
 
 namespace ddp {
 
@@ -25,6 +26,8 @@ class DataParallel : public vernier::Distributed {
   void attach(vernier::Bus& bus) override;
   vernier::Contradiction contradicts(const vernier::Plugin& other, const vernier::Bus& bus) const override;
   void prepare(vernier::Run& run) override;
+  void check(const vernier::Run& run) override { message_->check(run); }
+  std::vector<vernier::MetricInfo> metrics() const override { return message_->metrics(); }
   void all_reduce(vernier::Run& run, torch::Tensor numbers) override;
   std::function<void()> sum(torch::Tensor numbers) override { return group_->sum({numbers}); }
   void broadcast(const std::vector<std::vector<torch::Tensor>>& of_ranks) override {
@@ -40,6 +43,7 @@ class DataParallel : public vernier::Distributed {
   bool overlap_ = false;
   std::int64_t samples_ = 0;  // samples in the batch's micro-batches so far
   std::unique_ptr<Group> group_;
+  std::optional<Message> message_;
   std::optional<GradientSums> sums_;
 };
 

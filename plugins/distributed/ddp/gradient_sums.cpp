@@ -83,14 +83,14 @@ void GradientSums::begin_in_backward(const Run& run, Group& group) {
     }
     if (came_[number] == 0) bucket.missing -= 1;
     came_[number] = 1;
-    while (left_ > 0 && buckets_[left_ - 1].missing == 0) begin(buckets_[--left_], group);
+    while (left_ > 0 && buckets_[left_ - 1].missing == 0) begin(buckets_[--left_], run, group);
   };
 }
 
 void GradientSums::begin_rest(const Run& run, Group& group) {
   if (arrive_ != nullptr) *arrive_ = nullptr;
   if (buckets_.empty()) lay_out(run);
-  while (left_ > 0) begin(buckets_[--left_], group);
+  while (left_ > 0) begin(buckets_[--left_], run, group);
 }
 
 void GradientSums::wait() {
@@ -99,7 +99,7 @@ void GradientSums::wait() {
 }
 
 // A gradient alone is summed in its own memory.
-void GradientSums::begin(Bucket& bucket, Group& group) const {
+void GradientSums::begin(Bucket& bucket, const Run& run, Group& group) const {
   const torch::NoGradGuard no_grad;
   std::vector<torch::Tensor> flat;
   for (auto& parameter : bucket.parameters) {
@@ -110,6 +110,7 @@ void GradientSums::begin(Bucket& bucket, Group& group) const {
                       " is sparse, and several ranks sum dense ones; build the layer without sparse gradients");
     }
     if (!gradient.is_contiguous()) gradient = gradient.contiguous();
+    if (message_ != nullptr) message_->round(parameter.name, gradient, run);
     flat.push_back(gradient.view(-1));
   }
   bucket.sent = flat.size() == 1 ? flat[0] : at::cat(flat);

@@ -11,15 +11,17 @@
 #include <vector>
 
 #include "group.h"
+#include "message.h"
 
 namespace ddp {
 
 // Main thread only.
 class GradientSums {
  public:
-  // bucket_bytes: gradients with fewer bytes are sent together. sent_as: the dtype of float32 ones on the way.
-  GradientSums(std::int64_t bucket_bytes, std::optional<torch::ScalarType> sent_as)
-      : bucket_bytes_(bucket_bytes), sent_as_(sent_as) {}
+  // bucket_bytes: gradients with fewer bytes are sent together. sent_as: the dtype of float32 ones on the way. message:
+  // rounds what this rank sends; null: nothing does.
+  GradientSums(std::int64_t bucket_bytes, std::optional<torch::ScalarType> sent_as, Message* message)
+      : bucket_bytes_(bucket_bytes), sent_as_(sent_as), message_(message) {}
   ~GradientSums();
   GradientSums(const GradientSums&) = delete;
   GradientSums& operator=(const GradientSums&) = delete;
@@ -41,11 +43,12 @@ class GradientSums {
     std::function<void()> wait;  // empty until the sum has begun
   };
   void lay_out(const vernier::Run& run);
-  void begin(Bucket& bucket, Group& group) const;
+  void begin(Bucket& bucket, const vernier::Run& run, Group& group) const;
   static void end(Bucket& bucket);
 
   std::int64_t bucket_bytes_;
   std::optional<torch::ScalarType> sent_as_;
+  Message* message_;
   std::vector<Bucket> buckets_;
   std::size_t left_ = 0;  // buckets whose sum has not begun, the first ones: backward completes the last ones first
   // With begin_in_backward(), by the parameter's number:

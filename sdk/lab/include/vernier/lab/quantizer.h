@@ -1,5 +1,6 @@
-// The role `quantizer`: how one operand of one product is rounded, or weights and averages that stay. precision/format
-// makes it from its option `operands`; docs/guides/quantizers.md has an example, and what a recipe can be made of.
+// The role `quantizer`: how one operand of one product is rounded, or weights and averages that stay, or what a rank
+// sends. precision/format makes it from its option `operands`, distributed/ddp from `message`;
+// docs/guides/quantizers.md has an example, and what a recipe can be made of.
 //
 //   class Halves final : public vernier::Quantizer {  // 8 bits, and one scale for 32 numbers
 //    public:
@@ -14,6 +15,7 @@
 //   VERNIER_PLUGIN(Halves, "halves", "1.0.0")
 #pragma once
 
+#include <vernier/draft/message_rounding.h>
 #include <vernier/lab/emulated_matmul.h>
 #include <vernier/plugin.h>
 
@@ -23,9 +25,9 @@
 namespace vernier {
 
 // The operands of y = x w, dx = g wᵀ and dw = xᵀ g, where g is the gradient of y. weight and state are no operands:
-// each update rounds the weights themselves, and the averages of the optimizer.
-enum class Slot { y_x, y_w, dx_g, dx_w, dw_x, dw_g, weight, state };
-inline constexpr int slot_count = 8;
+// each update rounds the weights themselves, and the averages of the optimizer. message: a gradient that a rank sends.
+enum class Slot { y_x, y_w, dx_g, dx_w, dw_x, dw_g, weight, state, message };
+inline constexpr int slot_count = 8;           // precision/format has all but message
 VERNIER_API const char* slot_name(Slot slot);  // "dx.g"
 
 // One operand of one product.
@@ -44,7 +46,7 @@ struct VERNIER_API Operand {
 };
 
 // One object serves all layers and products that its table in the TOML stands for. All calls are on one thread.
-class VERNIER_API Quantizer : public Plugin {
+class VERNIER_API Quantizer : public Plugin, public draft::MessageRounding {
  public:
   static constexpr const char* role = "quantizer";
   ~Quantizer() override;
@@ -62,12 +64,17 @@ class VERNIER_API Quantizer : public Plugin {
   virtual bool serves_both(bool is_weight) const;
   virtual bool draws() const;        // false: it takes no seed, so none is drawn for it
   virtual bool is_unbiased() const;  // true: the mean over the seeds is the operand; precision/format tries it
-  virtual void end_update();         // after each update, on all ranks
+  void end_update() override;        // after each update, on all ranks
 
   // Calls quantize() with rows that are filled up to a multiple(). Throws Error with Error::Kind::plugin if the result
   // is not float32 of the operand's shape.
   UnitOperand rounded(Operand of);
+  // Calls rounded() with the rows of a gradient as Slot::message.
+  torch::Tensor message_of(const torch::Tensor& numbers, const std::string& key, std::uint64_t seed) final;
 };
+
+// Reads a quantizer's option `format`: a format by name. Refuses one of scales.
+VERNIER_API TensorFormat read_format(Options& options);
 
 // Numbers from 0 to 1, without 1, as a function of the seed and the place.
 VERNIER_API torch::Tensor uniform_like(const torch::Tensor& x, std::uint64_t seed);
