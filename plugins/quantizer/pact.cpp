@@ -1,18 +1,21 @@
 // pact: evenly spaced numbers from 0 to a learned clip, one for each layer, for x after a ReLU. The gradient of numbers
 // that are cut off goes to the clip. Only operands of y learn.
 //   bits = 4               1 to 8
-//   clip = 10.0            the first clip
+//   clip = 0.0             the first clip; 0: the largest number of the first tensor
 //   learning_rate = 0.01   of the clip
 //   decay = 0.0002         of the clip, toward 0
-// Source: arXiv 1805.06085. The clip learns by gradient descent here, and there by the optimizer of the weights.
+// Source: arXiv 1805.06085. There the first clip is 10, and the optimizer of the weights moves it.
 #include <ATen/ATen.h>
 #include <vernier/lab/learned_numbers.h>
+
+#include <algorithm>
 
 class Pact final : public vernier::Quantizer {
  public:
   explicit Pact(vernier::Options& options)
       : most_((1 << options.get("bits", 4, "of a number", vernier::between(1, 8))) - 1),
-        clip_(options.get("clip", 10.0, "the first clip", vernier::above(0.0))),
+        clip_(options.get("clip", 0.0, "the first clip; 0: the largest number of the first tensor",
+                          vernier::at_least(0.0))),
         clips_{options.get("learning_rate", 0.01, "of the clip", vernier::at_least(0.0)),
                options.get("decay", 0.0002, "of the clip, toward 0", vernier::at_least(0.0))} {
     remember("clip", clips_);
@@ -34,7 +37,9 @@ class Pact final : public vernier::Quantizer {
 
  private:
   double clip_of(const vernier::Operand& of) {
-    return clips_.of(of, [this] { return clip_; });
+    const bool has_first = clip_ > 0 || of.numbers.numel() == 0;
+    const auto first = [&] { return has_first ? clip_ : of.numbers.max().item<double>(); };
+    return std::max(clips_.of(of, first), 1e-30);
   }
 
   double most_, clip_;
