@@ -224,7 +224,7 @@ class Window(nn.Module):
 
 
 class Functional(nn.Module):
-    """Functions that are random, and normalise by the batch, in evaluation too."""
+    """Functions that are random, and normalise by the batch, in evaluation too; and the operators & | ^ and &=."""
 
     def __init__(self):
         super().__init__()
@@ -236,7 +236,9 @@ class Functional(nn.Module):
         x = F.batch_norm(self.first(x), self.mean, self.variance, training=True)
         x = F.alpha_dropout(F.dropout(x, 0.2), 0.1, training=True)
         x = F.feature_alpha_dropout(F.dropout1d(x[..., None], 0.1), 0.1, training=True)[..., 0]
-        x = F.rrelu(x, training=True)[:, None]
+        low = (x < 0) ^ (x < -2) | (x > 1) & (x < 2)
+        low &= x < 1.5
+        x = F.rrelu(torch.where(low, 1.02 * x, x), training=True)[:, None]
         return self.head(F.scaled_dot_product_attention(x, x, x, dropout_p=0.1)[:, 0])
 
 
