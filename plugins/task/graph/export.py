@@ -5,7 +5,7 @@
 For a model of your own, import save() from here. What Vernier needs of the model:
 
 - forward() takes a tensor for each source in [task] inputs, dimension 0 the sample: as arguments, as *args, by keyword,
-  or in lists and dicts. It returns one tensor, or tuples, lists, dicts and dataclasses of tensors; [task] output names
+  as **kwargs, or in lists and dicts. It returns one tensor, or tuples, lists, dicts and dataclasses of tensors; [task] output names
   the one that counts, such as "logits" or "hidden_states.0".
 - With loss = "output", forward() takes the target as its last argument and returns the loss.
 - torch.export follows one path through forward(). A branch on a tensor's numbers must be torch.cond.
@@ -14,6 +14,8 @@ Parameters and buffers keep their names. So `vernier export --format safetensors
 and `vernier export --format pt2` one for torch.export.load(). Training starts with the weights of the file.
 """
 
+import contextlib
+import inspect
 import io
 import json
 import pathlib
@@ -98,19 +100,42 @@ def exported(model, examples, autocast, path):
     dynamic = torch.export.ShapesCollection()
     for tensor in tensors_in(examples):
         dynamic[tensor] = {0: torch.export.Dim.AUTO}
-    with torch.autocast("cpu", autocast, enabled=autocast is not None):
+    with torch.autocast("cpu", autocast, enabled=autocast is not None), named_kwargs(model, kwargs):
         program = torch.export.export(model, args, kwargs, dynamic_shapes=dynamic.dynamic_shapes(model, args, kwargs))
     for node in inputs_of(program):
         if str(node.meta["val"].shape[0]).isdigit():
             sys.exit(
                 f"{path}: not written. In the program, dimension 0 of '{node.name}' is always {node.meta['val'].shape[0]}"
-                ", because forward() makes a constant of it. Write x.shape[0] where it has int(x.shape[0]), "
-                "range(len(x)), a loop over x, or a number in the place of the batch"
+                ", because forward() makes a constant of it. Write x.shape[0] where it has len(x), int(x.shape[0]), "
+                "a loop over x, or a number in the place of the batch"
             )
     for module in program.graph_module.modules():
         for node in module.graph.nodes if isinstance(module, torch.fx.GraphModule) else ():
             node.meta.pop("stack_trace", None)  # it has paths of this machine
     return program
+
+
+@contextlib.contextmanager
+def named_kwargs(model, kwargs):
+    """Names in the signature of forward() what its **kwargs get, because torch.export of PyTorch 2.11 needs it."""
+    attributes, own = dict(vars(model)), model.forward
+    known = inspect.signature(own).parameters
+    kept = {name: one for name, one in known.items() if one.kind != inspect.Parameter.VAR_KEYWORD}
+    for name in kwargs:
+        kept.setdefault(name, inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY))
+    if kept != known:
+
+        def forward(*args, **kwargs):
+            return own(*args, **kwargs)
+
+        forward.__signature__ = inspect.Signature(list(kept.values()))
+        model.forward = forward
+    try:
+        yield
+    finally:
+        vars(model).pop("forward", None)
+        if "forward" in attributes:
+            model.forward = own
 
 
 def inputs_of(program):
@@ -159,20 +184,23 @@ def compare(model, program, examples, autocast, path, is_training=False):
     most = len(tensors_in(examples)[0])
     for samples, scale in ((1, 1.0), (most, 1e-3), (most, 1e3)):
         inputs = pytree.tree_map_only(torch.Tensor, lambda tensor: tensor[:samples], examples)
+        outputs, found = [], ""
         try:
             numbers, outputs = step(model, inputs, autocast, scale, is_training)
             of_file, _ = step(file, inputs, autocast, scale, is_training)
-        except Exception:
-            if samples > 1:
+        except Exception as error:
+            if samples == 1:
+                continue  # batch normalisation, or a guard of the program
+            if not outputs:
                 raise
-            continue  # batch normalisation, or a guard of the program
+            found = f"a step fails ({str(error).partition(': ')[0]})"
         again, _ = step(model, inputs, autocast, scale, is_training)
         if drawn() != seeds or difference(numbers, again, autocast):
             sys.exit(
                 f"{path}: not written. In {mode}, forward() gives other numbers in each call, and a file has those of "
                 "one: draw random numbers by torch.rand() and the like, and keep what changes in buffers"
             )
-        if found := difference(numbers, of_file, autocast):
+        if found := found or difference(numbers, of_file, autocast):
             sys.exit(
                 f"{path}: not written. In {mode}, for a batch of {samples}, {found} in the file. torch.export drops "
                 f"{own_parts(model, outputs)}. Write a backward pass by detach(), as in x + (x.round() - x).detach(), "

@@ -97,6 +97,19 @@ def counted_in_python(model, x):
     return model.second(x) * model.calls
 
 
+class InPlace(torch.autograd.Function):
+    """Writes over what its backward pass would need if LibTorch made it."""
+
+    @staticmethod
+    def forward(ctx, x):
+        y = x.exp()
+        return y.mul_(y).mul_(2)
+
+    @staticmethod
+    def backward(ctx, grad):
+        return grad
+
+
 def frozen(make):
     model = nn.Sequential(nn.Linear(4, 4), make(), nn.Dropout(0.5), nn.Linear(4, 3)).train()
     model[1].eval()
@@ -122,14 +135,14 @@ def by_batch(compare):
 
 
 class Takes(nn.Module):
-    """An input as *args, in a list, in a dict and by keyword alone."""
+    """An input as *args, in a list, in a dict, by keyword alone and as **kwargs."""
 
     def __init__(self):
         super().__init__()
         self.layer = nn.Linear(4, 3)
 
-    def forward(self, *rows, more, scale=None, by=2.0):
-        hidden = self.layer(rows[0] + rows[1]["a"][0] + more["b"])
+    def forward(self, *rows, more, scale=None, by=2.0, **others):
+        hidden = self.layer(rows[0] + rows[1]["a"][0] + more["b"] + sum(each for each in others.values()))
         return {"logits": hidden * by, "hidden": (hidden, [rows[0]])}
 
 
@@ -153,6 +166,7 @@ cases = {
     "gradient of zero": (of_own_backward(torch.zeros_like), [x], "backward() of Own"),
     "gradient that is clipped": (of_own_backward(lambda g: g.clamp(-1, 1)), [x], "backward() of Own"),
     "gradient that is normed": (of_own_backward(lambda g: g / (g.norm() + 1e-9)), [x], "backward() of Own"),
+    "backward in place": (of_hidden(InPlace.apply), [x], "a step fails (one of the variables"),
     "derivative of its own": (of_hidden(Square.apply), [x], ""),
     "straight through by detach": (of_hidden(lambda h: h + (h.round() - h).detach()), [x], ""),
     "reversal by detach": (of_hidden(lambda h: 2 * h.detach() - h), [x], ""),
@@ -190,7 +204,7 @@ cases = {
     "checkpoint": (Two(lambda m, x: m.second(checkpoint(m.first, x, use_reentrant=False))), [x], ""),
     "float64": (nn.Linear(4, 3).double(), [x.double()], ""),
     "a loop over the samples": (Two(lambda m, x: torch.stack([m.second(row) for row in x])), [x], "dimension 0 of 'x' is"),
-    "several kinds of arguments": (Takes(), ([x, {"a": [x + 1]}], {"more": {"b": x * 2}, "scale": None}), ""),
+    "several kinds of arguments": (Takes(), ([x, {"a": [x + 1]}], {"more": {"b": x * 2}, "scale": None, "last": x + 3, "one": x}), ""),
     "a late buffer": (Late(), [x], ""),
     "bfloat16": (nn.Linear(4, 3).bfloat16(), [x.bfloat16()], ""),
 }
