@@ -28,6 +28,10 @@ Name scattered(Call& call, const Names& inputs, std::int64_t axis, const std::st
   return call.onnx.add("ScatterElements", inputs, {{"axis", axis}, {"reduction", reduction}});
 }
 
+Name taken(Call& call, const Name& x, std::int64_t axis, const torch::Tensor& places) {
+  return call.onnx.add("Gather", {x, call.onnx.tensor(places)}, {{"axis", axis}});
+}
+
 // places: a vector with the place along the axis of each slice of the updates.
 Name with_slices(Call& call, const Name& data, std::int64_t axis, const Name& places, const Name& updates,
                  const Sizes& sizes, const std::string& reduction) {
@@ -50,23 +54,42 @@ void by_index(Call& call) {
   call.set(with_slices(call, call.name("self", dtype), axis, call.name("index"), updates, sizes, reduction.chars));
 }
 
+// The data without their own numbers at the places: there they are neutral in a sum or product. In a maximum or minimum
+// they are numbers that count anyway.
+Name without_self(Call& call, Names inputs, std::int64_t axis, const std::string& reduction) {
+  if (reduction == "add" || reduction == "mul") {
+    const auto neutral = call.onnx.number(reduction == "mul" ? 1 : 0, call.dtype());
+    inputs[2] = call.onnx.add("Expand", {neutral, call.onnx.add("Shape", {inputs[1]})});
+  }
+  return scattered(call, inputs, axis, "none");
+}
+
 // Numbers at places that a tensor has for each. An index may be smaller than what is written.
 template <Literal given>
 void scatter(Call& call) {
-  static const std::map<std::string, std::string> known = {{"add", "add"},  {"sum", "add"},  {"multiply", "mul"},
-                                                           {"prod", "mul"}, {"amax", "max"}, {"amin", "min"},
-                                                           {"none", "none"}};
-  const auto reduction = call.has("reduce") ? call.text("reduce") : std::string(given.chars);
-  if (!known.contains(reduction)) call.refuse("its reduce is \"" + reduction + "\"");
-  if (call.has("include_self") && !call.flag("include_self")) call.refuse("it leaves out what was there before");
+  static const std::map<std::string, std::string> known = {{"add", "add"},      {"sum", "add"},  {"mean", "add"},
+                                                           {"multiply", "mul"}, {"prod", "mul"}, {"amax", "max"},
+                                                           {"amin", "min"},     {"none", "none"}};
+  const auto name = call.has("reduce") ? call.text("reduce") : std::string(given.chars);
+  const auto& reduction = known.at(name);
+  const auto dtype = call.dtype();
+  const auto axis = axis_of(call);
   const auto& sizes = call.value("index").sizes;
-  const auto updates = call.name(call.has("src") ? "src" : "value", call.dtype());
+  const auto updates = call.name(call.has("src") ? "src" : "value", dtype);
   const std::vector<std::int64_t> zeros(sizes.size());
   const bool is_one = !call.has("src") || sizes.empty();
   const auto fitting = is_one ? expanded(call, updates, sizes)
                               : call.onnx.add("Slice", {updates, call.onnx.ints(zeros), call.onnx.sizes(sizes)});
-  call.set(scattered(call, {call.name("self", call.dtype()), call.name("index"), fitting}, axis_of(call),
-                     known.at(reduction)));
+  const bool has_self = !call.has("include_self") || call.flag("include_self");
+  Names inputs = {call.name("self", dtype), call.name("index"), fitting};
+  if (!has_self) inputs[0] = without_self(call, inputs, axis, reduction);
+  const auto result = scattered(call, inputs, axis, reduction);
+  if (name != "mean") return call.set(result);
+  if (!c10::isFloatingType(dtype)) call.refuse("it takes means of whole numbers");
+  const auto start = expanded(call, call.onnx.number(has_self ? 1 : 0, dtype), call.value("self").sizes);
+  const auto ones = expanded(call, call.onnx.number(1, dtype), sizes);
+  const auto count = scattered(call, {start, inputs[1], ones}, axis, "add");
+  call.set(call.onnx.add("Div", {result, call.onnx.add("Max", {count, call.onnx.number(1, dtype)})}));
 }
 
 void slice_scatter(Call& call) {
@@ -90,6 +113,68 @@ void select_scatter(Call& call) {
   sizes.at(static_cast<std::size_t>(axis)) = Size{1};
   const auto src = call.onnx.add("Unsqueeze", {call.name("src", call.dtype()), call.onnx.ints({axis})});
   call.set(with_slices(call, call.name("self"), axis, call.onnx.ints({call.integer("index")}), src, sizes, "none"));
+}
+
+// The diagonal of two dimensions, which `order` moves to the end. `places` counts in both as one.
+struct Diagonal {
+  std::vector<std::int64_t> order, back;
+  Sizes moved, flat;
+  torch::Tensor places;
+};
+
+Diagonal diagonal_of(Call& call, const Sizes& sizes) {
+  Diagonal all;
+  const auto one = call.dimension("dim1", sizes.size()), other = call.dimension("dim2", sizes.size());
+  for (std::int64_t i = 0; i < std::ssize(sizes); ++i) {
+    if (i != one && i != other) all.order.push_back(i);
+  }
+  all.order.push_back(one), all.order.push_back(other);
+  all.back.resize(all.order.size());
+  for (std::size_t i = 0; i < all.order.size(); ++i) {
+    all.back[static_cast<std::size_t>(all.order[i])] = static_cast<std::int64_t>(i);
+    all.moved.push_back(sizes[static_cast<std::size_t>(all.order[i])]);
+  }
+  const auto rows = all.moved.end()[-2], columns = all.moved.back();
+  if (rows.is_per_sample || columns.is_per_sample) call.refuse("its sizes depend on the batch");
+  all.flat.assign(all.moved.begin(), all.moved.end() - 2);
+  all.flat.push_back({rows.number * columns.number});
+  const auto matrix = at::arange(rows.number * columns.number).reshape({rows.number, columns.number});
+  all.places = matrix.diagonal(call.integer("offset")).contiguous();
+  return all;
+}
+
+void diagonal(Call& call) {
+  const auto all = diagonal_of(call, call.value("self").sizes);
+  const auto x = reshaped(call, transposed(call, call.name("self"), all.order), all.flat);
+  call.set(taken(call, x, std::ssize(all.flat) - 1, all.places));
+}
+
+// diagonal_scatter, and diag_embed, which writes to zeros.
+void write_diagonal(Call& call) {
+  const auto dtype = call.dtype();
+  const auto& sizes = call.result().sizes;
+  const auto all = diagonal_of(call, sizes);
+  const bool is_new = !call.has("src");
+  const auto before = is_new ? expanded(call, call.onnx.number(0, dtype), sizes) : call.name("self", dtype);
+  const auto flat = reshaped(call, transposed(call, before, all.order), all.flat);
+  auto written = all.flat;
+  written.back() = {all.places.numel()};
+  const auto updates = call.name(is_new ? "self" : "src", dtype);
+  const auto done =
+      with_slices(call, flat, std::ssize(all.flat) - 1, call.onnx.tensor(all.places), updates, written, "none");
+  call.set(transposed(call, reshaped(call, done, all.moved), all.back));
+}
+
+// Each number where the mask is true is the next one of the source.
+void masked_scatter(Call& call) {
+  const auto dtype = call.dtype();
+  const auto mask = expanded(call, call.name("mask"), call.result().sizes);
+  const auto all = call.onnx.ints({-1});
+  const auto flat = call.onnx.cast(call.onnx.add("Reshape", {mask, all}), torch::kInt64);
+  const auto count = call.onnx.add("CumSum", {flat, call.onnx.number(0, torch::kInt64)});
+  const auto place = call.onnx.add("Max", {call.onnx.add("Sub", {count, call.onnx.ints({1})}), call.onnx.ints({0})});
+  const auto next = call.onnx.add("Gather", {call.onnx.add("Reshape", {call.name("source", dtype), all}), place});
+  call.set(call.onnx.add("Where", {mask, reshaped(call, next, call.result().sizes), call.name("self", dtype)}));
 }
 
 // sort and topk. Equal numbers keep their order.
@@ -149,10 +234,6 @@ void distances(Call& call) {
 // Places of windows along an axis: int64 [windows, size].
 torch::Tensor windows(std::int64_t count, std::int64_t step, std::int64_t size, std::int64_t dilation = 1) {
   return at::arange(count).unsqueeze(1) * step + at::arange(size) * dilation;
-}
-
-Name taken(Call& call, const Name& x, std::int64_t axis, const torch::Tensor& places) {
-  return call.onnx.add("Gather", {x, call.onnx.tensor(places)}, {{"axis", axis}});
 }
 
 std::vector<std::int64_t> order_with(std::size_t dimensions, std::size_t from, std::size_t to) {
@@ -316,6 +397,10 @@ void add_indexing_rules(Rules& rules) {
                 {"scatter_reduce", scatter<"none">},
                 {"slice_scatter", slice_scatter},
                 {"select_scatter", select_scatter},
+                {"diagonal", diagonal},
+                {"diagonal_scatter", write_diagonal},
+                {"diag_embed", write_diagonal},
+                {"masked_scatter", masked_scatter},
                 {"sort", sort},
                 {"topk", sort},
                 {"bucketize", buckets},

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <optional>
 
 #include "onnx_rules.h"
 
@@ -166,25 +167,39 @@ void gather(Call& call) {
   call.set(call.onnx.add("GatherElements", {call.name("self"), call.name("index")}, {{"axis", axis}}));
 }
 
-// For x[:, rows, columns], `axes` holds the dimensions 1 and 2, and `by` the values rows and columns.
+// For x[:, rows, columns], `axes` holds the dimensions 1 and 2, and `by` the names of rows and columns. A mask that
+// does not depend on the input is the places where it is true.
 struct Indexed {
   std::vector<std::int64_t> axes;
-  std::vector<std::size_t> by;
+  Names by;
+  std::vector<Sizes> sizes;
+  std::optional<std::size_t> mask;  // it depends on the input
 };
 
 Indexed indexed_by(Call& call) {
   Indexed indexed;
-  const auto& items = call.at("indices").items;
-  for (std::size_t i = 0; i < items.size(); ++i) {
-    if (items[i].kind != Argument::Kind::value) continue;
-    indexed.axes.push_back(static_cast<std::int64_t>(i)), indexed.by.push_back(items[i].value);
+  std::int64_t axis = 0;
+  for (const auto& item : call.at("indices").items) {
+    if (item.kind != Argument::Kind::value) {
+      ++axis;
+      continue;
+    }
+    const auto& index = call.onnx.value(item.value);
+    const auto add = [&](const Name& name, const Sizes& sizes) {
+      indexed.axes.push_back(axis++), indexed.by.push_back(name), indexed.sizes.push_back(sizes);
+    };
+    const bool is_mask = index.dtype() == torch::kBool || index.dtype() == torch::kUInt8;
+    if (is_mask && index.kind == Value::Kind::constant) {
+      for (const auto& places : index.tensor.nonzero().unbind(1))
+        add(call.onnx.tensor(places.contiguous()), {{places.numel()}});
+    } else {
+      const auto name = call.onnx.name_of(item.value);
+      if (is_mask) indexed.mask = item.value;
+      add(is_mask || index.dtype() == torch::kInt64 ? name : call.onnx.cast(name, torch::kInt64), index.sizes);
+    }
   }
   if (indexed.axes.empty()) call.refuse("it has no index");
   return indexed;
-}
-
-bool is_mask(Call& call, std::size_t value) {
-  return call.onnx.value(value).dtype() == torch::kBool || call.onnx.value(value).dtype() == torch::kUInt8;
 }
 
 // For several indices, the indexed dimensions come first: [index…, before…, after…]. `places` has [index…, axes].
@@ -200,19 +215,16 @@ Places places_of(Call& call, const Indexed& indexed) {
   for (const auto axis : order_of(call.value("self").sizes.size())) {
     if (std::ranges::find(axes, axis) == axes.end()) all.order.push_back(axis);
   }
-  for (const auto value : indexed.by) {
-    const auto& sizes = call.onnx.value(value).sizes;
+  if (indexed.mask) call.refuse("it has a mask as index that depends on the input");
+  for (const auto& sizes : indexed.sizes) {
     if (sizes.size() > all.common.size()) all.common.insert(all.common.begin(), sizes.size() - all.common.size(), {1});
     for (std::size_t i = 0; i < sizes.size(); ++i) {
       if (auto& size = all.common[all.common.size() - sizes.size() + i]; size == Size{1}) size = sizes[i];
     }
   }
   Names parts;
-  for (const auto value : indexed.by) {
-    auto name = call.onnx.name_of(value);
-    if (is_mask(call, value)) call.refuse("it has a mask as index");
-    if (call.onnx.value(value).dtype() != torch::kInt64) name = call.onnx.cast(name, torch::kInt64);
-    name = call.onnx.add("Expand", {name, call.onnx.sizes(all.common)});
+  for (const auto& index : indexed.by) {
+    const auto name = call.onnx.add("Expand", {index, call.onnx.sizes(all.common)});
     parts.push_back(call.onnx.add("Unsqueeze", {name, call.onnx.ints({-1})}));
   }
   all.places = call.onnx.add("Concat", parts, {{"axis", std::int64_t{-1}}});
@@ -235,10 +247,8 @@ std::vector<std::int64_t> inverse(const std::vector<std::int64_t>& order) {
 // x[:, index]
 void index(Call& call) {
   const auto indexed = indexed_by(call);
-  if (is_mask(call, indexed.by[0])) call.refuse("it has a mask as index");
-  if (indexed.axes.size() == 1) {
-    const Names inputs = {call.name("self"), call.onnx.name_of(indexed.by[0])};
-    return call.set(call.onnx.add("Gather", inputs, {{"axis", indexed.axes[0]}}));
+  if (indexed.axes.size() == 1 && !indexed.mask) {
+    return call.set(call.onnx.add("Gather", {call.name("self"), indexed.by[0]}, {{"axis", indexed.axes[0]}}));
   }
   const auto at = places_of(call, indexed);
   call.set(
@@ -251,16 +261,20 @@ void index_put(Call& call) {
   const auto& self = call.value("self").sizes;
   const auto values = call.name("values", call.dtype());
   const bool adds = call.flag("accumulate");
-  if (is_mask(call, indexed.by[0])) {
-    const auto one = call.value("values").sizes;
-    if (adds || indexed.axes != std::vector<std::int64_t>{0} ||
-        !std::ranges::all_of(one, [](auto& of) { return of == Size{1}; })) {
-      call.refuse("it writes several numbers by a mask; write torch.where(mask, values, x)");
+  if (indexed.mask) {
+    // Numbers for each place where the mask is true would be as many as the input decides.
+    auto sizes = call.onnx.value(*indexed.mask).sizes;
+    const auto& given = call.value("values").sizes;
+    const auto rest = std::ssize(self) - std::ssize(sizes) - indexed.axes[0];
+    const bool is_one = std::ranges::all_of(given, [](auto& of) { return of == Size{1}; });
+    if (adds || indexed.axes.size() > 1 || (!is_one && std::ssize(given) > rest)) {
+      call.refuse("it writes another number to each place of a mask; write torch.where(mask, values, x)");
     }
-    auto sizes = call.onnx.value(indexed.by[0]).sizes;
+    sizes.insert(sizes.begin(), static_cast<std::size_t>(indexed.axes[0]), Size{1});
     sizes.resize(self.size(), Size{1});
-    const auto mask = reshaped(call, call.onnx.cast(call.onnx.name_of(indexed.by[0]), torch::kBool), sizes);
-    return call.set(call.onnx.add("Where", {mask, reshaped(call, values, {}), call.name("self")}));
+    const auto mask = reshaped(call, call.onnx.cast(indexed.by[0], torch::kBool), sizes);
+    const auto fitting = is_one ? reshaped(call, values, {}) : values;
+    return call.set(call.onnx.add("Where", {mask, fitting, call.name("self")}));
   }
   const auto at = places_of(call, indexed);
   auto sizes = at.common;

@@ -274,6 +274,30 @@ const std::vector<Case> cases = {
     {"scatter_value", [](auto& x) { return x.scatter(1, whole(x).abs().clamp_max(3), 2); }},
     {"scatter_add", [](auto& x) { return x.scatter_add(2, whole(x).abs().clamp_max(5), x * 2); }},
     {"scatter_most", [](auto& x) { return x.scatter_reduce(2, whole(x).abs().clamp_max(5), x.flip({1}), "amax"); }},
+    {"scatter_apart",
+     [](auto& x) {
+       const auto to = whole(x).abs().clamp_max(3);
+       const auto one = [&](const char* reduce, bool has_self) { return x.scatter_reduce(2, to, x.flip({1}), reduce, has_self); };
+       return one("sum", false) + 2 * one("prod", false) + 3 * one("amax", false) + 4 * one("amin", false) + 5 * one("mean", false) + 6 * one("mean", true) +
+              whole(x).scatter_reduce(2, to, whole(x.flip({1})), "amax", false);
+     }},
+    {"diagonal", [](auto& x) { return at::diagonal(x, 1, 1, 2) + at::diagonal(x, -1, -1, 1).sum(1, true) + at::diagonal(picture(x), 0, 1, 3).sum({1, 2}).unsqueeze(1); }},
+    {"diag_embed", [](auto& x) { return at::cat({at::diag_embed(x, -2, 1, 3), at::diag_embed(x, 2, 1)}, 2); }},
+    {"diagonal_in_place",
+     [](auto& x) {
+       auto y = x.clone();
+       y.diagonal(1, 1, 2).add_(3), y.diagonal(0, 2, 1).fill_(-1);
+       return y;
+     }},
+    {"masked_scatter", [](auto& x) { return x.masked_scatter(x > 0.2, x * 9) + x.masked_scatter(x.narrow(2, 1, 1) > 0, x + 1); }},
+    {"mask_index", [](auto& x) { return x.index({at::indexing::Slice(), at::tensor({1, 0, 1, 1}, torch::kInt64) > 0}) + x.index({at::indexing::Slice(), at::eye(4, 6) > 0}).sum(1).unsqueeze(1).unsqueeze(1); }},
+    {"mask_put",
+     [](auto& x) {
+       auto y = x.clone();
+       y.index_put_({x.select(2, 0) > 0}, at::arange(6.0F));
+       y.index_put_({at::indexing::Slice(), x.select(2, 1).select(0, 0) * 0 + at::arange(4) > 1}, at::full({}, 5.0F));
+       return y.index_put_({at::indexing::Slice(), at::eye(4, 6) > 0}, at::arange(4.0F));
+     }},
     {"sort", [](auto& x) { return std::get<0>(x.sort(1, true)) + std::get<1>(x.sort(2)); }},
     {"argsort", [](auto& x) { return x.round().argsort(true, 2) + x.round().argsort(true, 1, true); }},
     {"bucketize", [](auto& x) { return at::bucketize(x.mul(4).round(), at::arange(-3.0F, 3.0F)) * 10 + at::bucketize(x.mul(4).round(), at::arange(-3.0F, 3.0F), false, true); }},
@@ -364,8 +388,10 @@ TEST_CASE("ONNX: operators compute what LibTorch computes") {
 
 TEST_CASE("ONNX: an option that it lacks is refused by name") {
   const std::vector<std::pair<const char*, Tensor (*)(const Tensor& x)>> refused = {
-      {"it leaves out what was there before",
-       [](auto& x) { return x.scatter_reduce(1, whole(x).abs().clamp_max(3), x, "sum", false); }},
+      {"it takes means of whole numbers",
+       [](auto& x) { return whole(x).scatter_reduce(1, whole(x).abs().clamp_max(3), whole(x), "mean"); }},
+      {"it writes another number to each place of a mask",
+       [](auto& x) { return x.clone().index_put_({x > -2}, x.flatten()); }},
       {"it computes with complex numbers", [](auto& x) { return at::abs(at::exp(at::fft_fft(x))); }},
       {"no complex numbers; take and return torch.view_as_real()", [](auto& x) { return at::fft_fft(x); }},
       {"there is no rule that writes by ONNX: linalg_matrix_exp",
