@@ -258,10 +258,15 @@ int serve_jobs(Settings settings) {
 
 }  // namespace
 
+namespace vernier {
+int call_watch(int argc, char** argv);  // the main of another verb, whose program this is too
+}
+
 int main(int argc, char** argv) {
   const auto called = fs::path(argv[0]).filename();
   if (called == "vernier-audit") return serve::call_audit(argc, argv);
   if (called == "vernier-jobs") return jobs::call_jobs(argc, argv);
+  if (called == "vernier-watch") return vernier::call_watch(argc, argv);
   const std::string first = argc > 1 ? argv[1] : "";
   if ((argc == 4 && first == "--attempt") || (argc == 3 && first == "--confined")) {  // a process for a job
     try {

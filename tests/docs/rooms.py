@@ -30,6 +30,7 @@ BESIDE = {
     'framework/tools/digits': ['framework/tools/replay'],  # it runs the same step
     'framework/tools/generate': ['framework/service/http'],  # compiled where the service is built
     'framework/tools/predict': ['framework/service/http'],
+    'framework/tools/watch': ['framework/service/http'],
 }
 ROOTS = 'sdk/plugin sdk/core sdk framework/runner framework plugins'.split()
 

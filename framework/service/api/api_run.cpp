@@ -9,7 +9,7 @@
 #include "common/trials.h"
 #include "service/api/api.h"
 #include "service/api/job_check.h"
-#include "service/http/http_client.h"
+#include "service/http/run_client.h"
 #include "service/http/schema.h"
 #include "service/queue/attempt.h"
 
@@ -25,28 +25,11 @@ constexpr auto run_patience = std::chrono::seconds(25), export_patience = std::c
 // Asks the control service of a run and returns its answer. Called on a worker's thread.
 HttpResponse ask_run(const std::filesystem::path& run, const std::string& who, const std::string& method,
                      const std::string& target, const std::string& body) {
-  auto url = read_whole(run / "control.url", 512);
-  while (!url.empty() && (url.back() == '\n' || url.back() == '/')) url.pop_back();
-  std::istringstream lines(read_whole(run / "control.tokens", 64 * 1024));
-  std::string token;
-  for (std::string line; std::getline(lines, line);) {
-    if (line.starts_with("control ")) token = line.substr(8);
-  }
-  if (run.empty() || url.empty() || token.empty()) {
-    throw HttpRefused{409, "the job's run cannot be asked: it has not begun, or is over"};
-  }
   try {
-    vernier::HttpRequest request{.method = method, .target = target};
-    request.fields = {{"Authorization", "Bearer " + token}, {"From", who}};
-    if (!body.empty()) request.fields.emplace_back("Content-Type", "application/json");
-    request.body = body;
-    const auto place = vernier::place_of(url);
-    if (place.host != "127.0.0.1" && place.host != "[::1]") {  // a job may have written the file
-      throw vernier::HttpError("control.url names another machine, " + place.host);
-    }
-    const auto answer = vernier::ask_server(place, request, run_patience);
-    const auto json = vernier::json_in<nlohmann::json>(answer.body);
-    if (json.is_discarded()) throw vernier::HttpError("its answer is not JSON");
+    const auto url = run.empty() ? "" : read_whole(run / "control.url", 512);
+    const auto answer = vernier::ask_run(
+        {.url = url, .tokens = read_whole(run / "control.tokens", 64 * 1024), .who = who, .time = run_patience}, method,
+        target, body);
     return {.status = answer.status, .body = answer.body, .content_type = "application/json"};
   } catch (const vernier::HttpError& error) {
     throw HttpRefused{409, std::string("the job's run cannot be asked: ") + error.what()};

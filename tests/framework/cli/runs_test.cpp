@@ -1,4 +1,4 @@
-// `vernier runs`, `watch` and `report`: what they say of runs that ended, go on, were killed or are damaged.
+// `vernier runs` and `report`: what they say of runs that ended, go on, were killed or are damaged.
 #include <doctest/doctest.h>
 #include <fcntl.h>
 #include <sys/file.h>
@@ -68,9 +68,6 @@ TEST_CASE("runs: a run that vernier has trained is listed, drawn and reported") 
   char number[32];
   std::snprintf(number, sizeof number, "%.5g", best);
   CHECK(matches(place.out, "small +done +12 of 12 +.* " + std::string(number) + " .*bf16"));
-  CHECK(place.call({"watch", "runs/small", "--metric", "learning_rate"}) == 0);
-  CHECK(says(place.out, "small: done, step 12 of 12"));
-  CHECK(says(place.out, "validation_loss " + std::string(number)));
   CHECK(place.call({"report", "runs/small"}) == 0);
   CHECK(place.out == "wrote report.html\n");
   const auto page = read_text(place.at("report.html"));
@@ -97,8 +94,6 @@ TEST_CASE("runs: what was killed, goes on, or ended with an error is told apart"
   CHECK(matches(place.out, "\nfailed +error +2 of 9"));
   CHECK(matches(place.out, "\ndeeper/running +running +5 of 9"));
   CHECK_FALSE(says(place.out, "empty"));
-  CHECK(place.call({"watch", "runs/failed"}) == 0);
-  CHECK(says(place.out, "no <memory>"));
   CHECK(place.call({"report", "runs/failed", "runs/killed", "--output", "two.html"}) == 0);
   const auto page = read_text(place.at("two.html"));
   CHECK(says(page, "no &lt;memory&gt;"));
@@ -196,9 +191,6 @@ TEST_CASE("runs: losses that are not finite break a curve, and notices stand bel
   const auto page = read_text(place.at("report.html"));
   CHECK(std::regex_search(page, std::regex("<polyline[^>]*>\\s*<polyline")));
   CHECK(says(page, "step 4: non_finite what=&lt;loss&gt;</title>"));
-  CHECK(place.call({"watch", "runs/nan"}) == 0);
-  CHECK(says(place.out, "step 4: non_finite what=<loss>"));
-  CHECK(says(place.out, "loss 2 (lowest 1)"));
 }
 
 TEST_CASE("runs: a long history keeps its spike and makes a small page") {
@@ -248,19 +240,14 @@ TEST_CASE("runs: wrong calls and damaged files end in one line") {
     std::vector<std::string> arguments;
     std::string says;
   };
-  const std::vector<Refused> refusals = {
-      {{"runs", "nowhere"}, "nowhere: there is no such folder"},
-      {{"runs", "runs", "more"}, "more is a second"},
-      {{"runs", "--jsno"}, "see vernier runs --help"},
-      {{"watch"}, "name one run"},
-      {{"watch", "nowhere"}, "nowhere: there is no such folder"},
-      {{"watch", "runs"}, "runs: this is not a folder of a run"},
-      {{"watch", "runs/damaged"}, "losses.jsonl:3: this line is not one that a run writes"},
-      {{"watch", "runs/summary", "--metric", "los"}, "summary.json: it is damaged"},
-      {{"report", "runs/odd"}, "summary.json: it is damaged"},
-      {{"watch", "runs/summary", "--interval", "0"}, "--interval is 0, and must be from 0.1 to 3600"},
-      {{"report"}, "name one run or more"},
-      {{"report", "runs/damaged"}, "losses.jsonl:3"}};
+  const std::vector<Refused> refusals = {{{"runs", "nowhere"}, "nowhere: there is no such folder"},
+                                         {{"runs", "runs", "more"}, "more is a second"},
+                                         {{"runs", "--jsno"}, "see vernier runs --help"},
+                                         {{"report", "runs/odd"}, "summary.json: it is damaged"},
+                                         {{"report", "runs/summary"}, "summary.json: it is damaged"},
+                                         {{"report", "runs"}, "runs: this is not a folder of a run"},
+                                         {{"report"}, "name one run or more"},
+                                         {{"report", "runs/damaged"}, "losses.jsonl:3"}};
   for (const auto& refused : refusals) {
     CAPTURE(refused.says);
     CHECK(place.call(refused.arguments) == 2);
@@ -272,8 +259,6 @@ TEST_CASE("runs: wrong calls and damaged files end in one line") {
   place.write("fine", lines(2));
   CHECK(place.call({"report", "runs/fine", "--output", "no/where.html"}) == 2);
   CHECK(is_one_line(place.err));
-  CHECK(place.call({"watch", "runs/fine", "--metric", "los"}) == 2);
-  CHECK(says(place.err, "no metric \"los\" yet; it has loss"));
   CHECK(place.call({"runs"}) == 0);  // a damaged run hides no other
   CHECK(says(place.err, "losses.jsonl:3"));
   CHECK(says(place.out, "fine"));
