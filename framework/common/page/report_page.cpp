@@ -83,6 +83,7 @@ Row from_summary(const char* words, const char* path) {
   return {words, [path](const RunFiles& run) { return value_at(run.summary, path); }};
 }
 
+constexpr const char* share_of_floor = "/this_process/metrics/sol";
 constexpr const char* lowest_validation_loss = "validation loss, lowest";
 
 const std::vector<Row>& result_rows() {
@@ -106,6 +107,7 @@ const std::vector<Row>& result_rows() {
       from_summary("seconds of steps", "/this_process/seconds"),
       from_summary("steps per second", "/this_process/steps_per_second"),
       from_summary("samples per second", "/this_process/samples_per_second"),
+      from_summary("time that this machine's floor allows, as a share (sol)", share_of_floor),
       {"tokens per second",
        [](const RunFiles& run) {
          const auto rate = value_at(run.summary, "/this_process/tokens_per_second");
@@ -176,6 +178,10 @@ void write_results(const std::vector<RunFiles>& runs, std::ostream& out) {
   out << "</table></div>\n";
 }
 
+constexpr const char* how_to_measure =
+    "How close is that to what the machine can do? <code>vernier profile --floor</code> measures it once, and "
+    "[[callback]] use = \"mfu\" then reports the share as <code>sol</code>.";
+
 // The parts of the time of each run's last process.
 void write_times(const std::vector<RunFiles>& runs, std::ostream& out) {
   constexpr std::pair<const char*, const char*> kinds[] = {
@@ -183,6 +189,7 @@ void write_times(const std::vector<RunFiles>& runs, std::ostream& out) {
       {"backward", "backward"},          {"update", "updates"},
       {"plugins", "plugins' listeners"}, {"validation", "validation"},
       {"checkpoint", "checkpoints"}};
+  bool lacks_floor = false;
   for (std::size_t i = 0; i < runs.size(); ++i) {
     std::vector<std::pair<std::string, double>> parts;
     for (const auto& [key, words] : kinds) {
@@ -194,7 +201,9 @@ void write_times(const std::vector<RunFiles>& runs, std::ostream& out) {
     out << "<figure><figcaption>" << (runs.size() > 1 ? key_of(i) + escaped(runs[i].name) + ": where" : "Where")
         << " the time went</figcaption>\n"
         << picture << "</figure>\n";
+    lacks_floor |= value_at(runs[i].summary, "/device") == "cpu" && value_at(runs[i].summary, share_of_floor).empty();
   }
+  if (lacks_floor) out << "<p>" << how_to_measure << "</p>\n";
 }
 
 void write_charts(const std::vector<RunFiles>& runs, std::ostream& out) {

@@ -49,6 +49,16 @@ OrderedJson metrics_of_plugins(const Run& run) {
   return all;
 }
 
+// The newest values of metrics of plugins that differ between equal runs, which losses.jsonl leaves out.
+OrderedJson varying_metrics(const Run& run) {
+  OrderedJson all = OrderedJson::object();
+  for (const auto& [name, info] : run.metric_infos) {
+    const auto value = run.metrics.value(name.c_str());
+    if (info.varies && value && !info.source.starts_with("trainer")) all[name] = number(*value);
+  }
+  return all;
+}
+
 OrderedJson swaps(const Wiring& wiring) {
   OrderedJson all = OrderedJson::array();
   for (const auto& [step, role, from, to] : wiring.swaps) {
@@ -113,7 +123,8 @@ void write_summary(const std::string& path, const Run& run, const RunOptions& op
                               {{"micro_batches", mean(static_cast<double>(outcome.micro_batches))},
                                {"samples", mean(static_cast<double>(outcome.samples))},
                                {"seconds", mean(outcome.seconds)}}},
-                             {"peak_memory_bytes", peak_memory(run.device)}};
+                             {"peak_memory_bytes", peak_memory(run.device)},
+                             {"metrics", varying_metrics(run)}};
   if (!outcome.slow_plugins.empty()) summary["this_process"]["slow_plugins"] = outcome.slow_plugins;
   if (!run.emulated.empty()) summary["this_process"]["emulated"] = run.emulated;
   summary["digest"] = "xxh3-128:" + digest(*run.model);

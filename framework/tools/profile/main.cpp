@@ -21,10 +21,13 @@ using namespace cli;
 namespace {
 
 constexpr const char* usage = R"(usage: vernier profile FILE… [--steps N] [--output FILE] [--set KEY=VALUE]…
+       vernier profile --floor [--set run.threads=N]
 
 Trains the first steps of a run under LibTorch's profiler. Prints a table of where their time goes, and writes a trace
 for https://ui.perfetto.dev.
 
+  --floor                measures how fast this machine multiplies and moves memory, with one thread and with all, and
+                         keeps it for `sol` of callback/mfu; takes about 10 seconds, in which nothing else should run
   --steps N              the steps that are recorded (20)
   --output FILE          the trace (profile.json); a file that is there is kept
   --force                replaces it
@@ -58,7 +61,25 @@ void add_profiler(Table& config, std::int64_t steps, const std::string& trace) {
   }
 }
 
+// Trains one step of a small run with callback/mfu, which measures before it.
+int measure_floor(const boost::program_options::variables_map& given) {
+  if (!words_of(given).empty()) refuse("--floor measures the machine and no run; leave the files out");
+  const ScratchFolder scratch;
+  const auto file = scratch.path() + "/floor.toml";
+  std::ofstream(file) << "[run]\nsteps = 1\ndevice = 'cpu'\noutput = '" << scratch.path()
+                      << "/run'\n[task]\nuse = 'mlp'\n"
+                      << "[optimizer]\nuse = 'sgd'\nlearning_rate = 0.1\n[checkpoint]\nuse = 'none'\n"
+                      << "[[callback]]\nuse = 'mfu'\nmeasure_floor = true\n";
+  const auto config = load_config({file}, words_in(given, "set"));
+  const auto prepared =
+      vernier::prepare(config, "floor", make_host(given), stop_signal(), [](const auto&...) { return false; });
+  prepared->run.quiet = true;
+  prepared->trainer.train_step(prepared->run);
+  return 0;
+}
+
 int profile(const boost::program_options::variables_map& given) {
+  if (given.count("floor") != 0) return measure_floor(given);
   if (wants_to_resume(given)) refuse("profile trains the first steps of a new run; leave --resume out");
   const auto value = parse_value(word_or(given, "steps", "20"), "--steps");
   const auto* steps = std::get_if<std::int64_t>(&value.data);
@@ -96,7 +117,8 @@ int profile(const boost::program_options::variables_map& given) {
 int call_profile(int argc, char** argv) {
   namespace po = boost::program_options;
   auto options = configuration_options();
-  options.add_options()("steps", po::value<std::string>())("output", po::value<std::string>())("force", "");
+  options.add_options()("steps", po::value<std::string>())("output", po::value<std::string>())("force", "")("floor",
+                                                                                                            "");
   return call_run_verb({"profile", usage, options, profile}, argc, argv);
 }
 

@@ -130,6 +130,7 @@ TEST_CASE("profiler: vernier profile prints the table and leaves the trace alone
       {{"--steps", "0"}, "--steps must be an integer from 1"},
       {{"--steps", "many"}, "--steps must be an integer from 1"},
       {{"--output", "nowhere/t.json"}, "nowhere/t.json: there is no folder nowhere"},
+      {{"--floor"}, "--floor measures the machine and no run; leave the files out"},
       {{"--set", "run.steps=4"}, "the run ended after 4 steps"}};
   for (const auto& [words, part] : refused) {
     CAPTURE(words);

@@ -77,6 +77,20 @@ TEST_CASE("runs: a run that vernier has trained is listed, drawn and reported") 
   CHECK(says(page, "<th>task.samples</th><td class=number>64</td>"));
 }
 
+TEST_CASE("runs: the report has the share of the machine's floor, or says how to measure it") {
+  Left place;
+  const std::string times = R"("times":{"forward":2.0,"backward":3.0})";
+  place.write("near", lines(2), R"({"device":"cpu","this_process":{)" + times + R"(,"metrics":{"sol":0.3125}}})");
+  place.write("unknown", lines(2), R"({"device":"cpu","this_process":{)" + times + "}}");
+  place.write("gpu", lines(2), R"({"device":"cuda","this_process":{)" + times + "}}");
+  for (const std::string run : {"near", "unknown", "gpu"}) {
+    REQUIRE(place.call({"report", "runs/" + run, "--output", run + ".html"}) == 0);
+    const auto page = read_text(place.at(run + ".html"));
+    CHECK(says(page, "allows, as a share (sol)</th><td class=number>0.3125</td>") == (run == "near"));
+    CHECK(says(page, "<code>vernier profile --floor</code>") == (run == "unknown"));
+  }
+}
+
 TEST_CASE("runs: what was killed, goes on, or ended with an error is told apart") {
   Left place;
   place.write("killed", lines(3));

@@ -2,15 +2,22 @@
 // the step does, and its metrics agree with each other.
 #include "../../../plugins/callback/mfu/flops.h"
 
+#include "../../../plugins/callback/mfu/floor.h"
+
 #include <ATen/Functions.h>
+#include <ATen/Parallel.h>
 #include <doctest/doctest.h>
 #include <torch/utils.h>
 
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
 #include <functional>
 #include <map>
 
 #include "oracle.h"
 #include "small_run.h"
+#include "thrown.h"
 
 namespace mfu_test {
 
@@ -133,6 +140,13 @@ const std::map<std::string, std::function<torch::Tensor()>>& operations() {
   return all;
 }
 
+// Points to a cache of its own for the time of a test.
+struct Cache {
+  Cache() { ::setenv("XDG_CACHE_HOME", folder.path().c_str(), 1); }
+  ~Cache() { ::unsetenv("XDG_CACHE_HOME"); }
+  TemporaryFolder folder;
+};
+
 // Sums what one call counts.
 class Count final : public vernier::Interceptor {
  public:
@@ -159,6 +173,7 @@ std::vector<std::map<std::string, double>> metrics_of(const std::vector<std::str
   });
   const auto outcome = small.train();
   REQUIRE_FALSE(outcome.error);
+  CHECK(small.run.metrics.value("sol").has_value() == steps[1].contains("sol"));  // for summary.json
   return steps;
 }
 
@@ -297,6 +312,56 @@ TEST_CASE("mfu: the metrics agree with the time of the step and with the peak, g
       CHECK(peak < 1e15);
     }
   }
+}
+
+TEST_CASE("mfu: sol is the time that a given floor allows, as a share of that of the steps") {
+  const Cache cache;
+  for (const auto& step : metrics_of({mlp})) CHECK_FALSE(step.contains("sol"));
+  const auto keep = [](const std::string& text) {
+    const auto file = vernier::floor_file(at::get_num_threads());
+    std::filesystem::create_directories(file.parent_path());
+    std::ofstream(file) << text;
+  };
+  // The model has 53 weights, each with a gradient and two averages, and AdamW saves a few numbers. Its memory fits
+  // into the smallest.
+  const double bytes = 4 * 4 * (6 * 5 + 5 + 5 * 3 + 3);
+  keep("float32 1e6\nbfloat16 5e5\nmemory 65536 1e9 1e5\nmemory 1e6 1e9 1e3\n");
+  const auto in_float32 = metrics_of({mlp}), in_bfloat16 = metrics_of({mlp, "[precision]\nuse = 'bf16'\n"});
+  const auto floor_of = [](const auto& step) {
+    return step.at("sol") * step.at("model_flops") / step.at("model_flops_per_second");
+  };
+  const double operations = in_float32[1].at("model_flops") / 1e6, moves = 2 * bytes / 1e5;
+  CHECK(floor_of(in_float32[1]) == doctest::Approx(operations + moves).epsilon(0.02));
+  CHECK(floor_of(in_bfloat16[1]) == doctest::Approx(2 * operations + moves).epsilon(0.02));
+  CHECK(in_float32[1].at("mfu") == doctest::Approx(in_float32[1].at("model_flops_per_second") / 1e9));
+  const auto unset = metrics_of({mlp, "[[callback]]\nuse = 'mfu'\npeak = 0.0\n"});
+  CHECK(unset[1].at("mfu") == doctest::Approx(unset[1].at("model_flops_per_second") / 1e6));
+  keep("float32 1e6\nmemory 65536 1e9\n");
+  SmallRun damaged(from_toml({"[run]\nsteps = 1\n[checkpoint]\nuse = 'none'\n[optimizer]\nuse = 'adamw'\n", mlp,
+                              "[[callback]]\nuse = 'mfu'\n"}));
+  CHECK(says(thrown_by([&] { damaged.train(); }).text, "is damaged; remove it, or measure again"));
+}
+
+TEST_CASE("mfu: a floor that was measured is read again as it was") {
+  const Cache cache;
+  const auto measured = vernier::measure_floor(/*seconds=*/0);
+  const auto kept = vernier::kept_floor(at::get_num_threads());
+  REQUIRE(kept);
+  CHECK_FALSE(vernier::kept_floor(at::get_num_threads() + 1));
+  REQUIRE(kept->flops.size() == 3);
+  REQUIRE(kept->memory.size() == 5);
+  for (const auto& [dtype, rate] : measured.flops) {
+    CHECK(rate > 1e8);
+    CHECK(kept->flops.at(dtype) == doctest::Approx(rate).epsilon(1e-4));
+  }
+  for (const auto& [bytes, rates] : measured.memory) {
+    CHECK(rates.read > 1e8);
+    CHECK(rates.changed > 1e8);
+  }
+  CHECK(kept->seconds(1e9, torch::kFloat64, 0) == std::nullopt);
+  cache.folder.write("file", "");
+  ::setenv("XDG_CACHE_HOME", (cache.folder.path() / "file").c_str(), 1);
+  CHECK(says(thrown_by([] { vernier::measure_floor(0); }).text, "set XDG_CACHE_HOME to a folder that can"));
 }
 
 }  // namespace mfu_test
