@@ -19,8 +19,8 @@
 // A run writes a last checkpoint when it ends, when a signal stops it, and when it fails between two steps or before
 // the update of a step. It waits until the checkpoint is on the disk, and fails if it cannot be written. `latest` and
 // `best` are links. If a run resumes from a checkpoint before its newest, the later ones become
-// abandoned-step-00000200. Ranks that share out the optimizer's state (distributed/zero1) each write their part; if one
-// cannot, the save is not repeated.
+// abandoned-step-00000200. Ranks that share out the optimizer's state (distributed/zero1, zero3) each write their part;
+// if one cannot, the save is not repeated.
 #include <ATen/ops/tensor.h>
 #include <vernier/checkpoint_split.h>
 #include <vernier/draft/capture.h>
@@ -191,7 +191,7 @@ class Rolling final : public vernier::Checkpoint, public vernier::draft::Captura
       const auto& [about, model, state] = what->checkpoint;
       const auto progress = [this](std::uint64_t bytes) { done_ = bytes; };
       const auto files = rank == 0 ? vernier::write_checkpoint_files(folder, model, state, progress)
-                                   : vernier::write_checkpoint_shard(folder, rank, state, progress);
+                                   : vernier::write_checkpoint_shard(folder, rank, {copy.tensors}, progress);
       Saved saved;
       saved.files = vernier::files_text(folder, files);
       return saved;

@@ -6,6 +6,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 #include <vernier/checkpoint_folder.h>
+#include <vernier/checkpoint_split.h>
 #include <vernier/plugin.h>
 #include <vernier/unfinished_checkpoint.h>
 
@@ -147,6 +148,10 @@ class CheckedFile {
   SafetensorsFile file_;
 };
 
+bool is_of_model(const std::string& file) {
+  return file == model_name || file.starts_with("model-rank-");
+}
+
 }  // namespace
 
 Manifest read_manifest(const std::string& place) {
@@ -160,10 +165,13 @@ StoredCheckpoint read_checkpoint(const std::string& place) {
   std::map<std::string, CheckedFile> files;  // all are compared with the manifest before one is read
   for (const auto& [name, said] : stored.manifest.files) files.try_emplace(name, path, stored.manifest, name);
   for (const auto& [name, file] : files) {
-    auto& tensors = (name == model_name ? stored.model : stored.state).tensors;
+    const bool is_model = is_of_model(name);
+    auto& tensors = (is_model ? stored.model : stored.state).tensors;
     auto read = file.read();
     tensors.merge(read);
-    if (!read.empty()) fail(path, read.begin()->first, "it is in " + name + " and in another file of the state");
+    if (read.empty()) continue;
+    fail(path, read.begin()->first,
+         "it is in " + name + " and in another file of the " + (is_model ? "model" : "state"));
   }
   return stored;
 }
@@ -171,7 +179,9 @@ StoredCheckpoint read_checkpoint(const std::string& place) {
 StoredCheckpoint read_checkpoint_model(const std::string& place) {
   const auto path = standing(place);
   StoredCheckpoint stored{read_manifest(path), {}, {}};
-  stored.model = CheckedFile(path, stored.manifest, model_name).read();
+  for (const auto& [name, said] : stored.manifest.files) {
+    if (is_of_model(name)) stored.model.tensors.merge(CheckedFile(path, stored.manifest, name).read());
+  }
   return stored;
 }
 
@@ -247,8 +257,14 @@ CheckpointFiles write_checkpoint_files(const std::string& folder, const State& m
 
 CheckpointFiles write_checkpoint_shard(const std::string& folder, std::int64_t rank, const State& state,
                                        const CheckpointProgress& progress) {
-  const auto name = checkpoint_shard_file(rank);
-  return {{name, write_tensors(folder + "/" + name, state.tensors, {{"format", state_format}}, adding_up(progress))}};
+  const auto add = adding_up(progress);
+  const auto [about, model, rest] = split_snapshot(state);
+  const auto name = checkpoint_shard_file(rank), model_part = checkpoint_model_shard_file(rank);
+  CheckpointFiles files;
+  files[name] = write_tensors(folder + "/" + name, rest.tensors, {{"format", state_format}}, add);
+  if (model.tensors.empty()) return files;
+  files[model_part] = write_tensors(folder + "/" + model_part, model.tensors, {{"format", "pt"}}, add);
+  return files;
 }
 
 Manifest write_checkpoint(const std::string& path, Manifest about, const State& model, const State& state,

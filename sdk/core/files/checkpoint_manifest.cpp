@@ -157,14 +157,19 @@ Manifest parse_manifest(const std::string& path, const std::string& text) {
     manifest.files[name] = file_in(path, structure(path, files, name));
   }
   for (std::int64_t rank = 1; manifest.files.size() < files.size(); ++rank) {
-    const auto name = checkpoint_shard_file(rank);
+    const auto name = checkpoint_shard_file(rank), model = checkpoint_model_shard_file(rank);
     manifest.files[name] = file_in(path, structure(path, files, name.c_str()));
+    if (files.contains(model)) manifest.files[model] = file_in(path, structure(path, files, model.c_str()));
   }
   return manifest;
 }
 
 std::string checkpoint_shard_file(std::int64_t rank) {
   return "state-rank-" + std::to_string(rank) + ".safetensors";
+}
+
+std::string checkpoint_model_shard_file(std::int64_t rank) {
+  return "model-rank-" + std::to_string(rank) + ".safetensors";
 }
 
 std::string files_text(const std::string& path, const std::map<std::string, Manifest::File>& files) {
