@@ -1,6 +1,7 @@
 // Shared by callbacks that keep an average of the weights.
 #pragma once
 
+#include <vernier/draft/gradient_parts.h>
 #include <vernier/error.h>
 #include <vernier/run.h>
 #include <vernier/state.h>
@@ -11,6 +12,9 @@
 // For callbacks that need exact weights: parameter.best(). Where another rank has the float32 master of a weight, this
 // rank has only what is rounded from it.
 inline torch::Tensor exact_weight(const vernier::Parameter& parameter, const std::string& who) {
+  if (vernier::draft::GradientParts::exist()) {
+    vernier::refuse(who + " needs all weights, and each is on one rank; use distributed/zero1", who);
+  }
   if (parameter.owned || parameter.master.is_same(parameter.model)) return parameter.best().detach();
   vernier::refuse(who + " needs float32 weights, and another rank has the master of " + parameter.name +
                       "; use distributed/ddp, or a precision whose weights are in float32 (level O1)",

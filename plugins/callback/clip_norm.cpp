@@ -4,10 +4,11 @@
 //   max_norm = 1.0
 //   norm_type = 2.0   the order p of the norm; inf for the largest element
 // Sources: Pascanu et al., ICML 2013; torch.nn.utils.clip_grad_norm_.
+#include <vernier/draft/gradient_parts.h>
 #include <vernier/grad_norm.h>
 #include <vernier/sdk.h>
 
-class ClipNorm final : public vernier::Callback {
+class ClipNorm final : public vernier::Callback, public vernier::draft::TakesParts {
  public:
   explicit ClipNorm(vernier::Options& options)
       : max_norm_(

@@ -40,7 +40,7 @@ double digest_of(const Pairs& facts) {
 }
 
 std::string bits_of(const torch::Tensor& weight) {
-  const auto host = weight.detach().to(torch::kCPU).contiguous();
+  const auto host = here(weight).detach().to(torch::kCPU).contiguous();
   Checksum sum;
   sum.add(host.const_data_ptr(), host.nbytes());
   return sum.digits();
@@ -63,7 +63,8 @@ std::string bits_of(const Run& run, bool all) {
       const auto bits = bits_of(parameter.model);
       sum.add(bits.data(), bits.size());
     } else if (parameter.model.is_cpu() && parameter.model.is_non_overlapping_and_dense()) {
-      sum.add(static_cast<const char*>(parameter.model.const_data_ptr()) + from, static_cast<std::size_t>(to - from));
+      const auto weight = here(parameter.model);
+      sum.add(static_cast<const char*>(weight.const_data_ptr()) + from, static_cast<std::size_t>(to - from));
     }
   }
   return sum.digits();

@@ -1,5 +1,6 @@
 #include <ATen/ATen.h>
 #include <torch/optim/optimizer.h>
+#include <vernier/draft/gradient_parts.h>
 #include <vernier/error.h>
 #include <vernier/grad_norm.h>
 #include <vernier/grad_scaler.h>
@@ -20,7 +21,9 @@ torch::Tensor inverse_of(const torch::Tensor& scale) {
 // Multiplies the gradients by a factor and returns 1, on the factor's device, where one was not finite before.
 torch::Tensor multiply_and_check(const TensorVector& gradients, const torch::Tensor& factor) {
   auto found_inf = torch::zeros({}, factor.options());
-  for (const auto& kind : by_device_and_dtype(gradients)) {
+  auto here = gradients;
+  std::erase_if(here, draft::is_elsewhere);
+  for (const auto& kind : by_device_and_dtype(here)) {
     const auto device = kind.front().device();
     if (device == factor.device()) {
       at::_amp_foreach_non_finite_check_and_unscale_(kind, found_inf, factor);
@@ -30,7 +33,8 @@ torch::Tensor multiply_and_check(const TensorVector& gradients, const torch::Ten
       found_inf = at::maximum(found_inf, moved(there, factor.device()));
     }
   }
-  return found_inf;
+  draft::GradientParts::sum(found_inf);
+  return found_inf.clamp_max_(1);
 }
 
 // A sparse tensor's values stand for it.

@@ -2,6 +2,7 @@
 #include <c10/util/StringUtil.h>
 #include <torch/nn/modules/batchnorm.h>
 #include <torch/nn/modules/instancenorm.h>
+#include <vernier/draft/gradient_parts.h>
 #include <vernier/error.h>
 #include <vernier/half_weights.h>
 
@@ -38,6 +39,13 @@ void free_memory(const torch::Tensor& tensor) {
   auto* storage = tensor.storage().unsafeGetStorageImpl();
   storage->set_data_ptr_noswap(c10::DataPtr(nullptr, tensor.device()));
   storage->set_nbytes(0);
+}
+
+torch::Tensor in_float32(const torch::Tensor& gradient) {
+  if (!draft::is_elsewhere(gradient)) return gradient.to(torch::kFloat32);
+  auto none = at::empty(gradient.sizes(), gradient.options().dtype(torch::kFloat32));
+  draft::leave_elsewhere(none);
+  return none;
 }
 
 std::string describe(const torch::Tensor& tensor) {
@@ -138,7 +146,7 @@ void HalfWeights::collect() {
   const torch::NoGradGuard no_grad;
   for (auto& weight : weights_) {
     if (auto& gradient = weight.model.mutable_grad(); gradient.defined()) {
-      weight.master.mutable_grad() = gradient.to(torch::kFloat32);
+      weight.master.mutable_grad() = in_float32(gradient);
       gradient.reset();
     }
     if (has_copies() && weight.is_owned && weight.master.storage().nbytes() == 0) weight.master.set_data(best(weight));

@@ -1,4 +1,5 @@
 #include <ATen/ATen.h>
+#include <vernier/draft/gradient_parts.h>
 #include <vernier/error.h>
 #include <vernier/loss_scale.h>
 
@@ -180,9 +181,13 @@ torch::Tensor underflow_share(const TensorVector& scaled_gradients) {
   constexpr std::int64_t rows = 64;
   constexpr double smallest = 0x1p-14;
   const torch::NoGradGuard no_grad;
-  torch::Tensor sum, elements;
+  TensorVector rows_of;  // share times elements, and elements, of each
   for (const auto& gradient : scaled_gradients) {
     if (gradient.layout() != torch::kStrided || gradient.numel() == 0) continue;
+    if (draft::is_elsewhere(gradient)) {
+      rows_of.push_back(torch::zeros({2}, torch::kFloat32));
+      continue;
+    }
     auto matrix = gradient.dim() < 2 ? gradient.reshape({1, -1}) : gradient.flatten(0, -2);
     if (matrix.size(0) > rows) {
       const auto every = (matrix.size(0) + rows - 1) / rows;
@@ -193,12 +198,15 @@ torch::Tensor underflow_share(const TensorVector& scaled_gradients) {
     const auto low = size.lt(smallest).logical_and(used).sum().to(torch::kFloat32);
     const auto all = used.sum().to(torch::kFloat32).mul_(static_cast<double>(size.size(1))).clamp_min_(1);
     const auto numel = used.any().to(torch::kFloat32).mul_(static_cast<double>(gradient.numel()));
-    const auto share = low.div_(all).mul_(numel);
-    sum = sum.defined() ? sum.add_(moved(share, sum.device())) : share;
-    elements = elements.defined() ? elements.add_(moved(numel, elements.device())) : numel.clone();
+    rows_of.push_back(torch::stack({low.div_(all).mul_(numel), numel}));
   }
-  if (!sum.defined()) return sum;
-  return torch::where(elements > 0, sum / elements, torch::ones_like(sum));
+  if (rows_of.empty()) return {};
+  for (auto& row : rows_of) row = moved(row, rows_of.front().device());
+  const auto of_each = torch::stack(rows_of);
+  draft::GradientParts::sum(of_each);
+  const auto sums = torch::zeros({2}, of_each.options());
+  for (const auto& row : of_each.unbind()) sums.add_(row);
+  return torch::where(sums[1] > 0, sums[0] / sums[1], torch::ones({}, sums.options()));
 }
 
 }  // namespace vernier

@@ -1,5 +1,6 @@
 #include <ATen/ATen.h>
 #include <c10/util/StringUtil.h>
+#include <vernier/draft/gradient_parts.h>
 #include <vernier/error.h>
 #include <vernier/grad_norm.h>
 
@@ -32,8 +33,23 @@ std::vector<TensorVector> sort(const TensorVector& gradients) {
 // One 0-dim norm a tensor, in float32 or wider: in float16 the squares of a large gradient overflow.
 TensorVector norms(const TensorVector& tensors, double p) {
   const auto dtype = tensors.front().scalar_type();
-  if (dtype == torch::kHalf || dtype == torch::kBFloat16) return at::_foreach_norm(tensors, p, torch::kFloat32);
-  return at::_foreach_norm(tensors, p);
+  const bool is_half = dtype == torch::kHalf || dtype == torch::kBFloat16;
+  const auto norms_of = [&](const TensorVector& some) {
+    return is_half ? at::_foreach_norm(some, p, torch::kFloat32) : at::_foreach_norm(some, p);
+  };
+  if (!draft::GradientParts::exist()) return norms_of(tensors);
+  const auto all = at::zeros({std::ssize(tensors)}, tensors.front().options().dtype(is_half ? torch::kFloat32 : dtype));
+  for (std::size_t i = 0; i < tensors.size(); ++i) {
+    if (!draft::is_elsewhere(tensors[i])) all[static_cast<std::int64_t>(i)].copy_(norms_of({tensors[i]}).front());
+  }
+  draft::GradientParts::sum(all);
+  return all.unbind();
+}
+
+// Those whose values this rank has.
+TensorVector here(TensorVector tensors) {
+  std::erase_if(tensors, draft::is_elsewhere);
+  return tensors;
 }
 
 torch::Tensor total_norm(const std::vector<TensorVector>& kinds, double p) {
@@ -61,20 +77,24 @@ double sum_on_host(const TensorVector& gradients) {
   for (const auto& each : gradients) {
     const auto gradient = each.is_non_overlapping_and_dense() ? each : kept.emplace_back(each.contiguous());
     if (gradient._is_zerotensor()) continue;  // it has no memory
-    const auto* data = gradient.const_data_ptr<float>();
+    const bool is_here = !draft::is_elsewhere(gradient);
+    const auto* data = is_here ? gradient.const_data_ptr<float>() : nullptr;
     for (std::int64_t i = 0; i < gradient.numel(); i += part_size) {
-      parts.push_back({data + i, std::min(part_size, gradient.numel() - i)});
+      parts.push_back({is_here ? data + i : nullptr, std::min(part_size, gradient.numel() - i)});
     }
   }
-  std::vector<double> sums(parts.size());
+  const auto of_parts = at::zeros({std::ssize(parts)}, torch::kFloat64);
+  auto* sums = of_parts.mutable_data_ptr<double>();
   for_each_chunk(parts.size(), /*chunks_a_thread=*/8, [&](std::size_t i) {
     const auto k = parts.size() - 1 - i;  // from the end: what is in the cache then is what the optimizer begins with
     auto part = parts[k];
+    if (part.first == nullptr) return;
     part.next = parts[k > 0 ? k - 1 : 0].first;
     sums[k] = sum(part);
   });
+  draft::GradientParts::sum(of_parts);
   double total = 0;
-  for (const double each : sums) total += each;
+  for (std::size_t i = 0; i < parts.size(); ++i) total += sums[i];
   return total;
 }
 
@@ -93,7 +113,9 @@ torch::Tensor clip_grad_norm_(const TensorVector& gradients, double max_norm, do
     const double factor = norm.scalar_type() == torch::kFloat64 ? clip_factor(norm.item<double>(), max_norm)
                                                                 : clip_factor(norm.item<float>(), max_norm);
     if (factor == 1) return norm;  // the usual case
-    for (const auto& kind : kinds) at::_foreach_mul_(kind, factor);
+    for (const auto& kind : kinds) {
+      if (const auto own = here(kind); !own.empty()) at::_foreach_mul_(own, factor);
+    }
   } else {
     const auto factor = ((norm + 1e-6).reciprocal() * max_norm).clamp_max(1.0);  // the division that Python computes
     for (const auto& kind : kinds) at::_foreach_mul_(kind, moved(factor, kind.front().device()));

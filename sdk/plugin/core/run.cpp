@@ -1,5 +1,6 @@
 #include <ATen/ATen.h>
 #include <torch/nn/module.h>
+#include <vernier/draft/gradient_parts.h>
 #include <vernier/error.h>
 #include <vernier/host.h>
 
@@ -132,7 +133,10 @@ std::vector<torch::Tensor> Run::gradients() {
   norms.all.reset();  // whoever has them may change them
   if (grad_scale.defined() && !gradients.empty()) {
     const torch::NoGradGuard no_grad;
-    at::_foreach_div_(gradients, grad_scale);  // the same division as in the optimizers' kernels, to the last bit
+    auto here = gradients;
+    std::erase_if(here, draft::is_elsewhere);
+    // The same division as in the optimizers' kernels, to the last bit.
+    if (!here.empty()) at::_foreach_div_(here, grad_scale);
   }
   grad_scale.reset();
   return gradients;
@@ -146,19 +150,32 @@ torch::Tensor Run::gradient_norm() {
     const auto norm = grad_scale.defined() ? norms.all / grad_scale : norms.all;
     return norms.before_clipping = norm.to(torch::kFloat32);
   }
-  auto squares = at::zeros({}, torch::dtype(torch::kFloat64).device(device));
-  for (const auto& gradient : gradients()) {
-    const auto values = gradient.is_sparse() ? gradient.coalesce().values() : gradient;
-    squares.add_(at::linalg_vector_norm(values, 2, std::nullopt, false, torch::kFloat64).square().to(device));
+  const auto all = gradients();
+  const auto of_each = at::zeros({std::ssize(all)}, torch::dtype(torch::kFloat64).device(device));
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    if (draft::is_elsewhere(all[i])) continue;
+    const auto values = all[i].is_sparse() ? all[i].coalesce().values() : all[i];
+    of_each[static_cast<std::int64_t>(i)].copy_(
+        at::linalg_vector_norm(values, 2, std::nullopt, false, torch::kFloat64).square());
   }
+  draft::GradientParts::sum(of_each);
+  auto squares = at::zeros({}, of_each.options());
+  for (const auto& one : of_each.unbind()) squares.add_(one);  // in the order of the parameters, on any number of ranks
   return norms.before_clipping = squares.sqrt_().to(torch::kFloat32);
 }
 
 std::vector<std::string> Run::non_finite_gradients() const {
   std::vector<std::string> names;
-  for (const auto& parameter : parameters) {
-    const auto& gradient = parameter.master.grad();
-    if (gradient.defined() && !gradient.isfinite().all().item<bool>()) names.push_back(parameter.name);
+  const auto is_bad = at::zeros({std::ssize(parameters)}, torch::kFloat64);
+  auto* flags = is_bad.mutable_data_ptr<double>();
+  for (std::size_t i = 0; i < parameters.size(); ++i) {
+    const auto& gradient = parameters[i].master.grad();
+    const bool is_here = gradient.defined() && !draft::is_elsewhere(gradient);
+    flags[i] = is_here && !gradient.isfinite().all().item<bool>() ? 1 : 0;
+  }
+  draft::GradientParts::sum(is_bad);
+  for (std::size_t i = 0; i < parameters.size(); ++i) {
+    if (flags[i] != 0) names.push_back(parameters[i].name);
   }
   return names;
 }

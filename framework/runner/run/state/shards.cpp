@@ -2,6 +2,7 @@
 
 #include <torch/csrc/jit/serialization/pickle.h>
 #include <torch/types.h>
+#include <vernier/draft/gradient_parts.h>
 #include <vernier/roles.h>
 
 #include <set>
@@ -23,13 +24,19 @@ State small_state_of(const State& snapshot) {
   return small;
 }
 
-// True for what optimizer and precision keep of single parameters, also in the snapshots that a rewind keeps.
+// True for weights, and for what optimizer and precision keep of single parameters, also in the snapshots that a rewind
+// keeps.
 bool is_sharded_entry(const std::string& name) {
+  if (name.starts_with("model/") || name.find("/model/") != std::string::npos) return true;
   const auto is_of = [&](const std::string& role) { return name.find("plugin/" + role + "/") != std::string::npos; };
   return is_of(Optimizer::role) || is_of(Precision::role);
 }
 
 }  // namespace
+
+torch::Tensor here(const torch::Tensor& tensor) {
+  return draft::is_elsewhere(tensor) ? tensor.detach().clone() : tensor;
+}
 
 bool same_bits(const torch::Tensor& a, const torch::Tensor& b) {
   if (!a.defined() || !b.defined()) return a.defined() == b.defined();

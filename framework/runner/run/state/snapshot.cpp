@@ -5,6 +5,7 @@
 #include <ATen/Version.h>
 #include <vernier/checksum.h>
 #include <vernier/copy.h>
+#include <vernier/draft/gradient_parts.h>
 #include <vernier/fused_kernels.h>
 #include <vernier/json_in.h>
 #include <vernier/matmul.h>
@@ -18,6 +19,7 @@
 #include "files/json.h"
 #include "files/safetensors_file.h"
 #include "gpu/gpu_choice.h"
+#include "shards.h"
 #include "wiring/host.h"
 
 namespace vernier {
@@ -267,6 +269,7 @@ State take_snapshot(const TrainerRun& run, std::vector<Plugin*> plugins, const s
   State state;
   if (!configuration.empty()) state.put("run/configuration", configuration);
   auto model = model_tensors(*run.model);
+  std::erase_if(model, [](const auto& entry) { return draft::is_elsewhere(entry.second); });  // in that rank's snapshot
   for (auto& [name, tensor] : model) tensor = tensor.defined() ? tensor.detach() : tensor;
   named(task_in(plugins), "while its model was saved", [&] { put(state, "model", model); });
   std::erase_if(plugins, [&](const auto* plugin) {
@@ -325,7 +328,12 @@ void restore_snapshot(State snapshot, TrainerRun& run, const std::vector<Plugin*
 }
 
 void restore_snapshot_quietly(State snapshot, TrainerRun& run, const std::vector<Plugin*>& plugins) {
-  const auto live = model_tensors(*run.model);
+  auto live = model_tensors(*run.model);
+  std::erase_if(live, [&](const auto& entry) {
+    const bool is_of_another_rank = draft::is_elsewhere(entry.second);
+    if (is_of_another_rank) snapshot.tensors.erase("model/" + entry.first);
+    return is_of_another_rank;
+  });
   auto saved = take_model(snapshot, live);
   Counters counted;
   for (const auto& [name, counter] : counters) counted.*counter = snapshot.integer(name);
@@ -373,7 +381,7 @@ std::string digest(const Tensors& tensors) {
   for (const auto& [name, tensor] : tensors) {
     const std::string head = name + '\0' + shape_of(tensor) + '\0';
     checksum.add(head.data(), head.size());
-    const auto bytes = tensor.detach().to(torch::kCPU).contiguous();
+    const auto bytes = here(tensor).detach().to(torch::kCPU).contiguous();
     checksum.add(bytes.const_data_ptr(), bytes.nbytes());
   }
   return checksum.digits();
