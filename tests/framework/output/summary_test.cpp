@@ -42,13 +42,13 @@ void check_storm(Place& place, int steps) {
 }  // namespace
 
 TEST_CASE("summary: of a run that a storm of overflows ended") {
-  Place place(storm(5) + "[[callback]]\nuse = \"mfu\"\npeak = 1e9\n[[monitor]]\nuse = \"jsonl\"\n");
+  Place place(storm(5) + "[[callback]]\nuse = \"memory\"\n[[monitor]]\nuse = \"jsonl\"\n");
   CHECK(place.train({"--quiet"}) == 4);
   check_storm(place, 7);
   CHECK(place.summary()["this_process"]["steps"] == 7);
   // The newest value of a metric that losses.jsonl leaves out.
-  CHECK(place.summary()["this_process"]["metrics"].at("mfu").get<double>() > 0);
-  CHECK_FALSE(says(read_text(place.at("out/losses.jsonl")), "mfu"));
+  CHECK(place.summary()["this_process"]["metrics"].at("memory_weights").get<double>() > 0);
+  CHECK_FALSE(says(read_text(place.at("out/losses.jsonl")), "memory_weights"));
 }
 
 TEST_CASE("summary: a finished run that goes on into a storm has the storm's") {
