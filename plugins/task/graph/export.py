@@ -18,6 +18,7 @@ import contextlib
 import inspect
 import io
 import json
+import keyword
 import pathlib
 import random
 import sys
@@ -112,6 +113,11 @@ def exported(model, examples, autocast, path):
     for module in program.graph_module.modules():
         for node in module.graph.nodes if isinstance(module, torch.fx.GraphModule) else ():
             node.meta.pop("stack_trace", None)  # it has paths of this machine
+            schema = getattr(node.target, "_schema", None)
+            for place, argument in enumerate(schema.arguments if schema else ()):
+                # torch.export.load() of PyTorch 2.11 does not find the default of uniform_(from=0).
+                if keyword.iskeyword(argument.name) and len(node.args) == place and argument.name not in node.kwargs:
+                    node.args = (*node.args, argument.default_value)
     return program
 
 

@@ -185,6 +185,7 @@ cases = {
     "a branch that is a guard": (by_batch(lambda n: n <= 4), [x], ""),
     "draws of Python": (Two(lambda m, x: m.second(x) * (random.random() < 1e-3)), [x], "torch.rand()"),
     "draws of torch": (Two(lambda m, x: m.second(x) * torch.rand(x.shape[0], 1)), [x], ""),
+    "draws in place": (Two(lambda m, x: m.second(x) * torch.empty(x.shape[0], 1).uniform_()), [x], ""),
     "draws that nobody uses": (Two(lambda m, x: (torch.rand(3), m.second(F.dropout(x)))[1]), [x], ""),
     "a buffer that counts": (Two(counted), [x], ""),
     "a number that counts": (Two(counted_in_python), [x], "keep what changes in buffers"),
