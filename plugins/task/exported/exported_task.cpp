@@ -181,7 +181,8 @@ std::vector<ExportedTask::Column> ExportedTask::predict(const Batch& batch) {
   } else if (loss_ == "bce" || (has_classes() && output.dim() <= 2)) {  // softmax keeps log-probabilities
     columns = columns_of(targets(), output, batch.samples);
   } else {
-    const auto is_of_one = batch.samples == 1 && output.numel() == outputs_;  // its dimension may have been dropped
+    // The dimension of a single sample may have been dropped.
+    const auto is_of_one = batch.samples == 1 && output.numel() == outputs_ && output.dim() <= 1;
     columns = {{"output", is_of_one ? output.reshape({1, -1}) : output}};
   }
   if (!names_of_files_.empty()) columns.insert(columns.begin(), {"image", batch.tensors.at(1), names_of_files_});

@@ -1,5 +1,6 @@
 #include <doctest/doctest.h>
 #include <torch/types.h>
+#include <vernier/data/predictor.h>
 #include <vernier/safetensors.h>
 
 #include <cmath>
@@ -178,6 +179,20 @@ TEST_CASE("graph: labels of other shapes and forms mean the same, or are refused
     CHECK_MESSAGE(contains(text, each.says), text);
     CHECK(text.empty() == each.says.empty());
     if (text.empty()) CHECK(loss == loss_of(plain));
+  }
+}
+
+TEST_CASE("graph: predicted numbers of several dimensions keep their form where a batch has one sample") {
+  const TemporaryFolder folder;
+  const auto file = folder / "numbers.safetensors";
+  vernier::save_safetensors(file, {{"x", numbers({8, 3, 6, 6}, 1)}, {"y", numbers({8, 3, 6, 6}, 2)}});
+  const LoadedTask task("graph", {{"model", value(graphs + "pixels.pt2")},
+                                  {"inputs", list<std::string>({file + ":x"})},
+                                  {"target", value(file + ":y")},
+                                  {"loss", value("mse")}});
+  for (const std::int64_t samples : {4, 1}) {
+    const auto columns = predictor(task).predict(supervised(task).example(samples));
+    CHECK(columns.at(0).numbers.sizes() == c10::IntArrayRef({samples, 3, 6, 6}));
   }
 }
 
