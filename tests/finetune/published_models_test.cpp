@@ -71,7 +71,7 @@ void check_as_recorded(const LoadedTask& task, const Oracle& oracle, const std::
 TEST_CASE("oracle published models: logits, loss and gradients of every variant are those of transformers") {
   const Oracle oracle("published_models");
   const auto variants = variants_of(oracle);
-  REQUIRE(variants.size() == 53);
+  REQUIRE(variants.size() == 61);
   for (const auto& variant : variants) {
     CAPTURE(variant);
     const Folder given(variant);
@@ -88,8 +88,9 @@ TEST_CASE("oracle published models: blocks that are computed again in backward c
 }
 
 TEST_CASE("published models: a folder that is written back has the same tensors, names and logits") {
-  for (const auto& variant : {"gpt2", "gpt2_untied", "llama", "llama_tied", "llama_biases", "mistral", "qwen2", "qwen3",
-                              "phi3_long", "gemma", "gemma2", "gemma3", "olmo2", "smollm3", "granite"}) {
+  for (const auto& variant :
+       {"gpt2", "gpt2_untied", "llama", "llama_tied", "llama_biases", "mistral", "qwen2", "qwen3", "phi3_long", "gemma",
+        "gemma2", "gemma3", "olmo2", "olmo3", "glm", "stablelm", "cohere", "smollm3", "granite"}) {
     CAPTURE(variant);
     const Folder given(variant);
     given.folder.write("model/tokenizer.json", "{}");
@@ -240,6 +241,7 @@ TEST_CASE("published models: a malformed folder ends in one line that names file
       {"llama", [](Json& c, Tensors&) { c["model_type"] = "bloom"; },
        "\n  export.save(model, [], \"model.pt2\", kwargs={\"input_ids\": tokens, \"labels\": tokens})"},
       {"llama", [](Json& c, Tensors&) { c["pad_token_id"] = 29; }, "pad_token_id is 29, and must be below 29"},
+      {"stablelm", [](Json& c, Tensors&) { c["qk_layernorm"] = true; }, "qk_layernorm is true, and norms of queries"},
       {"mistral", [](Json& c, Tensors&) { c["sliding_window"] = "six"; }, "sliding_window is \"six\""},
       {"qwen3_types", [](Json& c, Tensors&) { c["layer_types"] = {"full_attention"}; },
        "must name the type of each of 2 layers"},

@@ -143,6 +143,24 @@ VARIANTS = {
     ),
     "olmo2": two("olmo2"),
     "olmo2_bias": small("olmo2", attention_bias=True, num_key_value_heads=None, tie_word_embeddings=True),
+    "olmo3": TWO
+    | {"model_type": "olmo3", "num_hidden_layers": 4, "sliding_window": 6, "rope_theta": 500000.0}
+    | {"rope_scaling": YARN | {"rope_type": "yarn"}, "max_position_embeddings": 32},
+    "olmo3_types": two(
+        "olmo3",
+        sliding_window=5,
+        layer_types=["full_attention", "sliding_attention"],
+        rope_parameters={
+            "full_attention": {"rope_type": "default", "rope_theta": 300.0},
+            "sliding_attention": {"rope_type": "default", "rope_theta": 20.0},
+        },
+    ),
+    "glm": two("glm", head_dim=8, pad_token_id=None),
+    "glm_whole": small("glm", head_dim=6, pad_token_id=3, attention_bias=False, partial_rotary_factor=1.0),
+    "stablelm": two("stablelm", num_attention_heads=1, use_qkv_bias=True),
+    "stablelm_parallel": small("stablelm", partial_rotary_factor=0.5, use_parallel_residual=True, layer_norm_eps=1e-2),
+    "cohere": two("cohere", head_dim=4),
+    "cohere_untied": small("cohere", tie_word_embeddings=False, attention_bias=True, logit_scale=0.3, rope_theta=50.0),
     "smollm3": two("smollm3", no_rope_layer_interval=2, pad_token_id=None),
     "smollm3_window": two(
         "smollm3",

@@ -33,15 +33,24 @@ struct Family {
   Sizes sizes;
   std::int64_t longest = 2048;  // max_position_embeddings
   std::int64_t padding = -1;    // pad_token_id; -1: null
+  const char* epsilon_key = "rms_norm_eps";
   double epsilon = 1e-6, theta = 10000;
+  double local_theta = 10000;  // with Positions::by_kind, the base of layers with a window
+  double partial = 0;          // partial_rotary_factor; 0: heads turn whole
+  bool is_paired = false;      // neighbours turn, and not halves
   bool is_tied = false;
   const char* activation_key = "hidden_act";
   const char* activation = "silu";
   Biases biases = Biases::of_option;
+  const char* query_bias_key = nullptr;  // key for Biases::of_queries; null: these are always there
+  bool has_query_bias = false;
   bool has_mlp_bias = false;
   Norms norms = Norms::before;
   HeadNorms head_norms = HeadNorms::none;
-  bool is_fused = false;
+  bool is_fused = false, is_mlp_fused = false;
+  bool has_means = false, has_norm_bias = false;  // norms are LayerNorm
+  const char* parallel_key = nullptr;             // key of a flag that asks for Norms::parallel
+  const char* unknown_key = nullptr;              // key of a flag that must be false
   bool is_gemma = false;  // norms multiply by 1 + weight, and embeddings are scaled by the root of the width
   Windows windows = Windows::none;
   double window = 0;             // sliding_window; 0: null
@@ -52,6 +61,7 @@ struct Family {
   double score_cap = 0, logit_cap = 0;  // attn_logit_softcapping, final_logit_softcapping
   bool has_score_cap = false;
   bool has_multipliers = false;  // Granite's
+  double logit_scale = 0;        // logit_scale; 0: there is none
 };
 
 constexpr Family families[] = {
@@ -81,8 +91,10 @@ constexpr Family families[] = {
      .longest = 4096,
      .padding = 32000,
      .epsilon = 1e-5,
+     .partial = 1,
      .biases = Biases::none,
      .is_fused = true,
+     .is_mlp_fused = true,
      .windows = Windows::all},
     {.model_type = "gemma",
      .sizes = {256000, 3072, 24576, 28, 16, 16, 256},
@@ -129,6 +141,18 @@ constexpr Family families[] = {
      .epsilon = 1e-5,
      .norms = Norms::after,
      .head_norms = HeadNorms::all},
+    {.model_type = "olmo3",
+     .sizes = {50304, 4096, 11008, 32, 32},
+     .padding = 1,
+     .epsilon = 1e-5,
+     .theta = 500000,
+     .local_theta = 500000,
+     .norms = Norms::after,
+     .head_norms = HeadNorms::all,
+     .windows = Windows::by_layer,
+     .window = 4096,
+     .pattern = 4,
+     .positions = Positions::by_kind},
     {.model_type = "smollm3",
      .sizes = {128256, 2048, 11008, 36, 16, 4},
      .longest = 32768,
@@ -139,6 +163,42 @@ constexpr Family families[] = {
      .windows = Windows::by_layer,
      .asks_for_window = true,
      .positions = Positions::some_layers},
+    {.model_type = "glm",
+     .sizes = {151552, 4096, 13696, 40, 32, 2, 128},
+     .longest = 131072,
+     .padding = 151329,
+     .epsilon = 1.5625e-7,
+     .partial = 0.5,
+     .is_paired = true,
+     .biases = Biases::of_queries,
+     .query_bias_key = "attention_bias",
+     .has_query_bias = true,
+     .is_mlp_fused = true},
+    {.model_type = "stablelm",
+     .sizes = {50304, 2560, 6912, 32, 32, 32},
+     .longest = 4096,
+     .epsilon_key = "layer_norm_eps",
+     .epsilon = 1e-5,
+     .partial = 0.25,
+     .biases = Biases::of_queries,
+     .query_bias_key = "use_qkv_bias",
+     .has_means = true,
+     .has_norm_bias = true,
+     .parallel_key = "use_parallel_residual",
+     .unknown_key = "qk_layernorm"},
+    {.model_type = "cohere",
+     .sizes = {256000, 8192, 22528, 40, 64},
+     .longest = 8192,
+     .padding = 0,
+     .epsilon_key = "layer_norm_eps",
+     .epsilon = 1e-5,
+     .theta = 500000,
+     .is_paired = true,
+     .is_tied = true,
+     .norms = Norms::parallel,
+     .has_means = true,
+     .unknown_key = "use_qk_norm",
+     .logit_scale = 0.0625},
     {.model_type = "granite", .sizes = {32000, 4096, 11008, 32, 32}, .has_mlp_bias = true, .has_multipliers = true},
 };
 
@@ -176,13 +236,25 @@ language::Activation read_activation(const Config& config, const Family& family)
 
 void read_parts(const Config& config, const Family& family, double dropout, Shape& shape) {
   const auto dropout_of = [&](const char* key) { return dropout < 0 ? config.number(key, 0.0, 0.0) : dropout; };
-  shape.norms = family.norms;
+  if (family.unknown_key != nullptr && config.flag(family.unknown_key, false)) {
+    config.refuse(family.unknown_key, ", and norms of queries and keys of this family are not known to this task");
+  }
+  if (family.has_norm_bias && dropout < 0 && config.number("hidden_dropout", 0.0, 0.0) > 0) {
+    config.refuse("hidden_dropout", ", and dropout of the MLP alone is not known to this task; set [task] dropout");
+  }
+  const bool is_parallel = family.parallel_key != nullptr && config.flag(family.parallel_key, false);
+  shape.norms = is_parallel ? Norms::parallel : family.norms;
+  shape.has_means = family.has_means;
+  shape.norm_bias = family.has_norm_bias;
   shape.head_norms = family.head_norms;
   shape.is_fused = family.is_fused;
-  shape.epsilon = config.number("rms_norm_eps", family.epsilon, 0.0);
+  shape.is_mlp_fused = family.is_mlp_fused;
+  shape.is_paired = family.is_paired;
+  shape.epsilon = config.number(family.epsilon_key, family.epsilon, 0.0);
   shape.activation = read_activation(config, family);
   const bool has_bias = family.biases == Biases::of_option && config.flag("attention_bias", false);
-  shape.query_bias = has_bias || family.biases == Biases::of_queries;
+  const bool is_asked = family.query_bias_key == nullptr || config.flag(family.query_bias_key, family.has_query_bias);
+  shape.query_bias = has_bias || (family.biases == Biases::of_queries && is_asked);
   shape.output_bias = has_bias;
   shape.mlp_bias = family.has_mlp_bias && config.flag("mlp_bias", false);
   shape.is_tied = config.flag("tie_word_embeddings", family.is_tied);
@@ -216,6 +288,7 @@ void read_scales(const Config& config, const Family& family, Shape& shape) {
     if (family.has_score_cap) shape.score_cap = of("attn_logit_softcapping", family.score_cap);
     shape.logit_cap = of("final_logit_softcapping", family.logit_cap);
   }
+  if (family.logit_scale > 0) shape.logit_divisor = 1 / config.number("logit_scale", family.logit_scale, 1e-9);
   if (!family.has_multipliers) return;
   shape.embedding_scale = config.number("embedding_multiplier", 1.0, 0.0);
   shape.half_scale = config.number("residual_multiplier", 1.0, 0.0);
@@ -290,14 +363,14 @@ void read_kinds(const Config& config, const Family& family, Shape& shape) {
   }
 }
 
-// The positions of Gemma 3, in the spelling of transformers 5 and of 4.
-std::vector<Rope> ropes_by_kind(const Config& config, RopeOptions options) {
+// The positions of Gemma 3 and Olmo 3, in the spelling of transformers 5 and of 4.
+std::vector<Rope> ropes_by_kind(const Config& config, RopeOptions options, double local_theta) {
   const auto both = config.part("rope_parameters");
   if (both.has("rope_type") || both.has("rope_theta")) {
     config.refuse("rope_parameters", ", and must have full_attention and sliding_attention here");
   }
   auto sliding = options;
-  sliding.theta = config.number("rope_local_base_freq", 10000, 1.0);
+  sliding.theta = config.number("rope_local_base_freq", local_theta, 1.0);
   options.theta = config.number("rope_theta", options.theta, 1.0);
   const auto full = both.has("full_attention") ? both.part("full_attention") : config.part("rope_scaling");
   return {Rope(full, options), Rope(both.part("sliding_attention"), sliding)};
@@ -308,15 +381,14 @@ std::vector<Rope> ropes_of(const Config& config, const Family& family, const Sha
   options.width = shape.head_width;
   options.longest = config.integer("max_position_embeddings", family.longest);
   options.theta = family.theta;
-  if (family.positions == Positions::by_kind) return ropes_by_kind(config, options);
+  if (family.positions == Positions::by_kind) return ropes_by_kind(config, options, family.local_theta);
   const auto part = config.part(config.has("rope_parameters") ? "rope_parameters" : "rope_scaling");
   options.theta = config.number("rope_theta", options.theta, 1.0);
   // The number at the top wins.
   options.original = config.number("original_max_position_embeddings", family.is_fused ? 4096.0 : 0.0, 0.0);
-  if (family.is_fused) {
-    options.is_phi = true;
-    options.partial = config.number("partial_rotary_factor", 1.0, 0.0);
-  }
+  options.is_phi = family.is_fused;
+  options.turns_in_part = family.partial > 0;
+  if (options.turns_in_part) options.partial = config.number("partial_rotary_factor", family.partial, 0.0);
   return {Rope(part, options)};
 }
 

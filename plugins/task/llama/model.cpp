@@ -3,6 +3,7 @@
 
 #include <ATen/ops/dropout.h>
 #include <ATen/ops/embedding.h>
+#include <ATen/ops/layer_norm.h>
 #include <ATen/ops/linear.h>
 #include <ATen/ops/rms_norm.h>
 #include <torch/nn/modules/container/modulelist.h>
@@ -36,20 +37,25 @@ struct RotaryAngles {
 
 }  // namespace
 
-class RmsNorm final : public torch::nn::Module {
+// RMSNorm, or LayerNorm with or without a bias.
+class Norm final : public torch::nn::Module {
  public:
-  RmsNorm(const Shape& shape, std::int64_t width)
+  Norm(const Shape& shape, std::int64_t width)
       : epsilon_(shape.epsilon),
         adds_one_(shape.adds_one),
-        weight_(register_parameter("weight", torch::full({width}, adds_one_ ? 0.0 : 1.0))) {}
+        has_means_(shape.has_means),
+        weight_(register_parameter("weight", torch::full({width}, adds_one_ ? 0.0 : 1.0))) {
+    if (shape.norm_bias) bias_ = register_parameter("bias", torch::zeros({width}));
+  }
   torch::Tensor forward(const torch::Tensor& x) const {
-    return at::rms_norm(x, weight_.sizes(), adds_one_ ? weight_ + 1 : weight_, epsilon_);
+    if (!has_means_) return at::rms_norm(x, weight_.sizes(), adds_one_ ? weight_ + 1 : weight_, epsilon_);
+    return at::layer_norm(x, weight_.sizes(), weight_, bias_.defined() ? std::optional(bias_) : std::nullopt, epsilon_);
   }
 
  private:
   double epsilon_;
-  bool adds_one_;
-  torch::Tensor weight_;
+  bool adds_one_, has_means_;
+  torch::Tensor weight_, bias_;
 };
 
 namespace {
@@ -64,7 +70,8 @@ class Attention final : public torch::nn::Module {
         dropout_(shape.dropout),
         cap_(shape.score_cap),
         scale_(shape.attention_scale),
-        head_norms_(shape.head_norms) {
+        head_norms_(shape.head_norms),
+        is_paired_(shape.is_paired) {
     const auto of_queries = heads_ * head_width_, of_keys = key_heads_ * head_width_;
     const auto linear = [&](const char* name, std::int64_t inputs, std::int64_t outputs, bool has_bias) {
       return register_module(name, std::make_shared<Linear>(inputs, outputs, has_bias));
@@ -79,8 +86,8 @@ class Attention final : public torch::nn::Module {
     o_ = linear("o_proj", of_queries, shape.width, shape.output_bias);
     if (head_norms_ == HeadNorms::none) return;
     const bool is_each = head_norms_ == HeadNorms::each;
-    q_norm_ = register_module("q_norm", std::make_shared<RmsNorm>(shape, is_each ? head_width_ : of_queries));
-    k_norm_ = register_module("k_norm", std::make_shared<RmsNorm>(shape, is_each ? head_width_ : of_keys));
+    q_norm_ = register_module("q_norm", std::make_shared<Norm>(shape, is_each ? head_width_ : of_queries));
+    k_norm_ = register_module("k_norm", std::make_shared<Norm>(shape, is_each ? head_width_ : of_keys));
   }
 
   torch::Tensor forward(const torch::Tensor& x, const RotaryAngles& turn, const language::AttentionMask& mask) const {
@@ -90,8 +97,8 @@ class Attention final : public torch::nn::Module {
     v = in_heads(v, key_heads_, nullptr);
     if (turn.cosines.defined()) {
       const auto cosines = turn.cosines.to(q.scalar_type()), sines = turn.sines.to(q.scalar_type());
-      q = turned(q, cosines, sines);
-      k = turned(k, cosines, sines);
+      q = turned(q, cosines, sines, is_paired_);
+      k = turned(k, cosines, sines, is_paired_);
     }
     const auto y = language::attend(q, k, v, mask, layer_, is_training() ? dropout_ : 0.0, scale_, cap_);
     return o_->forward(y.transpose(1, 2).flatten(2));
@@ -106,7 +113,7 @@ class Attention final : public torch::nn::Module {
   }
 
   // Turns [batch, time, heads * width] into [batch, heads, time, width].
-  torch::Tensor in_heads(const torch::Tensor& x, std::int64_t heads, const RmsNorm* norm) const {
+  torch::Tensor in_heads(const torch::Tensor& x, std::int64_t heads, const Norm* norm) const {
     auto y = norm != nullptr && head_norms_ == HeadNorms::all ? norm->forward(x) : x;
     y = y.unflatten(2, {heads, head_width_});
     if (norm != nullptr && head_norms_ == HeadNorms::each) y = norm->forward(y);
@@ -117,8 +124,9 @@ class Attention final : public torch::nn::Module {
   double dropout_, cap_;
   std::optional<double> scale_;
   HeadNorms head_norms_;
+  bool is_paired_;
   std::shared_ptr<Linear> q_, k_, v_, qkv_, o_;
-  std::shared_ptr<RmsNorm> q_norm_, k_norm_;
+  std::shared_ptr<Norm> q_norm_, k_norm_;
 };
 
 class Mlp final : public torch::nn::Module {
@@ -127,7 +135,7 @@ class Mlp final : public torch::nn::Module {
     const auto linear = [&](const char* name, std::int64_t inputs, std::int64_t outputs) {
       return register_module(name, std::make_shared<Linear>(inputs, outputs, shape.mlp_bias));
     };
-    if (shape.is_fused) {
+    if (shape.is_mlp_fused) {
       gate_up_ = linear("gate_up_proj", shape.width, 2 * shape.inner);
     } else {
       gate_ = linear("gate_proj", shape.width, shape.inner);
@@ -153,25 +161,29 @@ class Layer final : public torch::nn::Module {
   Layer(const Shape& shape, std::int64_t layer)
       : scale_(shape.half_scale),
         dropout_(shape.half_dropout),
+        is_parallel_(shape.norms == Norms::parallel),
         attention_(register_module("self_attn", std::make_shared<Attention>(shape, layer))),
         mlp_(register_module("mlp", std::make_shared<Mlp>(shape))) {
     const auto norm = [&](const char* name) {
-      return register_module(name, std::make_shared<RmsNorm>(shape, shape.width));
+      return register_module(name, std::make_shared<Norm>(shape, shape.width));
     };
     // The published name "post_attention_layernorm" is the norm before the MLP if there is none behind the attention.
     if (shape.norms != Norms::after) before_attention_ = norm("input_layernorm");
+    if (shape.norms == Norms::parallel) return;
     (shape.norms == Norms::before ? before_mlp_ : behind_attention_) = norm("post_attention_layernorm");
     if (shape.norms == Norms::around) before_mlp_ = norm("pre_feedforward_layernorm");
     if (shape.norms != Norms::before) behind_mlp_ = norm("post_feedforward_layernorm");
   }
 
   torch::Tensor forward(torch::Tensor x, const RotaryAngles& turn, const language::AttentionMask& mask) const {
-    x = sum(x, by(behind_attention_, attention_->forward(by(before_attention_, x), turn, mask)));
+    const auto given = by(before_attention_, x);
+    x = sum(x, by(behind_attention_, attention_->forward(given, turn, mask)));
+    if (is_parallel_) return sum(x, mlp_->forward(given));
     return sum(x, by(behind_mlp_, mlp_->forward(by(before_mlp_, x))));
   }
 
  private:
-  static torch::Tensor by(const std::shared_ptr<RmsNorm>& norm, const torch::Tensor& x) {
+  static torch::Tensor by(const std::shared_ptr<Norm>& norm, const torch::Tensor& x) {
     return norm ? norm->forward(x) : x;
   }
   torch::Tensor sum(const torch::Tensor& x, const torch::Tensor& half) const {
@@ -180,9 +192,10 @@ class Layer final : public torch::nn::Module {
   }
 
   double scale_, dropout_;
+  bool is_parallel_;
   std::shared_ptr<Attention> attention_;
   std::shared_ptr<Mlp> mlp_;
-  std::shared_ptr<RmsNorm> before_attention_, behind_attention_, before_mlp_, behind_mlp_;  // some are missing
+  std::shared_ptr<Norm> before_attention_, behind_attention_, before_mlp_, behind_mlp_;  // some are missing
 };
 
 Network::Network(const Shape& shape, std::vector<Rope> ropes, std::uint64_t seed)
@@ -200,7 +213,7 @@ Network::Network(const Shape& shape, std::vector<Rope> ropes, std::uint64_t seed
     list->push_back(layers_.back());
   }
   body->register_module("layers", list);
-  norm_ = body->register_module("norm", std::make_shared<RmsNorm>(shape, shape.width));
+  norm_ = body->register_module("norm", std::make_shared<Norm>(shape, shape.width));
   if (!shape.is_tied) head_ = language::add_matrix(*this, "lm_head", shape.vocabulary, shape.width);
   language::draw_weights(*this, seed, [&](const std::string&) { return shape.deviation; });
 }

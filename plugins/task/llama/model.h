@@ -1,7 +1,6 @@
 // The network of Llama (Touvron et al. 2023, arXiv:2302.13971 and arXiv:2307.09288) and of the families that differ
-// from it in parts: RMSNorm around the halves of a block, rotary positions, a gated MLP, grouped queries. Parameters
-// have the names and shapes of the published safetensors: "model.layers.0.self_attn.q_proj.weight" is [outputs,
-// inputs].
+// from it in parts: norms around the halves of a block, rotary positions, a gated MLP, grouped queries. Parameters have
+// the names and shapes of the published safetensors: "model.layers.0.self_attn.q_proj.weight" is [outputs, inputs].
 #pragma once
 
 #include <cstdint>
@@ -14,8 +13,9 @@
 
 namespace llama {
 
-// The norms of a block: of the input of each half, of its output, or of both.
-enum class Norms : std::uint8_t { before, after, around };
+// The norms of a block: of the input of each half, of its output, or of both; parallel: both halves have the block's
+// input, by one norm.
+enum class Norms : std::uint8_t { before, after, around, parallel };
 // The norms of queries and keys: none, one of each head's width, or one of all heads together.
 enum class HeadNorms : std::uint8_t { none, each, all };
 
@@ -30,15 +30,17 @@ struct Shape {
   std::vector<LayerKind> kinds;                           // one for each layer
   double epsilon = 1e-6;                                  // epsilon of the norms
   bool adds_one = false;                                  // norms multiply by 1 + weight
+  bool has_means = false, norm_bias = false;              // norms are LayerNorm, and may have a bias
   Norms norms = Norms::before;
   HeadNorms head_norms = HeadNorms::none;
   language::Activation activation = nullptr;  // activation of the gate
   bool query_bias = false, output_bias = false, mlp_bias = false;
-  bool is_fused = false;                       // q, k and v are one matrix, and so are gate and up
-  bool is_tied = false;                        // the head is the token embedding
-  std::optional<double> attention_scale;       // nothing: the inverse root of head_width
-  double score_cap = 0, logit_cap = 0;         // limits for language::capped(); 0: none
-  double embedding_scale = 1, half_scale = 1;  // factors of embeddings, and of each half's output
+  bool is_fused = false, is_mlp_fused = false;  // q, k and v are one matrix; gate and up are
+  bool is_paired = false;                       // see turned()
+  bool is_tied = false;                         // the head is the token embedding
+  std::optional<double> attention_scale;        // nothing: the inverse root of head_width
+  double score_cap = 0, logit_cap = 0;          // limits for language::capped(); 0: none
+  double embedding_scale = 1, half_scale = 1;   // factors of embeddings, and of each half's output
   double logit_divisor = 1;
   double dropout = 0.0, half_dropout = 0.0;  // dropout of the attention, and of each half's output
   double deviation = 0.02;                   // standard deviation of the initial weights
@@ -46,7 +48,7 @@ struct Shape {
 };
 
 class Layer;
-class RmsNorm;
+class Norm;
 
 class Network final : public language::Network {
  public:
@@ -72,7 +74,7 @@ class Network final : public language::Network {
   double embedding_scale_, logit_divisor_, logit_cap_;
   torch::Tensor embedding_, head_;  // head_: undefined if tied
   std::vector<std::shared_ptr<Layer>> layers_;
-  std::shared_ptr<RmsNorm> norm_;
+  std::shared_ptr<Norm> norm_;
 };
 
 }  // namespace llama

@@ -4,6 +4,7 @@
 #include <ATen/ops/cat.h>
 #include <ATen/ops/outer.h>
 #include <ATen/ops/pow.h>
+#include <ATen/ops/stack.h>
 #include <ATen/ops/where.h>
 #include <c10/util/StringUtil.h>
 #include <torch/types.h>
@@ -47,7 +48,7 @@ Rope::Rope(const language::Config& part, const RopeOptions& options)
     : kind_(kind_of(part, options.is_phi)), width_(options.width), longest_(options.longest) {
   theta_ = part.number("rope_theta", options.theta, 1.0);
   const auto share = part.number("partial_rotary_factor", options.partial, 0.0);
-  if (!options.is_phi && share != 1.0) {
+  if (!options.turns_in_part && share != 1.0) {
     part.refuse("partial_rotary_factor", ", and heads that turn in part are not known to this task");
   }
   width_ = static_cast<std::int64_t>(static_cast<double>(width_) * share);
@@ -151,13 +152,14 @@ std::pair<torch::Tensor, torch::Tensor> Rope::tables(std::int64_t time, torch::D
   return {newest_.first.narrow(0, 0, time), newest_.second.narrow(0, 0, time)};
 }
 
-torch::Tensor turned(const torch::Tensor& x, const torch::Tensor& cosines, const torch::Tensor& sines) {
-  const auto width = 2 * cosines.size(-1);
-  if (width < x.size(-1)) {
-    return at::cat({turned(x.narrow(-1, 0, width), cosines, sines), x.narrow(-1, width, x.size(-1) - width)}, -1);
+torch::Tensor turned(const torch::Tensor& x, const torch::Tensor& cosines, const torch::Tensor& sines, bool is_paired) {
+  const auto width = 2 * cosines.size(-1), rest = x.size(-1) - width;
+  if (rest > 0) {
+    return at::cat({turned(x.narrow(-1, 0, width), cosines, sines, is_paired), x.narrow(-1, width, rest)}, -1);
   }
-  const auto parts = x.chunk(2, -1);
-  return at::cat({parts[0] * cosines - parts[1] * sines, parts[1] * cosines + parts[0] * sines}, -1);
+  const auto parts = is_paired ? x.unflatten(-1, {-1, 2}).unbind(-1) : x.chunk(2, -1);
+  const auto one = parts[0] * cosines - parts[1] * sines, other = parts[1] * cosines + parts[0] * sines;
+  return is_paired ? at::stack({one, other}, -1).flatten(-2) : at::cat({one, other}, -1);
 }
 
 }  // namespace llama

@@ -1,5 +1,5 @@
 // Rotary positions (Su et al. 2021, arXiv:2104.09864) with the scalings of Hugging Face's transformers
-// (modeling_rope_utils.py): halves of a head are turned, not pairs.
+// (modeling_rope_utils.py).
 #pragma once
 
 #include <torch/types.h>
@@ -13,12 +13,13 @@
 namespace llama {
 
 struct RopeOptions {
-  std::int64_t width = 0;    // width of a head; even
-  std::int64_t longest = 0;  // max_position_embeddings
-  double theta = 10000;      // the base, unless the part has one
-  double original = 0;       // original_max_position_embeddings outside the part, which wins; 0: none
-  double partial = 1;        // the share of a head that turns, where the part has none
-  bool is_phi = false;       // heads may turn in part, and the only scaling is "longrope"
+  std::int64_t width = 0;      // width of a head; even
+  std::int64_t longest = 0;    // max_position_embeddings
+  double theta = 10000;        // the base, unless the part has one
+  double original = 0;         // original_max_position_embeddings outside the part, which wins; 0: none
+  double partial = 1;          // the share of a head that turns, where the part has none
+  bool turns_in_part = false;  // `partial` may be below 1
+  bool is_phi = false;         // the only scaling is "longrope"
 };
 
 class Rope {
@@ -52,7 +53,7 @@ class Rope {
 };
 
 // Queries or keys [batch, heads, time, width], of which the first numbers are turned by their positions: as many as
-// cosines and sines have together.
-torch::Tensor turned(const torch::Tensor& x, const torch::Tensor& cosines, const torch::Tensor& sines);
+// cosines and sines have together. is_paired: neighbours are turned together, and else a number of each half.
+torch::Tensor turned(const torch::Tensor& x, const torch::Tensor& cosines, const torch::Tensor& sines, bool is_paired);
 
 }  // namespace llama
