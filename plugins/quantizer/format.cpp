@@ -7,7 +7,7 @@
 //   rounding = "nearest"   nearest | away | zero | stochastic
 //   random_bits = 23       of stochastic rounding
 //   square_weights = false of operands w of precision/format
-#include "rounding.h"
+#include "../precision/format/rounding.h"
 
 class Format final : public formats::FormatQuantizer {
  public:
