@@ -42,7 +42,7 @@ void check_storm(Place& place, int steps) {
 }  // namespace
 
 TEST_CASE("summary: of a run that a storm of overflows ended") {
-  Place place(storm(5) + "[[callback]]\nuse = \"memory\"\n[[monitor]]\nuse = \"jsonl\"\n");
+  Place place(storm(5) + "[[callback]]\nuse = \"memory\"\nevery = 1\n[[monitor]]\nuse = \"jsonl\"\n");
   CHECK(place.train({"--quiet"}) == 4);
   check_storm(place, 7);
   CHECK(place.summary()["this_process"]["steps"] == 7);
