@@ -142,6 +142,7 @@ struct Group::Impl {
   [[noreturn]] void lost(const char* operation, const std::string& why);
   void wait(c10d::Work& collective, bool is_on_gpu) const;
   void wait(const std::function<bool(Milliseconds most)>& is_done) const;
+  void wait(const std::shared_future<void>& all) const;
   void abort_nccl() const;
   std::function<void()> wait_later(const char* operation, std::future<void> all);
 };
@@ -190,13 +191,13 @@ void Group::Impl::wait(c10d::Work& collective, bool is_on_gpu) const {
   collective.wait();  // throws what went wrong
 }
 
+void Group::Impl::wait(const std::shared_future<void>& all) const {
+  wait([&all](Milliseconds most) { return all.wait_for(most) == std::future_status::ready; });
+  all.get();
+}
+
 std::function<void()> Group::Impl::wait_later(const char* operation, std::future<void> all) {
-  return [this, operation, all = all.share()] {
-    watched(operation, [&] {
-      wait([&all](Milliseconds most) { return all.wait_for(most) == std::future_status::ready; });
-      all.get();
-    });
-  };
+  return [this, operation, all = all.share()] { watched(operation, [&] { wait(all); }); };
 }
 
 Group::Group(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
@@ -280,12 +281,12 @@ void Group::broadcast(const std::vector<std::vector<torch::Tensor>>& of_ranks, s
   const torch::NoGradGuard no_grad;
   auto buckets = broadcast_buckets_of(of_ranks, bucket_bytes);
   const auto own = impl_->place.rank;
-  std::vector<c10::intrusive_ptr<c10d::Work>> works;
+  std::vector<std::function<void()>> waits;
   const auto finish = [&](std::size_t i) {
-    impl_->wait(*works[i], !buckets[i].bytes.is_cpu());
+    waits[i]();
     if (buckets[i].from != own) buckets[i].unpack();
     buckets[i].bytes.reset();
-    works[i].reset();
+    waits[i] = nullptr;
   };
   impl_->watched("broadcast", [&] {
     for (std::size_t i = 0; i < buckets.size(); ++i) {
@@ -293,10 +294,18 @@ void Group::broadcast(const std::vector<std::vector<torch::Tensor>>& of_ranks, s
       auto& bucket = buckets[i];
       const auto over = impl_->nccl ? bucket.tensors[0].device() : torch::Device(torch::kCPU);
       bucket.pack(bucket.from == own, over);
+      if (over.is_cpu() && impl_->shared) {
+        waits.emplace_back(
+            [impl = impl_.get(), all = impl_->shared->copy(bucket.bytes, bucket.from).share()] { impl->wait(all); });
+        continue;
+      }
       c10d::BroadcastOptions options;
       options.rootRank = bucket.from;
       std::vector<at::Tensor> one{bucket.bytes};
-      works.push_back((over.is_cpu() ? impl_->gloo : impl_->nccl)->broadcast(one, options));
+      waits.emplace_back([impl = impl_.get(), is_on_gpu = !over.is_cpu(),
+                          work = (over.is_cpu() ? impl_->gloo : impl_->nccl)->broadcast(one, options)] {
+        impl->wait(*work, is_on_gpu);
+      });
     }
     const auto first = buckets.size() - std::min(buckets.size(), under_way);
     for (auto i = first; i < buckets.size(); ++i) finish(i);

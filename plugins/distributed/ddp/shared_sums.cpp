@@ -93,9 +93,16 @@ SharedSums::~SharedSums() {
 }
 
 std::future<void> SharedSums::sum(std::vector<torch::Tensor> tensors) {
-  std::packaged_task<void()> task([this, tensors = std::move(tensors)] {
+  return later(std::packaged_task<void()>([this, tensors = std::move(tensors)] {
     for (const auto& tensor : tensors) sum(tensor);
-  });
+  }));
+}
+
+std::future<void> SharedSums::copy(torch::Tensor tensor, std::int64_t from) {
+  return later(std::packaged_task<void()>([this, from, tensor = std::move(tensor)] { copy_from(from, tensor); }));
+}
+
+std::future<void> SharedSums::later(std::packaged_task<void()> task) {
   auto done = task.get_future();
   {
     const std::lock_guard lock(mutex_);
@@ -147,6 +154,25 @@ void SharedSums::sum(const torch::Tensor& tensor) {
     advance(board_->of[rank_].out, chunk + 1);
   }
   chunks_ += static_cast<std::uint32_t>(count);
+}
+
+// The others count the chunks too, without bytes of their own.
+void SharedSums::copy_from(std::int64_t from, const torch::Tensor& tensor) {
+  auto* bytes = static_cast<std::byte*>(tensor.mutable_data_ptr());
+  const auto size = static_cast<std::int64_t>(tensor.nbytes());
+  for (std::int64_t begin = 0; begin < size; begin += chunk_bytes, ++chunks_) {
+    const auto length = static_cast<std::size_t>(std::min(chunk_bytes, size - begin));
+    if (rank_ == from) {
+      for (std::int64_t r = 0; r < ranks_; ++r) wait(board_->of[r].out, chunks_ + 1 - chunks_under_way);
+      std::memcpy(slot(from, chunks_), bytes + begin, length);
+    }
+    advance(board_->of[rank_].in, chunks_ + 1);
+    if (rank_ != from) {
+      wait(board_->of[from].in, chunks_ + 1);
+      std::memcpy(bytes + begin, slot(from, chunks_), length);
+    }
+    advance(board_->of[rank_].out, chunks_ + 1);
+  }
 }
 
 void SharedSums::wait(Count& count, std::uint32_t least) const {

@@ -30,12 +30,16 @@ class SharedSums {
   // Sums contiguous tensors over all ranks, in place, after those of earlier calls. An element is the sum in the order
   // of the ranks, so its bits do not depend on its place. The future throws vernier::Error after the timeout.
   std::future<void> sum(std::vector<torch::Tensor> tensors);
+  // Likewise, replaces the bytes of a contiguous tensor by those that rank `from` has.
+  std::future<void> copy(torch::Tensor tensor, std::int64_t from);
 
  private:
   struct Board;
+  std::future<void> later(std::packaged_task<void()> task);
   // These run on the thread of this object:
   void work();
   void sum(const torch::Tensor& tensor);
+  void copy_from(std::int64_t from, const torch::Tensor& tensor);
   void wait(std::atomic<std::uint32_t>& count, std::uint32_t least) const;
   std::byte* slot(std::int64_t rank, std::uint32_t chunk) const;
 
