@@ -21,7 +21,7 @@ std::int64_t read_bytes(vernier::Options& options, const char* key, const char* 
 
 }  // namespace
 
-DataParallel::DataParallel(vernier::Options& options) {
+DataParallel::DataParallel(vernier::Options& options, bool in_backward) : in_backward_(in_backward) {
   rendezvous_.place = vernier::place_in_environment();
   const auto seconds =
       options.get("timeout", 120, "seconds in which a rank must come, and answer", vernier::between(1, 86400));
@@ -37,14 +37,18 @@ DataParallel::DataParallel(vernier::Options& options) {
   if (compress != "none") sent_as = compress == "bf16" ? torch::kBFloat16 : torch::kHalf;
   bucket_ =
       read_bytes(options, "bucket", "8MB", "gradients that are smaller are summed together in pieces of this size");
-  overlap_ = options.get("overlap", false, "sum gradients while backward computes others; for slow networks");
+  overlap_ =
+      in_backward_ || options.get("overlap", false, "sum gradients while backward computes others; for slow networks");
   rendezvous_.shares_memory =
       options.get("shared_memory", true, "ranks of one machine sum through memory that they share");
   message_.emplace(options);
   if (sent_as && message_->is_rounded())
     options.refuse("compress", "cannot be with `message`; leave one of the two out");
   remember("message", message_);
-  sums_.emplace(bucket_, sent_as, message_->is_rounded() ? &*message_ : nullptr);
+  std::function<void(const vernier::Parameter&)> after;
+  if (in_backward_) after = [this](const vernier::Parameter& parameter) { summed(parameter); };
+  sums_.emplace(
+      bucket_, sent_as, message_->is_rounded() ? &*message_ : nullptr, [this] { meet(); }, std::move(after));
   if (port != 0) place.port = port;
   if (place.port == 0) place.port = vernier::usual_port;
   if (!address.empty()) place.address = address;
@@ -65,8 +69,9 @@ vernier::Contradiction DataParallel::contradicts(const vernier::Plugin& other, c
   if (ranks() == 1) return {};
   const auto* accumulation = dynamic_cast<const vernier::Accumulation*>(&other);
   if (accumulation != nullptr && accumulation->can_shrink() && overlap_) {
-    return {"overlap", "sums gradients before backward is done, and " + other.id() +
-                           " may compute a batch again that ran out of memory; leave one of the two out"};
+    return {in_backward_ ? "use" : "overlap",
+            "sums gradients before backward is done, and " + other.id() +
+                " may compute a batch again that ran out of memory; leave one of the two out"};
   }
   const auto* checkpoint = dynamic_cast<const vernier::Checkpoint*>(&other);
   if (shards_optimizer() && checkpoint != nullptr && !checkpoint->writes_shards()) {
@@ -105,7 +110,7 @@ void DataParallel::prepare(Run& run) {
 void DataParallel::all_reduce(Run& run, torch::Tensor numbers) {
   samples_ = 0;
   sums_->begin_rest(run, *group_);
-  const auto wait_for_numbers = group_->sum({numbers});
+  const auto wait_for_numbers = sum(numbers);
   sums_->wait();
   wait_for_numbers();
 }

@@ -1,4 +1,4 @@
-// Shared by distributed/ddp and distributed/zero1: ranks that sum their gradients; see ddp.cpp.
+// Shared by distributed/ddp, zero1 and zero3: ranks that sum their gradients; see ddp.cpp.
 #pragma once
 
 #include <vernier/sdk.h>
@@ -18,7 +18,9 @@ namespace ddp {
 
 class DataParallel : public vernier::Distributed {
  public:
-  explicit DataParallel(vernier::Options& options);
+  // in_backward: gradients are always summed while backward computes others, and summed() is called for each; else the
+  // option `overlap` decides.
+  explicit DataParallel(vernier::Options& options, bool in_backward = false);
 
   std::int64_t rank() const override { return rendezvous_.place.rank; }
   std::int64_t ranks() const override { return rendezvous_.place.ranks; }
@@ -29,18 +31,30 @@ class DataParallel : public vernier::Distributed {
   void check(const vernier::Run& run) override { message_->check(run); }
   std::vector<vernier::MetricInfo> metrics() const override { return message_->metrics(); }
   void all_reduce(vernier::Run& run, torch::Tensor numbers) override;
-  std::function<void()> sum(torch::Tensor numbers) override { return group_->sum({numbers}); }
+  std::function<void()> sum(torch::Tensor numbers) override {
+    meet();
+    return group_->sum({numbers});
+  }
   void broadcast(const std::vector<std::vector<torch::Tensor>>& of_ranks) override {
+    meet();
     group_->broadcast(of_ranks, bucket_);
   }
   std::vector<std::string> gather(const std::string& bytes) override {
-    return group_ != nullptr ? group_->gather(bytes) : std::vector{bytes};
+    if (group_ == nullptr) return {bytes};
+    meet();
+    return group_->gather(bytes);
   }
+
+ protected:
+  virtual void meet() {}                             // called by each rank before all of them communicate
+  virtual void summed(const vernier::Parameter&) {}  // called after the gradient of a parameter is summed
+  Group& group() { return *group_; }
+  std::int64_t bucket() const { return bucket_; }
 
  private:
   Rendezvous rendezvous_;
   std::int64_t bucket_ = 0;
-  bool overlap_ = false;
+  bool in_backward_, overlap_ = false;
   std::int64_t samples_ = 0;  // samples in the batch's micro-batches so far
   std::unique_ptr<Group> group_;
   std::optional<Message> message_;

@@ -1,7 +1,7 @@
 #include "gradient_sums.h"
 
 #include <ATen/ops/cat.h>
-#include <ATen/ops/zeros_like.h>
+#include <ATen/ops/zeros.h>
 #include <torch/csrc/autograd/function_hook.h>
 #include <torch/csrc/autograd/variable.h>
 #include <torch/types.h>
@@ -56,7 +56,7 @@ void GradientSums::lay_out(const Run& run) {
     bucket.missing += 1;
     bucket_of_[i] = place;
   }
-  left_ = buckets_.size();
+  left_ = open_ = buckets_.size();
 }
 
 // All ranks begin the buckets in the same order, whatever the order of the gradients.
@@ -68,7 +68,8 @@ void GradientSums::begin_in_backward(const Run& run, Group& group) {
       const auto& parameter = run.parameters[i];
       if (torch::autograd::impl::post_acc_grad_hooks(parameter.model) != nullptr) {
         vernier::refuse(parameter.name +
-                        " has a hook on its gradient already, and can have one; set [distributed] overlap = false");
+                        " has a hook on its gradient already, and can have one; set [distributed] overlap = false, or "
+                        "use = \"zero1\"");
       }
       torch::autograd::impl::set_post_acc_grad_hooks(parameter.model, std::make_unique<Hook>(arrive_, i));
     }
@@ -79,11 +80,14 @@ void GradientSums::begin_in_backward(const Run& run, Group& group) {
     if (bucket.wait) {
       vernier::refuse("the gradient of " + run.parameters[number].name +
                       " came again after its sum over the ranks had begun, as with blocks that are computed again and "
-                      "share a weight; set [distributed] overlap = false");
+                      "share a weight; set [distributed] overlap = false, or use = \"zero1\"");
     }
     if (came_[number] == 0) bucket.missing -= 1;
     came_[number] = 1;
-    while (left_ > 0 && buckets_[left_ - 1].missing == 0) begin(buckets_[--left_], run, group);
+    while (left_ > 0 && buckets_[left_ - 1].missing == 0) {
+      if (after_) end_down_to(left_);
+      begin(buckets_[--left_], run, group);
+    }
   };
 }
 
@@ -94,17 +98,22 @@ void GradientSums::begin_rest(const Run& run, Group& group) {
 }
 
 void GradientSums::wait() {
-  for (std::size_t i = buckets_.size(); i > 0; --i) end(buckets_[i - 1]);
+  end_down_to(0);
   buckets_.clear();
+}
+
+void GradientSums::end_down_to(std::size_t last) {
+  while (open_ > last) end(buckets_[--open_]);
 }
 
 // A gradient alone is summed in its own memory.
 void GradientSums::begin(Bucket& bucket, const Run& run, Group& group) const {
+  if (before_) before_();
   const torch::NoGradGuard no_grad;
   std::vector<torch::Tensor> flat;
   for (auto& parameter : bucket.parameters) {
     auto& gradient = parameter.model.mutable_grad();
-    if (!gradient.defined()) gradient = at::zeros_like(parameter.model, at::MemoryFormat::Contiguous);
+    if (!gradient.defined()) gradient = at::zeros(parameter.model.sizes(), parameter.model.options());
     if (gradient.is_sparse()) {
       vernier::refuse("the gradient of " + parameter.name +
                       " is sparse, and several ranks sum dense ones; build the layer without sparse gradients");
@@ -118,7 +127,7 @@ void GradientSums::begin(Bucket& bucket, const Run& run, Group& group) const {
   bucket.wait = group.sum({bucket.sent});
 }
 
-void GradientSums::end(Bucket& bucket) {
+void GradientSums::end(Bucket& bucket) const {
   const torch::NoGradGuard no_grad;
   bucket.wait();
   std::int64_t from = 0;
@@ -129,6 +138,9 @@ void GradientSums::end(Bucket& bucket) {
     from += gradient.numel();
   }
   bucket.sent.reset();
+  for (const auto& parameter : bucket.parameters) {
+    if (after_) after_(parameter);
+  }
 }
 
 }  // namespace ddp

@@ -19,9 +19,15 @@ namespace ddp {
 class GradientSums {
  public:
   // bucket_bytes: gradients with fewer bytes are sent together. sent_as: the dtype of float32 ones on the way. message:
-  // rounds what this rank sends; null: nothing does.
-  GradientSums(std::int64_t bucket_bytes, std::optional<torch::ScalarType> sent_as, Message* message)
-      : bucket_bytes_(bucket_bytes), sent_as_(sent_as), message_(message) {}
+  // rounds what this rank sends; null: nothing does. before: called before a sum begins. after: called for each
+  // parameter whose gradient is summed; where it is set, one bucket at a time is under way in backward.
+  GradientSums(std::int64_t bucket_bytes, std::optional<torch::ScalarType> sent_as, Message* message,
+               std::function<void()> before, std::function<void(const vernier::Parameter&)> after)
+      : bucket_bytes_(bucket_bytes),
+        sent_as_(sent_as),
+        message_(message),
+        before_(std::move(before)),
+        after_(std::move(after)) {}
   ~GradientSums();
   GradientSums(const GradientSums&) = delete;
   GradientSums& operator=(const GradientSums&) = delete;
@@ -44,13 +50,18 @@ class GradientSums {
   };
   void lay_out(const vernier::Run& run);
   void begin(Bucket& bucket, const vernier::Run& run, Group& group) const;
-  static void end(Bucket& bucket);
+  void end_down_to(std::size_t last);
+  void end(Bucket& bucket) const;
 
   std::int64_t bucket_bytes_;
   std::optional<torch::ScalarType> sent_as_;
   Message* message_;
+  std::function<void()> before_;
+  std::function<void(const vernier::Parameter&)> after_;
   std::vector<Bucket> buckets_;
-  std::size_t left_ = 0;  // buckets whose sum has not begun, the first ones: backward completes the last ones first
+  // Buckets whose sum has not begun, and those whose sum has not ended: the first ones, because backward completes the
+  // last ones first.
+  std::size_t left_ = 0, open_ = 0;
   // With begin_in_backward(), by the parameter's number:
   std::vector<std::ptrdiff_t> bucket_of_;  // -1: none
   std::vector<char> came_;

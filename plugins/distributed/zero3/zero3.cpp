@@ -1,0 +1,106 @@
+// zero3: trains as distributed/ddp does, with the same bits, and keeps each weight, its gradient, its optimizer state
+// and its master on one rank. Another rank has memory for a weight only while an operator reads it: before it runs, the
+// weight comes from its owner, and it goes when the next weight comes. Gradients are summed while backward computes
+// others. Parameters are dealt out whole, as with distributed/zero1. Vectors and small weights stay on all ranks.
+// Engine and options are those of distributed/ddp.
+//
+//   keep_gathered = false  true: a weight stays from forward to backward; half of the traffic, and more memory
+//   timeout = 120          seconds in which a rank must come, and answer; one whose connection breaks is lost at once
+//   port = 0               where rank 0 listens; 0: as the launcher says, else 29500
+//   address = ""           of the machine with rank 0; "": as the launcher says
+//   interface = ""         of the network, as "eth1"; "": the one that leads to rank 0
+//   compress = "none"      bf16 | fp16: the dtype in which float32 gradients are sent and summed
+//   bucket = "8MB"         tensors that are smaller are sent together in pieces of this size
+//   shared_memory = true   ranks of one machine sum through memory that they share, instead of Gloo
+//
+// Source: S. Rajbhandari et al., ZeRO: Memory Optimizations Toward Training Trillion Parameter Models, SC 2020,
+// stage 3.
+#include "weights.h"
+
+#include "../ddp/data_parallel.h"
+
+using vernier::Contradiction;
+using vernier::Event;
+using vernier::Run;
+
+class Zero3 final : public ddp::DataParallel {
+ public:
+  explicit Zero3(vernier::Options& options)
+      : DataParallel(options, /*in_backward=*/true),
+        keeps_(options.get("keep_gathered", false,
+                           "keep weights of other ranks from forward to backward: less traffic, more memory")) {}
+  ~Zero3() override {
+    try {
+      if (weights_ && !has_failed_) weights_->meet();  // rank 0 may still read the model
+    } catch (...) {                                    // the run is over, and a rank that is lost has been reported
+    }
+  }
+
+  bool shards_optimizer() const override { return true; }
+
+  void attach(vernier::Bus& bus) override {
+    DataParallel::attach(bus);
+    if (ranks() == 1) return;
+    bus.on(Event::RunBegin, [this](Run& run) { begin(run); });
+    bus.on(Event::BatchReady, [this](Run&) { weights_->keep(keeps_); });
+    bus.on(Event::LossReady, [this](Run&) { weights_->throw_failure(); });
+    bus.on(Event::BackwardDone, [this](Run&) {
+      weights_->throw_failure();
+      weights_->keep(false);
+    });
+    bus.on(Event::RunFailed, [this](Run&) { has_failed_ = true; });
+  }
+
+  Contradiction contradicts(const vernier::Plugin& other, const vernier::Bus& bus) const override {
+    if (ranks() == 1) return {};
+    const auto* callback = dynamic_cast<const vernier::Callback*>(&other);
+    const bool takes_parts = dynamic_cast<const vernier::draft::TakesParts*>(&other) != nullptr ||
+                             (callback != nullptr && !callback->needs_gradients());
+    for (const auto event : {Event::GradientsReady, Event::UpdateDone}) {
+      if (takes_parts || !bus.listens(other, event)) continue;
+      return {"use", "keeps each weight and gradient on one rank, and " + other.id() +
+                         " may read those of all; use distributed/zero1, or leave it out"};
+    }
+    return DataParallel::contradicts(other, bus);
+  }
+
+  void prepare(Run& run) override {
+    if (ranks() > 1 && !run.device.is_cpu()) {
+      vernier::refuse(id() + " keeps weights in parts on CPUs alone; use distributed/zero1 on GPUs", id());
+    }
+    DataParallel::prepare(run);
+    if (ranks() > 1) parts_.emplace([this](const torch::Tensor& numbers) { sum(numbers)(); });
+  }
+
+  void broadcast(const std::vector<std::vector<torch::Tensor>>& of_ranks) override {
+    if (!weights_) return DataParallel::broadcast(of_ranks);
+    auto whole = of_ranks;
+    for (auto& tensors : whole) {
+      std::erase_if(tensors, [this](const auto& tensor) { return weights_->note_written(tensor); });
+    }
+    DataParallel::broadcast(whole);
+  }
+
+ private:
+  // Called once the weights are those of a resumed run.
+  void begin(Run& run) {
+    if (weights_) return;
+    weights_.emplace(run, group(), rank(), ranks());
+    if (rank() == 0) info(weights_->describe());
+  }
+
+  void meet() override {
+    if (weights_) weights_->meet();
+  }
+  void summed(const vernier::Parameter& parameter) override {
+    if (!parameter.owned) vernier::draft::leave_elsewhere(parameter.model.grad());
+    if (weights_) weights_->release(parameter.model);
+  }
+
+  bool keeps_;
+  bool has_failed_ = false;
+  std::optional<vernier::draft::GradientParts> parts_;
+  std::optional<zero3::Weights> weights_;  // from RunBegin on
+};
+
+VERNIER_PLUGIN(Zero3, "zero3", "1.0.0")
