@@ -73,6 +73,7 @@ std::string head_of(const Host::Listed& plugin) {
   const auto folder = fs::path(VERNIER_SOURCE_DIR) / "plugins" / plugin.role;
   auto path = folder / (plugin.name + ".cpp");
   if (!fs::exists(path)) path = folder / plugin.name / (plugin.name + ".cpp");
+  if (!fs::exists(path)) path = folder / "../precision" / plugin.name / (plugin.role + ".cpp");  // shares its files
   std::ifstream in(path);
   REQUIRE_MESSAGE(in, path.string());
   std::string head;

@@ -1,4 +1,4 @@
-// quantizer/format: a number format with its scales, for [distributed] message. Operands of precision/format name the format
+// format: a number format with its scales, for [distributed] message. Operands of precision/format name the format
 // itself.
 //   format = "e4m3"        a name of `vernier formats`
 //   scaling = "auto"       of formats without blocks: tensor | none; auto: one scale a tensor, up to 8 bits
@@ -7,7 +7,7 @@
 //   rounding = "nearest"   nearest | away | zero | stochastic
 //   random_bits = 23       of stochastic rounding
 //   square_weights = false of operands w of precision/format
-#include "../precision/format/rounding.h"
+#include "rounding.h"
 
 class Format final : public formats::FormatQuantizer {
  public:
