@@ -1,5 +1,6 @@
 #include "summary.h"
 
+#include <vernier/draft/gradient_parts.h>
 #include <vernier/json_in.h>
 
 #include <ATen/Parallel.h>
@@ -127,7 +128,7 @@ void write_summary(const std::string& path, const Run& run, const RunOptions& op
                              {"metrics", varying_metrics(run)}};
   if (!outcome.slow_plugins.empty()) summary["this_process"]["slow_plugins"] = outcome.slow_plugins;
   if (!run.emulated.empty()) summary["this_process"]["emulated"] = run.emulated;
-  summary["digest"] = "xxh3-128:" + digest(*run.model);
+  if (!outcome.error || !draft::GradientParts::exist()) summary["digest"] = "xxh3-128:" + digest(*run.model);
   summary["device"] = run.device.str();
   summary["threads"] = at::get_num_threads();
   if (const auto ranks = wiring.distributed->ranks(); ranks > 1) summary["ranks"] = ranks;

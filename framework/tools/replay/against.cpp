@@ -43,8 +43,9 @@ std::map<std::int64_t, std::string> checkpoints_of(const std::string& run) {
 std::map<std::string, std::string> checksums_of_model(const std::string& checkpoint) {
   std::map<std::string, std::string> all;
   const auto manifest = read_manifest(checkpoint);
-  for (const auto& [name, tensor] : manifest.files.at("model.safetensors").tensors) {
-    all[name] = tensor.dtype + tensor.checksum;
+  for (const auto& [file, said] : manifest.files) {
+    if (!file.starts_with("model")) continue;  // with distributed/zero3 each rank has written a file of its own
+    for (const auto& [name, tensor] : said.tensors) all[name] = tensor.dtype + tensor.checksum;
   }
   return all;
 }

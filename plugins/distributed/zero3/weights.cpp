@@ -93,7 +93,7 @@ Weights::Weights(const vernier::Run& run, ddp::Group& group, std::int64_t rank, 
 
 Weights::~Weights() {
   at::removeCallback(callback_);
-  active = nullptr;
+  if (active == this) active = nullptr;
 }
 
 std::string Weights::describe() const {
@@ -228,6 +228,11 @@ bool Weights::note_written(const torch::Tensor& tensor) const {
   if (found == weights_.end() || !found->is_in_parts) return false;
   if (is_of_others(*found)) tensor.unsafeGetTensorImpl()->bump_version();
   return true;
+}
+
+void Weights::stop() {
+  if (!failure_)
+    failure_ = std::make_exception_ptr(vernier::Error("the run has failed, and weights of other ranks do not come"));
 }
 
 void Weights::throw_failure() {

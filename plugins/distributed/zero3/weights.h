@@ -31,6 +31,7 @@ class Weights {
   void release(const torch::Tensor& weight);
   // If the weight is in parts: notes that its owner has written it, and returns true.
   bool note_written(const torch::Tensor& weight) const;
+  void stop();                   // from then on no operator waits for weights
   void throw_failure();          // throws what went wrong while an operator waited for its weights
   std::string describe() const;  // one line for people
 

@@ -10,6 +10,8 @@
 //   address = ""           of the machine with rank 0; "": as the launcher says
 //   interface = ""         of the network, as "eth1"; "": the one that leads to rank 0
 //   compress = "none"      bf16 | fp16: the dtype in which float32 gradients are sent and summed
+//   message = {}           {use = "one_bit"}: a quantizer that rounds what a rank sends; the sum itself is exact
+//   error_feedback = true  a rank adds to its next gradient what rounding of the message lost
 //   bucket = "8MB"         tensors that are smaller are sent together in pieces of this size
 //   shared_memory = true   ranks of one machine sum through memory that they share, instead of Gloo
 //
@@ -48,7 +50,10 @@ class Zero3 final : public ddp::DataParallel {
       weights_->throw_failure();
       weights_->keep(false);
     });
-    bus.on(Event::RunFailed, [this](Run&) { has_failed_ = true; });
+    bus.on(Event::RunFailed, [this](Run&) {
+      has_failed_ = true;
+      if (weights_) weights_->stop();
+    });
   }
 
   Contradiction contradicts(const vernier::Plugin& other, const vernier::Bus& bus) const override {

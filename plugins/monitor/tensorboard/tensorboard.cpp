@@ -10,6 +10,7 @@
 #include <ATen/ops/histc.h>
 #include <unistd.h>
 #include <vernier/append_file.h>
+#include <vernier/draft/gradient_parts.h>
 #include <vernier/record_monitor.h>
 #include <vernier/sdk.h>
 
@@ -134,7 +135,8 @@ class TensorBoard final : public vernier::RecordMonitor {
     for (const auto& parameter : run.parameters) {
       add_histogram(record, "weights/" + parameter.name, parameter.best());
       const auto& gradient = parameter.master.grad();
-      if (gradient.defined()) add_histogram(record, "gradients/" + parameter.name, gradient);
+      if (gradient.defined() && !vernier::draft::is_elsewhere(gradient))
+        add_histogram(record, "gradients/" + parameter.name, gradient);
     }
   }
 

@@ -27,7 +27,7 @@ GradientParts::GradientParts(std::function<void(const torch::Tensor&)> sum) : su
 }
 
 GradientParts::~GradientParts() {
-  parts = nullptr;
+  if (parts == this) parts = nullptr;
 }
 
 bool GradientParts::exist() {
