@@ -18,6 +18,7 @@
 #include <optional>
 
 #include "cli/program.h"
+#include "common/config/config.h"
 #include "common/output_file.h"
 #include "common/scratch_folder.h"
 #include "gguf_model.h"
@@ -202,13 +203,14 @@ double number_in(const Table& table, const char* key, double fallback) {
   return number == nullptr ? fallback : *number;
 }
 
-// The options of optimizer/adamw in the run's configuration.
+// The options of optimizer/adamw in the run's configuration. A trainer has one group of parameters.
 std::optional<TrainerDefaults> adamw_of(const Table& config) {
   const auto found = config.find("optimizer");
   const auto* table = found == config.end() ? nullptr : std::get_if<Table>(&found->second.data);
-  const auto use = table == nullptr ? Table::const_iterator() : table->find("use");
-  const auto* name = table == nullptr || use == table->end() ? nullptr : std::get_if<std::string>(&use->second.data);
-  if (name == nullptr || *name != "adamw") return {};
+  if (table == nullptr || use_of(found->second) != "adamw") return {};
+  for (const char* key : {"group", "layer_decay", "amsgrad"}) {
+    if (table->contains(key)) refuse(std::string("a trainer cannot have `") + key + "` of optimizer/adamw");
+  }
   const TrainerDefaults own;
   return TrainerDefaults{.learning_rate = number_in(*table, "learning_rate", own.learning_rate),
                          .weight_decay = number_in(*table, "weight_decay", own.weight_decay),
@@ -221,7 +223,8 @@ std::optional<TrainerDefaults> adamw_of(const Table& config) {
 void write_trainer(const std::string& folder, const Prepared& prepared) {
   const auto* model = dynamic_cast<const TrainerExportable*>(prepared.wiring->task.get());
   if (model == nullptr) {
-    refuse(prepared.wiring->task->id() + " has no such program; it is for task/tabular, and LSTMs of task/sequence");
+    refuse(prepared.wiring->task->id() +
+           " cannot be exported as a trainer; task/tabular and LSTMs of task/sequence can");
   }
   const auto adamw = adamw_of(prepared.config);
   const auto plan = model->trainer_plan();
@@ -229,21 +232,26 @@ void write_trainer(const std::string& folder, const Prepared& prepared) {
   write_text(folder + "/trainer.cpp", trainer_program(plan, adamw.value_or(TrainerDefaults())));
   const bool is_table = !plan.columns.empty();
   const std::string data = is_table ? "data.csv" : "x.npy", with_targets = is_table ? data : "x.npy y.npy";
-  write_text(
-      folder + "/README.md",
-      c10::str("# A model that goes on training without LibTorch\n\nVernier wrote this folder. `trainer.cpp` "
-               "needs a compiler of C++20 and nothing else; `model.safetensors` has the weights.\n\n```sh\n"
-               "c++ -std=c++20 -O3 -march=native trainer.cpp -o trainer\n./trainer evaluate ",
-               with_targets, "\n./trainer predict ", data, "\n./trainer train ", with_targets,
-               " --epochs 10 --output trained.safetensors\n```\n\n",
-               is_table ? "The table has the columns of the training, in any order, and a line of their names.\n"
-                        : "Arrays are .npy files, or files of float32 numbers without a header.\n",
-               "\nThe losses and weights have the same bits on every processor. Training is by AdamW, whose first "
-               "averages are zeros. ",
-               adamw ? "Its options are those of the run"
-                     : "The run had another optimizer, so its options are PyTorch's defaults",
-               ": see `--learning-rate` and `--weight-decay`. Vernier goes on with `[run] init_from = "
-               "\"trained.safetensors\"`.\n"));
+  write_text(folder + "/README.md",
+             c10::str(R"(# A program that continues training
+
+Vernier wrote this folder. `trainer.cpp` needs a compiler of C++20 and the C library. `model.safetensors` has the weights.
+
+```sh
+c++ -std=c++20 -O3 -march=native trainer.cpp -o trainer
+./trainer evaluate )",
+                      with_targets, "\n./trainer predict ", data, "\n./trainer train ", with_targets,
+                      " --epochs 10 --output trained.safetensors\n```\n\n",
+                      is_table ? "The table needs a line of names. It has the columns of the training, in any order.\n"
+                               : "Arrays are `.npy` files, or `.f32` files of float32 numbers without a header.\n",
+                      R"(
+The losses and weights have the same bits on every processor. The program trains with AdamW; )",
+                      adamw ? "the options are those of the run"
+                            : "the run had another optimizer, so the options are PyTorch's defaults",
+                      R"(.
+`--learning-rate` and `--weight-decay` change them. Schedules are not continued, and the averages of AdamW begin with
+zeros. To train the weights further with Vernier, set `[run] init_from = "trained.safetensors"`.
+)"));
 }
 
 // The program reads weights in float32; buffers stay as they are.

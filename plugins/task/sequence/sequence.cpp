@@ -169,8 +169,7 @@ class Sequence final : public vernier::SupervisedTask,
   vernier::TrainerPlan trainer_plan() const override {
     if (plan_.model != "lstm" || kind_ == "forecast") {
       refuse(
-          "of task/sequence the program has model = \"lstm\" for classes and numbers alone, and this run has model = "
-          "\"" +
+          "of task/sequence, LSTMs for classes or numbers alone can be exported as a trainer; this run has model = \"" +
           plan_.model + "\", kind = \"" + kind_ + "\"");
     }
     return {.classes = vernier::names_of(classes_),

@@ -174,9 +174,13 @@ class Tabular final : public vernier::SupervisedTask,
   std::string python_model() const override { return tabular::python_source(shape_, facts_.json()); }
 
   vernier::TrainerPlan trainer_plan() const override {
-    if (shape_.residual) vernier::refuse("task/tabular with residual = true has blocks that the program has not");
-    if (class_weights_ != "none")
-      vernier::refuse("task/tabular with class_weights has a loss that the program has not");
+    const auto only = [](bool is_known, const char* what) {
+      if (!is_known) vernier::refuse(std::string("a trainer cannot have ") + what + " of task/tabular");
+    };
+    only(!shape_.residual, "the blocks of residual = true");
+    only(class_weights_ == "none" && !balanced_, "class_weights or balanced");
+    only(csv_.header && csv_.skip_lines == 0, "a file with header = false or skip_lines");
+    only(!csv_.is_latin1 && csv_.separator != ' ', "a file with encoding = \"latin-1\" or separator = \" \"");
     return {.classes = facts_.classes,
             .outputs = shape_.outputs,
             .numbers = shape_.numbers,
@@ -193,7 +197,9 @@ class Tabular final : public vernier::SupervisedTask,
             .output = !target_.empty()           ? target_
                       : facts_.is_classification ? "class"
                                                  : "prediction",
-            .columns = facts_.is_array ? "" : facts_.json()};
+            .columns = facts_.is_array ? "" : facts_.json(),
+            .skips_targets = csv_.fill != vernier::CsvFill::refuse,
+            .skips_inputs = csv_.fill == vernier::CsvFill::drop};
   }
 
  private:

@@ -80,9 +80,8 @@ void put_columns(const Json& json, Constants& to) {
   to.add("Column", "target",
          c10::str("{", literal(target.value("name", "")), ", nullptr, ",
                   target.value("signs", false) ? "true" : "false", ", false, 0}"));
-  const auto character = [](const std::string& text) { return text.empty() ? "'\\0'" : "'" + text.substr(0, 1) + "'"; };
-  to.add("char", "decimal", character(json.at("decimal")));
-  to.add("char", "thousands", character(json.at("thousands")));
+  to.add("char", "decimal", literal(json.at("decimal")) + "[0]");
+  to.add("char", "thousands", literal(json.at("thousands")) + "[0]");
   to.words("missing_words", json.at("missing_words").get<std::vector<std::string>>());
   to.add("bool", "fills", json.at("fills").get<bool>() ? "true" : "false");
 }
@@ -122,6 +121,8 @@ std::string trainer_program(const TrainerPlan& plan, const TrainerDefaults& defa
   } else {
     put_columns(json_in<Json>(plan.columns), to);
   }
+  to.add("bool", "skips_targets", plan.skips_targets ? "true" : "false");
+  to.add("bool", "skips_inputs", plan.skips_inputs ? "true" : "false");
   to.add("double", "learning_rate_of_run", exact(defaults.learning_rate));
   to.add("double", "weight_decay_of_run", exact(defaults.weight_decay));
   to.add("double", "beta1", exact(defaults.beta1));

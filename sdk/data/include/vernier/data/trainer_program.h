@@ -10,9 +10,9 @@
 namespace vernier {
 
 // The network and the data that such a program is made for. The network takes rows of a table, or sequences [samples,
-// steps, numbers]. Numbers are standardised and categories get embeddings. Then come the layers of an LSTM, of whose
-// outputs the last step stays, linear layers with relu and dropout, and a last linear layer. The weights have the names
-// of torch::nn's modules.
+// steps, numbers]. Numbers are standardised and categories get embeddings. Then come the layers of an LSTM, whose
+// output at the last step is used, linear layers with relu and dropout, and a last linear layer. The weights have the
+// names of torch::nn's modules.
 struct TrainerPlan {
   std::vector<std::string> classes = {};  // by the number of the logit; empty: the outputs are numbers
   std::int64_t outputs = 1;               // each sample has so many
@@ -29,13 +29,15 @@ struct TrainerPlan {
   std::string output = {};  // names the column of predictions; several numbers are output_0, output_1 and so on
   // The JSON text of the columns, from Predictor::description(); "": the data are arrays.
   std::string columns = {};
+  // Training and evaluation leave out rows without a target, and rows without an input.
+  bool skips_targets = false, skips_inputs = false;
 };
 
 // A task derives from it to be exported as such a program. Main thread only, after Task::prepare.
 class VERNIER_API TrainerExportable {
  public:
   virtual ~TrainerExportable();
-  // Throws Error, with what can be exported instead, if the network is one that TrainerPlan cannot describe.
+  // Throws Error if TrainerPlan cannot describe the network, the loss or the data.
   virtual TrainerPlan trainer_plan() const = 0;
 };
 
