@@ -466,6 +466,17 @@ use = "jsonl"
   }
 }
 
+// Tensors of up to 1 MiB are compared between the ranks before a checkpoint: here weights and averages of 12 MB.
+TEST_CASE("ddp: a checkpoint with many tensors just below 1 MiB is saved, and the run goes on") {
+  const std::vector<std::string> wide = {"--set=task.hidden=[500,500,500,500,500]", "--set=optimizer.use=adamw",
+                                         "--set=optimizer.learning_rate=1e-3", "--set=run.steps=2"};
+  RunFolder together(mlp), alone(mlp);
+  REQUIRE_MESSAGE(alone.train(wide) == 0, alone.err);
+  Ranks ranks(together, 2, wide);
+  REQUIRE_MESSAGE(ranks.wait() == all_of(2, 0), ranks.errors());
+  CHECK(distance(weights_of(alone, 2), weights_of(together, 2)) <= 1e-4);
+}
+
 TEST_CASE("ddp: a run is resumed on another number of ranks with the same batches") {
   RunFolder alone(mlp), place(mlp);
   REQUIRE(alone.train() == 0);

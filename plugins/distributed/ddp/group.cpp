@@ -314,18 +314,36 @@ void Group::broadcast(const std::vector<std::vector<torch::Tensor>>& of_ranks, s
 
 // Through the store: small texts, of any length on each rank. The store would wait for the text of a lost rank until
 // the timeout; the barrier sees that its connection broke.
+// The store closes the connection of who sets a value of over 8 MiB (MAX_PAYLOAD_LEN of TCPStoreLibUvBackend.cpp), so
+// longer bytes are several values. Each begins with '+' if another one follows.
 std::vector<std::string> Group::gather(const std::string& bytes) {
+  constexpr std::size_t longest = 4 << 20;
   auto& store = *impl_->store;
   const auto name = "gather/" + std::to_string(impl_->gathered++);
+  const auto part_of = [&](std::int64_t rank, std::size_t part) {
+    return key(name, rank) + (part == 0 ? "" : "/" + std::to_string(part));
+  };
   return impl_->watched("gather", [&] {
-    store.set(key(name, impl_->place.rank), bytes);
+    for (std::size_t at = 0, part = 0; part == 0 || at < bytes.size(); at += longest, ++part) {
+      const bool is_last = bytes.size() - at <= longest;
+      store.set(part_of(impl_->place.rank, part), (is_last ? "." : "+") + bytes.substr(at, longest));
+    }
     impl_->wait(*impl_->gloo->barrier(), false);
     std::vector<std::string> all;
-    for (std::int64_t r = 0; r < impl_->place.ranks; ++r) all.push_back(store.get_to_str(key(name, r)));
+    std::vector<std::string> keys = {name};
+    for (std::int64_t r = 0; r < impl_->place.ranks; ++r) {
+      all.emplace_back();
+      bool is_last = false;
+      for (std::size_t part = 0; !is_last; ++part) {
+        keys.push_back(part_of(r, part));
+        const auto value = store.get_to_str(keys.back());
+        is_last = value.at(0) == '.';
+        all.back().append(value, 1);
+      }
+    }
     // The last one to read deletes them.
     if (store.add(name, 1) == impl_->place.ranks) {
-      for (std::int64_t r = 0; r < impl_->place.ranks; ++r) store.deleteKey(key(name, r));
-      store.deleteKey(name);
+      for (const auto& each : keys) store.deleteKey(each);
     }
     return all;
   });
