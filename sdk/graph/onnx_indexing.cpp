@@ -85,7 +85,7 @@ void scatter(Call& call) {
   if (!has_self) inputs[0] = without_self(call, inputs, axis, reduction);
   const auto result = scattered(call, inputs, axis, reduction);
   if (name != "mean") return call.set(result);
-  if (!c10::isFloatingType(dtype)) call.refuse("it takes means of whole numbers");
+  if (!c10::isFloatingType(dtype)) call.refuse("it computes means of integers");
   const auto start = expanded(call, call.onnx.number(has_self ? 1 : 0, dtype), call.value("self").sizes);
   const auto ones = expanded(call, call.onnx.number(1, dtype), sizes);
   const auto count = scattered(call, {start, inputs[1], ones}, axis, "add");

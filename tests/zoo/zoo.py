@@ -196,7 +196,7 @@ class Trial:
         other = row.losses_of(torch.export.load(self.folder / "model.pt2").module())
         if losses == other:
             return "(=)"
-        raise RuntimeError(f"train: losses differ from Python's, as {losses} from {wanted} and {other}")
+        raise RuntimeError(f"train: losses are {losses}, Python's are {wanted}, and model.pt2's are {other}")
 
     def has_several(self):
         return len(json.loads((self.folder / "model.json").read_text())["outputs"]) > 1

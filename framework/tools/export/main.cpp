@@ -254,7 +254,7 @@ zeros. To train the weights further with Vernier, set `[run] init_from = "traine
 )"));
 }
 
-// The program reads weights in float32; buffers stay as they are.
+// Converts tensors to float32, which the program reads. float64 and integers stay.
 Tensors floats(Tensors tensors) {
   for (auto& [name, tensor] : tensors) {
     if (tensor.is_floating_point() && tensor.scalar_type() != torch::kFloat64) tensor = tensor.to(torch::kFloat);

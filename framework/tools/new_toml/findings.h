@@ -21,7 +21,7 @@ struct Findings {
   std::int64_t epochs = 0;                                    // 0: as many as make so many updates
   std::int64_t most_epochs = 300;                             // few samples get no more
   std::int64_t validations = 40;                              // a run has so many; a large one fewer
-  std::int64_t patience = 0;                                  // early stopping has its default: 0
+  std::int64_t patience = 0;                                  // 0: the default of early stopping
   std::int64_t batch = 0;                                     // samples of an update; 0: by the number of samples
   const char* learning_rate = "3e-3";
   // Words behind `vernier new toml` for other tasks that the data fit, and a remark; two at most are shown.

@@ -19,7 +19,7 @@ namespace vernier {
 
 namespace {
 
-// The line without control characters, and no longer than so many columns. UTF-8, one column a character.
+// Returns the line without control characters, cut to `columns` characters of UTF-8.
 std::string cut(const std::string& line, std::size_t columns) {
   const auto text = without_control_characters(line);
   std::size_t end = 0;
@@ -50,7 +50,7 @@ KeyScreen::KeyScreen()
   }
   termios keys = before_;
   keys.c_lflag &= ~static_cast<tcflag_t>(ICANON | ECHO);
-  // Ctrl-Z and Ctrl-\ would leave the terminal as it is now.
+  // Ctrl-Z and Ctrl-\ would not restore the terminal.
   keys.c_cc[VSUSP] = keys.c_cc[VQUIT] = _POSIX_VDISABLE;
   ::tcsetattr(STDIN_FILENO, TCSANOW, &keys);
   std::cout << "\033[?1049h\033[?25l" << std::flush;  // the alternate screen, without a cursor

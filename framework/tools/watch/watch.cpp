@@ -81,7 +81,7 @@ std::string text_plot(const std::vector<TextCurve>& curves, std::size_t columns,
   for (const auto& curve : drawn) {
     for (const double value : curve) values.include(value);
   }
-  // Means of equal numbers differ by their rounding.
+  // Rounding can make means of equal numbers differ.
   const bool is_flat = values.high - values.low <= 1e-12 * std::abs(values.high);
   const double span = is_flat ? 1 : values.high - values.low;
   std::vector<std::vector<std::string>> cells(rows, std::vector<std::string>(width, " "));

@@ -33,7 +33,7 @@ struct Floor {
   std::string table() const;  // for people
 };
 
-// Returns the file of this processor and so many threads, in $XDG_CACHE_HOME/vernier or ~/.cache/vernier.
+// Returns the path of the rates for this processor and `threads`, in $XDG_CACHE_HOME/vernier or ~/.cache/vernier.
 std::filesystem::path floor_file(int threads);
 // Reads the file. Returns nothing if there is none. Throws Error if it is damaged.
 std::optional<Floor> kept_floor(int threads);

@@ -96,7 +96,7 @@ void GradientSums::begin_in_backward(const Run& run, Group& group) {
                       " came again after its sum over the ranks had begun, as with blocks that are computed again and "
                       "share a weight; set [distributed] overlap = false, or use = \"zero1\"");
     }
-    own_memory(run.parameters[number].model.mutable_grad(), 2);  // backward still has the tensor that became it
+    own_memory(run.parameters[number].model.mutable_grad(), 2);  // backward still holds a tensor of the same storage
     if (came_[number] == 0) bucket.missing -= 1;
     came_[number] = 1;
     while (left_ > 0 && buckets_[left_ - 1].missing == 0) {

@@ -18,9 +18,9 @@ namespace ddp {
 // Main thread only.
 class GradientSums {
  public:
-  // bucket_bytes: gradients with fewer bytes are sent together. sent_as: the dtype of float32 ones on the way. message:
-  // rounds what this rank sends; null: nothing does. before: called before a sum begins. after: called for each
-  // parameter whose gradient is summed; where it is set, one bucket at a time is under way in backward.
+  // bucket_bytes: smaller gradients are sent together. sent_as: float32 gradients are sent in this dtype. message:
+  // rounds what this rank sends, unless it is null. before() is called before each sum; after(), for each parameter
+  // whose gradient is summed. With `after`, backward has one bucket under way at a time.
   GradientSums(std::int64_t bucket_bytes, std::optional<torch::ScalarType> sent_as, Message* message,
                std::function<void()> before, std::function<void(const vernier::Parameter&)> after)
       : bucket_bytes_(bucket_bytes),

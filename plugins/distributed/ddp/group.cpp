@@ -314,8 +314,8 @@ void Group::broadcast(const std::vector<std::vector<torch::Tensor>>& of_ranks, s
 
 // Through the store: small texts, of any length on each rank. The store would wait for the text of a lost rank until
 // the timeout; the barrier sees that its connection broke.
-// The store closes the connection of who sets a value of over 8 MiB (MAX_PAYLOAD_LEN of TCPStoreLibUvBackend.cpp), so
-// longer bytes are several values. Each begins with '+' if another one follows.
+// The store closes a connection that sets a value of over 8 MiB (MAX_PAYLOAD_LEN of TCPStoreLibUvBackend.cpp), so bytes
+// over `longest` are split. A part begins with '+' if another one follows.
 std::vector<std::string> Group::gather(const std::string& bytes) {
   constexpr std::size_t longest = 4 << 20;
   auto& store = *impl_->store;

@@ -120,8 +120,8 @@ void Weights::note_if_missing(const torch::Tensor& tensor, std::vector<std::size
   is_missing = is_missing || is_elsewhere(found->tensor);
 }
 
-// An error in a callback of RecordFunction would be swallowed. The operator then computes with zeros, and
-// throw_failure() ends the run.
+// LibTorch swallows errors of a RecordFunction callback. So a fetch that fails leaves zeros, and throw_failure() ends
+// the run.
 std::unique_ptr<at::ObserverContext> Weights::fetch_for(const at::RecordFunction& call) {
   const auto inputs = call.inputs();
   const auto is_here = [](const c10::IValue& input) {
@@ -221,7 +221,7 @@ void Weights::release(const Weight& weight) const {
   if (is_of_others(weight) && weight.readers == 0 && !is_elsewhere(weight.tensor)) leave_elsewhere(weight.tensor);
 }
 
-// Copies that others keep of a weight, such as autocast's, are known by its version.
+// Autocast and the like find by the new version that their copy of the weight is old.
 bool Weights::note_written(const torch::Tensor& tensor) const {
   const auto found =
       std::ranges::find_if(weights_, [&](const Weight& weight) { return weight.tensor.is_same(tensor); });

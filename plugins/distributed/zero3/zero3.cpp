@@ -33,7 +33,7 @@ class Zero3 final : public ddp::DataParallel {
                            "keep weights of other ranks from forward to backward: less traffic, more memory")) {}
   ~Zero3() override {
     try {
-      if (weights_ && !has_failed_) weights_->meet();  // rank 0 may still read the model
+      if (weights_ && !has_failed_) weights_->meet();  // rank 0 may still fetch weights
     } catch (...) {                                    // the run is over, and a rank that is lost has been reported
     }
   }

@@ -75,9 +75,9 @@ Tensor folded(const Tensor& y, std::int64_t samples, const Sizes& positions) {
       .reshape(joined({{samples, y.size(0) * channels}, positions}));
 }
 
-// The sums go over `places`, and at each over what blocks lie along; blocks_first: the other way round. If blocks have
-// their scales outside of the unit, each place is a product of its own, and these are added in float32. A unit that
-// multiplies by block scales takes numbers with their scales here, as those of 8 bits.
+// Multiplies both. The summed dimension is [places, dimension of the blocks]; blocks_first: the reverse. If block
+// scales are outside of the unit, each place is a product of its own, and float32 adds the products. Sum::block_scaled
+// multiplies as the 8-bit unit here: its numbers contain their scales.
 Tensor multiplied(const UnitOperand& a, const UnitOperand& b, const MatrixUnit& given, std::int64_t places,
                   bool blocks_first = false) {
   const auto unit = given.sum == MatrixUnit::Sum::block_scaled ? vernier::matrix_unit("b200", 8) : given;

@@ -181,7 +181,7 @@ std::vector<ExportedTask::Column> ExportedTask::predict(const Batch& batch) {
   } else if (loss_ == "bce" || (has_classes() && output.dim() <= 2)) {  // softmax keeps log-probabilities
     columns = columns_of(targets(), output, batch.samples);
   } else {
-    // The dimension of a single sample may have been dropped.
+    // The model may have dropped a batch dimension of 1.
     const auto is_of_one = batch.samples == 1 && output.numel() == outputs_ && output.dim() <= 1;
     columns = {{"output", is_of_one ? output.reshape({1, -1}) : output}};
   }

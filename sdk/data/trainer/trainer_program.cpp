@@ -38,13 +38,13 @@ class Constants {
   void add(const char* type, const std::string& name, const T& value) {
     text_ += c10::str("constexpr ", type, " ", name, " = ", value, ";\n");
   }
-  // Sizes up to a 0.
+  // Adds an array of sizes that ends with 0.
   void sizes(const char* name, const std::vector<std::int64_t>& all) {
     std::string list;
     for (const auto size : all) list += std::to_string(size) + ", ";
     text_ += c10::str("constexpr int64_t ", name, "[] = {", list, "0};\n");
   }
-  // Words up to a nullptr.
+  // Adds an array of words that ends with a nullptr.
   void words(const std::string& name, const std::vector<std::string>& all) {
     std::string list;
     for (const auto& word : all) list += literal(word) + ", ";
@@ -56,7 +56,7 @@ class Constants {
   std::string text_;
 };
 
-// The columns of a table, of JSON: see csv_schema.h.
+// Adds the columns in the JSON of csv_schema.h.
 void put_columns(const Json& json, Constants& to) {
   std::string list;
   std::size_t number = 0;

@@ -388,7 +388,7 @@ TEST_CASE("ONNX: operators compute what LibTorch computes") {
 
 TEST_CASE("ONNX: an option that it lacks is refused by name") {
   const std::vector<std::pair<const char*, Tensor (*)(const Tensor& x)>> refused = {
-      {"it takes means of whole numbers",
+      {"it computes means of integers",
        [](auto& x) { return whole(x).scatter_reduce(1, whole(x).abs().clamp_max(3), whole(x), "mean"); }},
       {"it writes another number to each place of a mask",
        [](auto& x) { return x.clone().index_put_({x > -2}, x.flatten()); }},

@@ -20,7 +20,7 @@ State shard_of(const State& snapshot, Distributed& distributed);
 std::string to_bytes(const State& state);
 State from_bytes(const std::string& bytes);
 
-// Returns the tensor, or a copy where another rank keeps its values (distributed/zero3): reading it fetches them.
+// Returns the tensor. If another rank keeps its values (distributed/zero3), returns a copy, which fetches them.
 torch::Tensor here(const torch::Tensor& tensor);
 
 bool same_bits(const torch::Tensor& a, const torch::Tensor& b);  // NaN equals NaN

@@ -29,7 +29,7 @@ struct TrainerPlan {
   std::string output = {};  // names the column of predictions; several numbers are output_0, output_1 and so on
   // The JSON text of the columns, from Predictor::description(); "": the data are arrays.
   std::string columns = {};
-  // Training and evaluation leave out rows without a target, and rows without an input.
+  // Rows without a target, or with a missing input, are skipped by training and evaluation.
   bool skips_targets = false, skips_inputs = false;
 };
 
