@@ -117,11 +117,8 @@ int print_version(bool as_json) {
 
 int plugins(const po::variables_map& given) {
   const Host host = make_host(given);
-  if (words_of(given).empty()) {
-    list_plugins(host);
-  } else {
-    for (const auto& id : words_of(given)) describe_plugin(host, id);
-  }
+  if (words_of(given).empty()) list_plugins(host);
+  for (const auto& id : words_of(given)) describe_plugin(host, id);
   return 0;
 }
 

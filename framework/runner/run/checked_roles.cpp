@@ -80,9 +80,10 @@ torch::Tensor CheckedTask::loss(const TrainerRun& run) const {
   return loss;
 }
 
-void CheckedTask::backward(const torch::Tensor& loss) const {
+void CheckedTask::backward(const torch::Tensor& loss, const Run& run) const {
   note();
   loss.backward();
+  separate_gradients(run.parameters);
 }
 
 torch::Tensor CheckedPrecision::forward(const std::function<torch::Tensor()>& body) const {

@@ -18,9 +18,9 @@ class CheckedTask : public Role<Task> {
   using Role::Role;
   Batch next() const;
   std::int64_t batches_per_epoch() const;
-  void weigh(std::vector<Batch>& micro_batches) const;  // sets weights that the accumulation left open
-  torch::Tensor loss(const TrainerRun& run) const;      // the loss of run.micro_batch
-  void backward(const torch::Tensor& loss) const;       // the task made the graph: an error in it is the task's
+  void weigh(std::vector<Batch>& micro_batches) const;             // sets weights that the accumulation left open
+  torch::Tensor loss(const TrainerRun& run) const;                 // the loss of run.micro_batch
+  void backward(const torch::Tensor& loss, const Run& run) const;  // an error in the graph is the task's, which made it
 };
 
 class CheckedPrecision : public Role<Precision> {

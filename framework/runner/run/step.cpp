@@ -217,7 +217,7 @@ void Step::compute_micro_batches(TrainerRun& run, Tries tries) {
     emit(Event::LossReady, run, Part::backward);
     const auto& whole = ranks_.whole();  // waits for other ranks
     add_loss(run, micro_batch, whole);
-    task_.backward(scaler_.scale(weighted(micro_batch, whole, run.micro_batch_loss), run.device));
+    task_.backward(scaler_.scale(weighted(micro_batch, whole, run.micro_batch_loss), run.device), run);
     run.micro_batch_loss.reset();
     emit(Event::BackwardDone, run, Part::backward);
     refuse_over(limit, run.micro_batch, run.device);

@@ -154,6 +154,21 @@ std::optional<WrongGradient> wrong_gradient(const std::vector<Parameter>& parame
   return std::nullopt;
 }
 
+void separate_gradients(const std::vector<Parameter>& parameters) {
+  std::vector<std::pair<const char*, const char*>> taken;  // by gradients whose storage others have too
+  for (const auto& parameter : parameters) {
+    auto& gradient = parameter.model.mutable_grad();
+    if (!gradient.defined() || !gradient.has_storage() || gradient.storage().use_count() < 2) continue;
+    const auto* begin = static_cast<const char*>(gradient.const_data_ptr());
+    if (begin == nullptr) continue;  // another rank has it
+    const auto* end = begin + gradient.storage().nbytes();
+    if (gradient.is_contiguous()) end = begin + gradient.nbytes();
+    const auto meets = [&](const auto& other) { return begin < other.second && other.first < end; };
+    if (std::ranges::any_of(taken, meets)) gradient = gradient.detach().clone();
+    taken.emplace_back(begin, end);
+  }
+}
+
 StepNumbers::StepNumbers(const Run& run, const Plugin* plugin)
     : factor_(run.learning_rate_factor),
       has_graph_(run.micro_batch_loss.requires_grad()),

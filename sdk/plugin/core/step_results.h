@@ -35,6 +35,10 @@ struct WrongGradient {
 VERNIER_API std::optional<WrongGradient> wrong_gradient(const std::vector<Parameter>& parameters,
                                                         torch::Tensor Parameter::*of);
 
+// Called after each backward pass, because gradients are then added to, scaled and clipped in place. Autograd gives two
+// parameters gradients with the same memory where it only views the gradient of their sum: one of them gets a copy.
+VERNIER_API void separate_gradients(const std::vector<Parameter>& parameters);
+
 // The numbers of a step that a plugin may replace, as they were before it was called. While it lives, the metrics that
 // are set in the run are the plugin's. plugin: null for the listeners of an event.
 class VERNIER_API StepNumbers {

@@ -9,8 +9,11 @@
 #include <functional>
 #include <utility>
 
+#include <vernier/checkpoint_folder.h>
+
 #include "log_lines.h"
 #include "run/training_loop.h"
+#include "run_folder.h"
 #include "thrown.h"
 #include "toy_run.h"
 
@@ -357,6 +360,29 @@ TEST_CASE("step results: a state that cannot be saved later is left out, and the
     CHECK(resumed.run.step == 5);
   }
   CHECK(LogLines::count("(the checkpoint is without its state)") == 2);
+}
+
+// PyTorch adds the second micro-batch's gradients of such parameters twice, and divides and clips them twice.
+TEST_CASE("gradients that share memory are added, unscaled and clipped once") {
+  const std::string joined = "[run]\nsteps = 1\ndevice = \"cpu\"\noutput = \"out\"\n[task]\nuse = \"" VERNIER_BINARY_DIR
+                             "/fixtures/plugins/task/joined.so\"\n[optimizer]\nuse = \"sgd\"\nlearning_rate = 1.0\n";
+  const auto trained_with = [&](const std::vector<std::string>& sets) {
+    RunFolder place(joined);
+    REQUIRE_MESSAGE(place.train(sets) == 0, place.err);
+    return vernier::read_checkpoint_model(place.at("out/checkpoints/step-00000001").string()).model.tensors;
+  };
+  const auto before = trained_with({"--set=optimizer.learning_rate=0.0"});
+  const auto moved = [&](const std::vector<std::string>& sets) {
+    const auto after = trained_with(sets);
+    const auto of = [&](const char* name) { return (after.at(name) - before.at(name)).norm().item<double>(); };
+    CHECK(of("second") == doctest::Approx(of("first")).epsilon(1e-3));
+    return of("first");
+  };
+  const double whole = moved({});
+  CHECK(moved({"--set=accumulation.micro_batches=3"}) == doctest::Approx(whole).epsilon(1e-4));
+  CHECK(moved({R"(--set=precision={use="fp16",level="O1"})", R"(--set=scaler={use="static",scale=128})"}) ==
+        doctest::Approx(whole).epsilon(1e-2));
+  CHECK(moved({R"(--set=callback=[{use="clip_norm",max_norm=0.001}])"}) < whole);
 }
 
 }  // namespace step_results_test
