@@ -17,6 +17,7 @@
 #include <functional>
 #include <map>
 #include <random>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -188,6 +189,46 @@ inline double seconds_since(Clock::time_point begin) {
 // The shortest timeout in which the ranks of a test find each other: the slowest may start so much later.
 inline int seconds_to_meet() {
   return static_cast<int>(std::ceil(patience::limit(2)));
+}
+
+using Words = std::vector<std::string>;
+
+inline Words sets_of(const Words& settings) {
+  Words sets;
+  for (const auto& setting : settings) sets.push_back("--set=" + setting);
+  return sets;
+}
+
+inline Words with(Words words, const Words& more) {
+  words.insert(words.end(), more.begin(), more.end());
+  return words;
+}
+
+inline void train(const RunFolder& place, int ranks, const Words& sets) {
+  Ranks programs(place, ranks, sets);
+  REQUIRE_MESSAGE(programs.wait() == all_of(ranks, 0), programs.errors());
+}
+
+// The state of optimizer and precision in the newest checkpoint.
+inline vernier::Tensors state_of(const RunFolder& place, int step = 12) {
+  auto tensors =
+      vernier::read_checkpoint((place.at("out/checkpoints") / vernier::checkpoint_name(step)).string()).state.tensors;
+  std::erase_if(tensors, [](const auto& entry) {
+    return !entry.first.starts_with("plugin/optimizer/") && !entry.first.starts_with("plugin/precision/");
+  });
+  return tensors;
+}
+
+inline std::set<std::string> different(const vernier::Tensors& a, const vernier::Tensors& b) {
+  std::set<std::string> names;
+  for (const auto& [name, tensor] : a) {
+    const auto found = b.find(name);
+    if (found == b.end() || !at::equal(tensor, found->second)) names.insert(name);
+  }
+  for (const auto& [name, tensor] : b) {
+    if (!a.contains(name)) names.insert(name);
+  }
+  return names;
 }
 
 }  // namespace several_ranks

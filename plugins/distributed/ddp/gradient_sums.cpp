@@ -30,9 +30,9 @@ namespace {
 
 // Gives a gradient memory of its own, because a sum changes it in place and its owner alone may keep it. Gradients of
 // weights that a layer puts together are parts of one tensor, and one of a view may be what backward still reads.
-// users: so many tensors have the memory of a gradient that is alone.
-void own_memory(torch::Tensor& gradient, std::size_t users) {
+void own_memory(torch::Tensor& gradient) {
   if (!gradient.defined() || gradient.is_sparse()) return;
+  constexpr std::size_t users = 2;  // the gradient, and the tensor of backward that becomes it
   const auto& storage = gradient.storage();
   const bool is_own = storage.nbytes() == gradient.nbytes() && storage.use_count() <= users;
   if (!is_own || !gradient.is_contiguous()) gradient = gradient.detach().clone(at::MemoryFormat::Contiguous);
@@ -96,7 +96,7 @@ void GradientSums::begin_in_backward(const Run& run, Group& group) {
                       " came again after its sum over the ranks had begun, as with blocks that are computed again and "
                       "share a weight; set [distributed] overlap = false, or use = \"zero1\"");
     }
-    own_memory(run.parameters[number].model.mutable_grad(), 2);  // backward still holds a tensor of the same storage
+    own_memory(run.parameters[number].model.mutable_grad());
     if (came_[number] == 0) bucket.missing -= 1;
     came_[number] = 1;
     while (left_ > 0 && buckets_[left_ - 1].missing == 0) {
@@ -133,7 +133,7 @@ void GradientSums::begin(Bucket& bucket, const Run& run, Group& group) const {
       vernier::refuse("the gradient of " + parameter.name +
                       " is sparse, and several ranks sum dense ones; build the layer without sparse gradients");
     }
-    own_memory(gradient, 2);
+    own_memory(gradient);
     if (message_ != nullptr) message_->round(parameter.name, gradient, run);
     flat.push_back(gradient.view(-1));
   }
