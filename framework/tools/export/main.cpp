@@ -37,12 +37,12 @@ constexpr const char* usage = R"(usage: vernier export RUN --format FORMAT --out
 Writes the model of a run's newest checkpoint, as its validation has it.
 
   --format FORMAT        onnx, pt2 (for torch.export.load), torchscript, safetensors, python, trainer (a C++ program
-                         that goes on training without LibTorch), huggingface for a published language model, gguf for
+                         that continues training without LibTorch), huggingface for a published language model, gguf for
                          llama.cpp, or peft for what an adapter such as callback/lora added; the other formats have the
                          adapter merged
   --dtype DTYPE          of the matrices in gguf: f32, f16, bf16 or q8_0; f16, if not given
-  --output FILE          the file, or the folder of python, trainer, huggingface and peft; one that is there is kept. A task
-                         such as tabular describes inputs and outputs in a JSON file beside it: model.pt gets
+  --output FILE          the file, or the folder of python, trainer, huggingface and peft; one that is there is kept. A
+                         task such as tabular describes inputs and outputs in a JSON file beside it: model.pt gets
                          model.pt.json; a TorchScript module and model.py return it as text from describe()
   --force                replaces files that are there
   --set KEY=VALUE        changes the run's configuration
@@ -195,28 +195,22 @@ def describe():
   if (!description.empty()) write_text(folder + "/description.json", description + '\n');
 }
 
-double number_in(const Table& table, const char* key, double fallback) {
-  const auto found = table.find(key);
-  if (found == table.end()) return fallback;
-  if (const auto* whole = std::get_if<std::int64_t>(&found->second.data)) return static_cast<double>(*whole);
-  const auto* number = std::get_if<double>(&found->second.data);
-  return number == nullptr ? fallback : *number;
-}
-
 // The options of optimizer/adamw in the run's configuration. A trainer has one group of parameters.
 std::optional<TrainerDefaults> adamw_of(const Table& config) {
   const auto found = config.find("optimizer");
   const auto* table = found == config.end() ? nullptr : std::get_if<Table>(&found->second.data);
   if (table == nullptr || use_of(found->second) != "adamw") return {};
-  for (const char* key : {"group", "layer_decay", "amsgrad"}) {
-    if (table->contains(key)) refuse(std::string("a trainer cannot have `") + key + "` of optimizer/adamw");
+  Options options("optimizer/adamw", *table, found->second.where);
+  const bool is_one_group = !options.given("group") && options.get("layer_decay", 1.0, "") == 1;
+  if (!is_one_group || options.get("amsgrad", false, "")) {
+    refuse("a trainer cannot have `group`, `layer_decay` or `amsgrad` of optimizer/adamw");
   }
   const TrainerDefaults own;
-  return TrainerDefaults{.learning_rate = number_in(*table, "learning_rate", own.learning_rate),
-                         .weight_decay = number_in(*table, "weight_decay", own.weight_decay),
-                         .beta1 = number_in(*table, "beta1", own.beta1),
-                         .beta2 = number_in(*table, "beta2", own.beta2),
-                         .epsilon = number_in(*table, "eps", own.epsilon)};
+  return TrainerDefaults{.learning_rate = options.get("learning_rate", own.learning_rate, ""),
+                         .weight_decay = options.get("weight_decay", own.weight_decay, ""),
+                         .beta1 = options.get("beta1", own.beta1, ""),
+                         .beta2 = options.get("beta2", own.beta2, ""),
+                         .epsilon = options.get("eps", own.epsilon, "")};
 }
 
 // The folder of the program, without the weights.
@@ -235,7 +229,8 @@ void write_trainer(const std::string& folder, const Prepared& prepared) {
   write_text(folder + "/README.md",
              c10::str(R"(# A program that continues training
 
-Vernier wrote this folder. `trainer.cpp` needs a compiler of C++20 and the C library. `model.safetensors` has the weights.
+Vernier wrote this folder. `trainer.cpp` needs a compiler of C++20 and the C library. The weights are in
+`model.safetensors`.
 
 ```sh
 c++ -std=c++20 -O3 -march=native trainer.cpp -o trainer
