@@ -1,10 +1,11 @@
 // Tests the rule of accumulation/my_name without a run.
-#define DOCTEST_CONFIG_IMPLEMENT_WITH_MAIN
+#include "my_name.cpp"
+
 #include <ATen/ops/arange.h>
 #include <ATen/ops/cat.h>
+// doctest comes last, because LibTorch has a CHECK of its own.
+#define DOCTEST_CONFIG_IMPLEMENT_WITH_MAIN
 #include <doctest/doctest.h>
-
-#include "my_name.cpp"
 
 TEST_CASE("a batch is split into halves in the order of its samples") {
   // Each option is its value with the place that an error names, here "test".

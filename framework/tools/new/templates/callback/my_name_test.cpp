@@ -1,10 +1,11 @@
 // Tests the rule of callback/my_name without a run.
-#define DOCTEST_CONFIG_IMPLEMENT_WITH_MAIN
-#include <ATen/ops/full.h>
-#include <doctest/doctest.h>
-#include <vernier/host.h>
-
 #include "my_name.cpp"
+
+#include <ATen/ops/full.h>
+#include <vernier/host.h>
+// doctest comes last, because LibTorch has a CHECK of its own.
+#define DOCTEST_CONFIG_IMPLEMENT_WITH_MAIN
+#include <doctest/doctest.h>
 
 namespace {
 

@@ -1,10 +1,11 @@
 // Tests checkpoint/my_name without a run.
-#define DOCTEST_CONFIG_IMPLEMENT_WITH_MAIN
-#include <ATen/ops/full.h>
-#include <doctest/doctest.h>
-#include <vernier/host.h>
-
 #include "my_name.cpp"
+
+#include <ATen/ops/full.h>
+#include <vernier/host.h>
+// doctest comes last, because LibTorch has a CHECK of its own.
+#define DOCTEST_CONFIG_IMPLEMENT_WITH_MAIN
+#include <doctest/doctest.h>
 
 TEST_CASE("a snapshot is read again, the newest one if none is named") {
   namespace fs = std::filesystem;

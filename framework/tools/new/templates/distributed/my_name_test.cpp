@@ -1,10 +1,11 @@
 // Tests distributed/my_name without a run: two ranks in two threads.
-#define DOCTEST_CONFIG_IMPLEMENT_WITH_MAIN
-#include <ATen/ops/full.h>
-#include <doctest/doctest.h>
-#include <vernier/host.h>
-
 #include "my_name.cpp"
+
+#include <ATen/ops/full.h>
+#include <vernier/host.h>
+// doctest comes last, because LibTorch has a CHECK of its own.
+#define DOCTEST_CONFIG_IMPLEMENT_WITH_MAIN
+#include <doctest/doctest.h>
 
 namespace {
 

@@ -1,12 +1,13 @@
 // Tests the lines of monitor/my_name without a run.
-#define DOCTEST_CONFIG_IMPLEMENT_WITH_MAIN
+#include "my_name.cpp"
+
 #include <ATen/ops/full.h>
-#include <doctest/doctest.h>
 #include <vernier/host.h>
 
 #include <sstream>
-
-#include "my_name.cpp"
+// doctest comes last, because LibTorch has a CHECK of its own.
+#define DOCTEST_CONFIG_IMPLEMENT_WITH_MAIN
+#include <doctest/doctest.h>
 
 namespace {
 

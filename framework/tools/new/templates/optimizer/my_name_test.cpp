@@ -1,11 +1,12 @@
 // Tests the rule of optimizer/my_name without a run.
-#define DOCTEST_CONFIG_IMPLEMENT_WITH_MAIN
+#include "my_name.cpp"
+
 #include <ATen/ops/full.h>
 #include <ATen/ops/ones.h>
-#include <doctest/doctest.h>
 #include <vernier/host.h>
-
-#include "my_name.cpp"
+// doctest comes last, because LibTorch has a CHECK of its own.
+#define DOCTEST_CONFIG_IMPLEMENT_WITH_MAIN
+#include <doctest/doctest.h>
 
 namespace {
 

@@ -1,10 +1,11 @@
 // Tests the rule of precision/my_name without a run.
-#define DOCTEST_CONFIG_IMPLEMENT_WITH_MAIN
-#include <ATen/ops/ones.h>
-#include <doctest/doctest.h>
-#include <vernier/host.h>
-
 #include "my_name.cpp"
+
+#include <ATen/ops/ones.h>
+#include <vernier/host.h>
+// doctest comes last, because LibTorch has a CHECK of its own.
+#define DOCTEST_CONFIG_IMPLEMENT_WITH_MAIN
+#include <doctest/doctest.h>
 
 namespace {
 

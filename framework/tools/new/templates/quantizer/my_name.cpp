@@ -17,10 +17,10 @@ class MyName final : public vernier::Quantizer {
   // Called for each operand of each product. Its last dimension is the one that the product sums over.
   vernier::UnitOperand quantize(const vernier::Operand& of) override {
     const auto x = of.numbers.unflatten(-1, {-1, block_});
-    const auto scale = x.abs().amax(-1, /*keepdim=*/true).div(largest_).clamp_min(1e-30);
+    const auto scale = x.abs().amax(-1, /*keepdim=*/true).div(largest_).clamp_min(1e-30);  // never 0: zeros stay zeros
     return {x.div(scale).round().mul(scale).flatten(-2)};
   }
-  std::int64_t multiple() const override { return block_; }  // zeros fill up the last block
+  std::int64_t multiple() const override { return block_; }  // zeros fill up the last block of operand and result
   bool draws() const override { return false; }              // true for a rule that takes of.seed
 
  private:

@@ -1,8 +1,8 @@
 // Tests the rule of quantizer/my_name without a run.
+#include "my_name.cpp"
+// doctest comes last, because LibTorch has a CHECK of its own.
 #define DOCTEST_CONFIG_IMPLEMENT_WITH_MAIN
 #include <doctest/doctest.h>
-
-#include "my_name.cpp"
 
 TEST_CASE("the largest number of a block stays, and the others become multiples of a step") {
   // Options are written as the TOML has them; "test" is their place.

@@ -1,12 +1,12 @@
 // Tests task/my_name without the runner: its data, and that its model learns them.
 #include "my_name.cpp"
+
 #include <vernier/host.h>
 
-#undef CHECK  // LibTorch's
+#include <fstream>
+// doctest comes last, because LibTorch has a CHECK of its own.
 #define DOCTEST_CONFIG_IMPLEMENT_WITH_MAIN
 #include <doctest/doctest.h>
-
-#include <fstream>
 
 TEST_CASE("the task learns to tell two classes apart") {
   const std::string file = "my_name_test.csv";
