@@ -33,7 +33,7 @@ constexpr const char* usage =
 
 Tries the laws of plugins on a library: that it resumes to the last bit, leaks nothing, and so on. Each law is a line,
 "ok", "FAILED" with the reason, "skipped" with the reason, or "declined" where the plugin refuses the law's run by a
-configuration error. Prints the run in which the plugin was tried, as TOML.
+configuration error. If a law fails, the run in which it was tried follows as TOML.
 
   --set KEY=VALUE    as in vernier train, for the plugin and the run; an option of the plugin needs no table: max_norm=1
   --task FILE.toml   the run to try it in, instead of a small network; for 20 steps on the CPU
