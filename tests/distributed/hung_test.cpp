@@ -123,6 +123,26 @@ TEST_CASE("hung: a stranger at rank 0's port is noticed within the timeout") {
   CHECK(says(ranks.errors(), "rank 1 cannot reach rank 0 at 127.0.0.1, port "));
 }
 
+TEST_CASE("hung: a rank that met rank 0 of the attempt before waits for that of its own") {
+  RunFolder place(mlp);
+  const auto port = std::to_string(free_port());
+  const auto environment = [&](const char* rank, const char* attempt) {
+    return Environment{
+        {"WORLD_SIZE", "2"}, {"RANK", rank}, {"MASTER_PORT", port}, {"TORCHELASTIC_RESTART_COUNT", attempt}};
+  };
+  std::vector<std::string> short_run = {"--set=run.steps=5", "--set=run.output=second"};
+  Ranks earlier(place, 1, endless(100), {}, environment("0", "0"));
+  REQUIRE(patience::wait_until([&] { return !listening_addresses(earlier[0].pid()).empty(); }));
+  Ranks second(place, 1, short_run, {}, environment("1", "1"));
+  std::this_thread::sleep_for(std::chrono::seconds(2));  // it meets the store of the attempt before
+  earlier[0].send(SIGKILL);
+  earlier[0].wait();
+  std::this_thread::sleep_for(std::chrono::seconds(1));
+  Ranks first(place, 1, short_run, {}, environment("0", "1"));
+  CHECK_MESSAGE(first.wait() == std::vector{0}, first.errors());
+  CHECK_MESSAGE(second.wait() == std::vector{0}, second.errors());
+}
+
 TEST_CASE(
     "hung: a name that does not resolve is looked up until the timeout, and the configuration is not called wrong") {
   RunFolder place(mlp);

@@ -221,16 +221,20 @@ std::unique_ptr<Group> Group::join(const Rendezvous& rendezvous, const std::func
   auto impl = std::make_unique<Impl>();
   impl->place = rendezvous.place;
   impl->timeout = rendezvous.timeout;
-  impl->store = open_store(rendezvous);
-  try {
-    if (!wait_for_all(*impl->store, rendezvous, is_stopping)) return nullptr;
-  } catch (const StoreTimeout&) {
-    impl->lost("rendezvous", reason());
-  } catch (const Error&) {
-    throw;
-  } catch (...) {  // rank 0 has left, maybe for the same signal
-    if (is_stopping()) return nullptr;
-    impl->lost("rendezvous", reason());
+  for (bool has_met = false; !has_met;) {
+    impl->store = open_store(rendezvous);
+    try {
+      if (!wait_for_all(*impl->store, rendezvous, is_stopping)) return nullptr;
+      has_met = true;
+    } catch (const EarlierStore&) {  // rank 0 of this attempt comes later
+    } catch (const StoreTimeout&) {
+      impl->lost("rendezvous", reason());
+    } catch (const Error&) {
+      throw;
+    } catch (...) {  // rank 0 has left, maybe for the same signal
+      if (is_stopping()) return nullptr;
+      impl->lost("rendezvous", reason());
+    }
   }
   impl->watched("rendezvous", [&] {
     impl->heartbeat = open_heartbeat(*impl->store, rendezvous);

@@ -71,6 +71,38 @@ void wait_for_name(const std::string& address, const Rendezvous& rendezvous) {
   ::freeaddrinfo(found);
 }
 
+// Removes ranks from `missing` as they come. Returns false if a signal came.
+bool wait_for(std::vector<std::int64_t>& missing, c10d::Store& store, const Rendezvous& rendezvous,
+              const std::function<bool()>& is_stopping) {
+  const auto& place = rendezvous.place;
+  if (store.add(key("taken", place.rank), 1) != 1) {
+    vernier::refuse(c10::str("rank ", place.rank,
+                             " is there already: two processes were started as this rank, or another job is at port ",
+                             place.port));
+  }
+  store.set(key("here", place.rank), std::to_string(place.ranks));
+  const auto end = Clock::now() + rendezvous.timeout;
+  for (;;) {
+    std::erase_if(missing, [&](std::int64_t rank) { return Clock::now() < end && has_come(store, place, rank); });
+    if (missing.empty()) return true;
+    if (is_stopping()) return false;
+    // The store ends with rank 0, so rank 0 says first why it gives up.
+    std::string names;
+    if (Clock::now() > end) {
+      names = names_of(missing);
+      store.set(given_up, names);
+      if (place.rank == 0) std::this_thread::sleep_for(4 * store_poll_interval);
+    } else if (store.check({given_up})) {
+      names = store.get_to_str(given_up);
+    }
+    if (!names.empty()) {
+      throw Error(c10::str("of ", place.ranks, " ranks these did not come within ", rendezvous.timeout.count() / 1000,
+                           " s: ", names));
+    }
+    std::this_thread::sleep_for(store_poll_interval);
+  }
+}
+
 }  // namespace
 
 std::string key(const std::string& name, std::int64_t rank) {
@@ -159,33 +191,16 @@ Store open_store(const Rendezvous& rendezvous) {
 
 bool wait_for_all(c10d::Store& store, const Rendezvous& rendezvous, const std::function<bool()>& is_stopping) {
   const auto& place = rendezvous.place;
-  if (store.add(key("taken", place.rank), 1) != 1) {
-    vernier::refuse(c10::str("rank ", place.rank,
-                             " is there already: two processes were started as this rank, or another job is at port ",
-                             place.port));
-  }
-  store.set(key("here", place.rank), std::to_string(place.ranks));
-  const auto end = Clock::now() + rendezvous.timeout;
   std::vector<std::int64_t> missing(static_cast<std::size_t>(place.ranks));
   std::iota(missing.begin(), missing.end(), 0);
-  for (;;) {
-    std::erase_if(missing, [&](std::int64_t rank) { return Clock::now() < end && has_come(store, place, rank); });
-    if (missing.empty()) return true;
-    if (is_stopping()) return false;
-    // The store ends with rank 0, so rank 0 says first why it gives up.
-    std::string names;
-    if (Clock::now() > end) {
-      names = names_of(missing);
-      store.set(given_up, names);
-      if (place.rank == 0) std::this_thread::sleep_for(4 * store_poll_interval);
-    } else if (store.check({given_up})) {
-      names = store.get_to_str(given_up);
-    }
-    if (!names.empty()) {
-      throw Error(c10::str("of ", place.ranks, " ranks these did not come within ", rendezvous.timeout.count() / 1000,
-                           " s: ", names));
-    }
-    std::this_thread::sleep_for(store_poll_interval);
+  try {
+    return wait_for(missing, store, rendezvous, is_stopping);
+  } catch (const Error&) {
+    throw;
+  } catch (...) {
+    const bool is_rank_0_missing = !missing.empty() && missing.front() == 0 && !place.launcher_has_store;
+    if (is_rank_0_missing && place.rank != 0 && !is_stopping()) throw EarlierStore(reason());
+    throw;
   }
 }
 

@@ -3,6 +3,7 @@
 
 #include <c10/core/Device.h>
 #include <c10/util/intrusive_ptr.h>
+#include <vernier/error.h>
 #include <vernier/launch_place.h>
 
 #include <chrono>
@@ -29,8 +30,12 @@ struct Rendezvous {
 
 // Throws vernier::Error if rank 0 is not there within the timeout; Error::Kind::configuration if it cannot listen.
 Store open_store(const Rendezvous& rendezvous);
+// Thrown if the store ends before rank 0 of this attempt has come: rank 0 of an earlier attempt served it.
+struct EarlierStore final : vernier::Error {
+  using Error::Error;
+};
 // False if a signal came. Throws Error if a rank does not come, Error::Kind::configuration if ranks disagree about
-// their number or if a rank is there twice.
+// their number or if a rank is there twice, and EarlierStore.
 bool wait_for_all(c10d::Store& store, const Rendezvous& rendezvous, const std::function<bool()>& is_stopping);
 
 // The key of a rank in the store.
