@@ -7,6 +7,7 @@
 #include <ATen/ops/_scaled_dot_product_flash_attention_for_cpu_backward_cpu_dispatch.h>
 #include <ATen/ops/_scaled_dot_product_flash_attention_for_cpu_cpu_dispatch.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/empty_like.h>
 #include <vernier/fused_kernels.h>
 
 #include <algorithm>
@@ -372,7 +373,7 @@ at::Tensor mask_of(const Sizes& s, const std::optional<at::Tensor>& mask) {
   return in_rows(mask->to(at::kFloat).expand({s.batch, s.heads, s.queries, s.keys}));
 }
 
-// [batch, heads, length, width] in the memory of [batch, length, heads, width], as LibTorch's kernels give them.
+// [batch, heads, length, width] in the memory of [batch, length, heads, width], as LibTorch gives gradients.
 at::Tensor empty_heads(const at::Tensor& like) {
   return at::empty({like.size(0), like.size(2), like.size(1), like.size(3)}, like.options()).transpose(1, 2);
 }
@@ -386,13 +387,15 @@ std::tuple<at::Tensor, at::Tensor> attention(const at::Tensor& query, const at::
   const auto sizes = sizes_of(query, key, is_causal, scale);
   const auto added = mask_of(sizes, mask);
   const auto heads = added.defined() ? std::optional<Heads<float>>(added) : std::nullopt;
-  const auto output = empty_heads(query);
+  const auto output = at::empty_like(query);  // its strides are LibTorch's: exported graphs count on them
+  const auto rows = in_rows(output);
   const auto log_sums =
       at::empty({sizes.batch, sizes.queries, sizes.heads}, query.options().dtype(at::kFloat)).transpose(1, 2);
   for_dtype(query.scalar_type(), [&]<class Element, class Product>(Element, Product) {
-    forward<Element, Product>(sizes, in_rows(query), in_rows(key), in_rows(value), heads ? &*heads : nullptr, output,
+    forward<Element, Product>(sizes, in_rows(query), in_rows(key), in_rows(value), heads ? &*heads : nullptr, rows,
                               log_sums);
   });
+  if (!rows.is_same(output)) output.copy_(rows);
   return {output, log_sums};
 }
 

@@ -2,17 +2,21 @@
 // memory (ZeroTensor), and gradients that are undefined. LibTorch's own kernels are the oracle.
 #include <ATen/ops/_efficientzerotensor.h>
 #include <ATen/ops/_neg_view.h>
+#include <ATen/ops/conv2d.h>
 #include <ATen/ops/cross_entropy_loss.h>
 #include <ATen/ops/dropout.h>
 #include <ATen/ops/gelu.h>
 #include <ATen/ops/layer_norm.h>
+#include <ATen/ops/linear.h>
 #include <ATen/ops/log_softmax.h>
 #include <ATen/ops/matmul.h>
+#include <ATen/ops/max_pool2d.h>
 #include <ATen/ops/rms_norm.h>
 #include <ATen/ops/scaled_dot_product_attention.h>
 #include <ATen/ops/silu.h>
 #include <ATen/ops/softmax.h>
 #include <doctest/doctest.h>
+#include <torch/csrc/autograd/autograd.h>
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/types.h>
 #include <torch/utils.h>
@@ -133,6 +137,77 @@ TEST_CASE("odd tensors: fused kernels take them as LibTorch's do") {
           CHECK(torch::allclose(results[0][i].to(torch::kFloat64), results[1][i].to(torch::kFloat64),
                                 is_wide ? 1e-5 : 3e-2, is_wide ? 1e-5 : 0.3));
         }
+      }
+    }
+  }
+}
+
+// torch.export notes views that fit the strides of LibTorch's results, and a graph with other strides cannot make them.
+TEST_CASE("odd tensors: results and gradients have the strides that LibTorch's kernels give them") {
+  using Layout = std::function<torch::Tensor(torch::ScalarType dtype)>;
+  const auto permuted = [](std::vector<std::int64_t> sizes, std::vector<std::int64_t> order) -> Layout {
+    return [=](torch::ScalarType dtype) { return torch::randn(sizes).to(dtype).permute(order); };
+  };
+  const std::pair<const char*, Layout> layouts[] = {
+      {"in rows", permuted({2, 4, 64, 48}, {0, 1, 2, 3})},
+      {"heads behind the sequence", permuted({2, 64, 4, 48}, {0, 2, 1, 3})},
+      {"sequence first", permuted({64, 2, 4, 48}, {1, 2, 0, 3})},
+      {"heads first", permuted({4, 2, 64, 48}, {1, 0, 2, 3})},
+      {"channels last", permuted({2, 64, 48, 4}, {0, 3, 1, 2})},
+      {"columns first", permuted({2, 4, 48, 64}, {0, 1, 3, 2})},
+      {"a part of another",
+       [](torch::ScalarType dtype) { return torch::randn({2, 4, 64, 96}).to(dtype).narrow(3, 48, 48); }},
+      {"expanded", [](torch::ScalarType dtype) {
+         return torch::randn({1, 4, 64, 48}).to(dtype).expand({2, 4, 64, 48});
+       }}};
+  const Function functions[] = {
+      {"gelu", [](const auto& x, const auto&) { return at::gelu(x, "tanh"); }},
+      {"silu", [](const auto& x, const auto&) { return at::silu(x); }},
+      {"layer norm", [](const auto& x, const auto& w) { return at::layer_norm(x, {48}, w, w); }},
+      {"rms norm", [](const auto& x, const auto& w) { return at::rms_norm(x, {48}, w); }},
+      {"softmax", [](const auto& x, const auto&) { return at::softmax(x, -1); }},
+      {"log softmax", [](const auto& x, const auto&) { return at::log_softmax(x, -1); }},
+      {"dropout", [](const auto& x, const auto&) { return at::dropout(x, 0.5, true); }},
+      {"attention", [](const auto& x, const auto&) { return at::scaled_dot_product_attention(x, x, x); }},
+      {"attention of few",
+       [](const auto& x, const auto&) {
+         const auto few = x.narrow(2, 0, 3);
+         return at::scaled_dot_product_attention(few, few, few);
+       }},
+      {"linear",
+       [](const auto& x, const auto& w) {
+         return at::linear(x, w.expand({40, 48}));
+       }},
+      {"product",
+       [](const auto& x, const auto& w) {
+         return at::matmul(x, w.expand({40, 48}).t());
+       }},
+      {"product with a vector", [](const auto& x, const auto& w) { return at::matmul(x, w); }},
+      {"pooling",
+       [](const auto& x, const auto&) {
+         return at::max_pool2d(x, {2, 2});
+       }},
+      {"convolution",
+       [](const auto& x, const auto& w) {
+         return at::conv2d(x, w.view({4, 4, 3, 1}));
+       }},
+  };
+  for (const auto& function : functions) {
+    for (const auto& [name, layout] : layouts) {
+      for (const auto dtype : {torch::kFloat32, torch::kBFloat16, torch::kFloat16}) {
+        CAPTURE(function.name);
+        CAPTURE(name);
+        CAPTURE(dtype);
+        std::vector<std::vector<std::int64_t>> strides[2];
+        for (const bool fused : {false, true}) {
+          const Fused choice(fused);
+          torch::manual_seed(1);
+          const auto x = layout(dtype).requires_grad_(), weight = torch::randn({48}).to(dtype).requires_grad_();
+          const auto y = function.call(x, weight);
+          const auto gradient = torch::autograd::grad({y}, {x}, {torch::randn(y.sizes()).to(dtype)})[0];
+          for (const auto& tensor : {y, gradient}) strides[fused].push_back(tensor.strides().vec());
+        }
+        CHECK(strides[1] == strides[0]);
       }
     }
   }
