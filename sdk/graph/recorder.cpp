@@ -3,6 +3,7 @@
 #include <c10/core/impl/LocalDispatchKeySet.h>
 #include <torch/library.h>
 #include <vernier/error.h>
+#include <vernier/graph/graph_export.h>
 
 #include <algorithm>
 #include <set>
@@ -11,9 +12,7 @@ namespace vernier::graph {
 
 namespace {
 
-// A key that nothing else uses, above Autocast and Autograd: a kernel under it sees what the model called. Interceptors
-// (trace/layers.cpp) use the one above it.
-constexpr auto key = c10::DispatchKey::TESTING_ONLY_GenericWrapper;
+constexpr auto key = Unrecorded::key;  // interceptors (trace/layers.cpp) use the one above it
 
 thread_local Recorder* recorder = nullptr;
 

@@ -9,6 +9,7 @@
 #include <c10/util/StringUtil.h>
 #include <vernier/error.h>
 #include <vernier/foreign_code.h>
+#include <vernier/graph/graph_export.h>
 
 #include <algorithm>
 #include <filesystem>
@@ -30,8 +31,19 @@ void require(bool holds, const char* what) {
   if (!holds) refuse(what);
 }
 
+// Reads numbers of the host. An exported graph has no check of them.
+template <class Read>
+auto unrecorded(const Read& read) {
+  const vernier::Unrecorded only_checked;
+  return read();
+}
+
 bool are_within(const Tensor& numbers, std::int64_t least, std::int64_t most) {
-  return at::all((numbers >= least).logical_and(numbers <= most)).item<bool>();
+  return unrecorded([&] { return at::all((numbers >= least).logical_and(numbers <= most)).item<bool>(); });
+}
+
+bool are_finite(const Tensor& numbers) {
+  return unrecorded([&] { return at::all(numbers.isfinite()).item<bool>(); });
 }
 
 bool is_whole(const Tensor& tensor) {
@@ -60,10 +72,12 @@ void embedding_bag(const Call& call) {
   require(are_within(indices, 0, weight.size(0) - 1), "has indices that are not rows of the weights");
   const auto count = indices.size(0);
   const bool has_last = call["include_last_offset"].toBool();
-  require(are_within(offsets, 0, count) && are_within(offsets.diff(), 0, count) &&
-              (offsets.numel() == 0 ? !has_last && count == 0 : offsets[0].item<std::int64_t>() == 0) &&
-              (!has_last || offsets[-1].item<std::int64_t>() == count),
-          "has offsets that do not grow from 0 to the number of indices");
+  const bool do_grow = unrecorded([&] {
+    return are_within(offsets, 0, count) && are_within(offsets.diff(), 0, count) &&
+           (offsets.numel() == 0 ? !has_last && count == 0 : offsets[0].item<std::int64_t>() == 0) &&
+           (!has_last || offsets[-1].item<std::int64_t>() == count);
+  });
+  require(do_grow, "has offsets that do not grow from 0 to the number of indices");
   const auto& weights = call["per_sample_weights"];
   require(weights.isNone() || weights.toTensor().sizes() == indices.sizes(), "needs a weight for each index");
   keep(call["indices"]), keep(call["offsets"]);
@@ -139,10 +153,10 @@ void moving_average(const Call& call) {
 
 // The backward pass of LibTorch reads outside its memory if a number is NaN.
 void finite_grid(const Call& call) {
-  require(at::all(call["grid"].toTensor().isfinite()).item<bool>(), "needs a grid of finite numbers");
+  require(are_finite(call["grid"].toTensor()), "needs a grid of finite numbers");
 }
 void finite(const Call& call) {
-  require(at::all(call["self"].toTensor().isfinite()).item<bool>(), "needs finite numbers");
+  require(are_finite(call["self"].toTensor()), "needs finite numbers");
 }
 
 void not_empty(const Call& call) {
@@ -185,7 +199,9 @@ void not_least(const Call& call) {
   if (type != at::kInt && type != at::kLong) return;
   const std::int64_t least =
       type == at::kInt ? std::numeric_limits<std::int32_t>::min() : std::numeric_limits<std::int64_t>::min();
-  const auto has_least = [&](const Tensor& tensor) { return at::any(tensor == least).item<bool>(); };
+  const auto has_least = [&](const Tensor& tensor) {
+    return unrecorded([&] { return at::any(tensor == least).item<bool>(); });
+  };
   const bool is_least =
       has_least(self) || (other.isTensor() ? has_least(other.toTensor()) : other.isInt() && other.toInt() == least);
   require(!is_least, "cannot divide the least number of its dtype");

@@ -114,6 +114,10 @@ const std::vector<Model> models = {
      [](auto n, auto s) -> std::vector<torch::Tensor> {
        return {numbers({n, 4}, s)};
      }},
+    {"checked",
+     [](auto n, auto s) -> std::vector<torch::Tensor> {
+       return {numbers({n, 2, 6, 6}, s)};
+     }},
     {"loops",
      [](auto n, auto s) -> std::vector<torch::Tensor> {
        return {numbers({n, 5, 4}, s)};

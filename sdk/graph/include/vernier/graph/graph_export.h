@@ -4,6 +4,7 @@
 //   vernier::export_pt2(*model, {torch::rand({2, 3, 32, 32})}, "model.pt2");
 #pragma once
 
+#include <c10/core/impl/LocalDispatchKeySet.h>
 #include <vernier/exported_model.h>
 
 #include <concepts>
@@ -23,6 +24,16 @@ namespace vernier {
 VERNIER_API void export_onnx(const ExportedModel& model, const std::string& path);
 // pt2: for torch.export.load of PyTorch 2.11, and task/graph. Dropout and batch normalization are those of evaluation.
 VERNIER_API void export_pt2(const ExportedModel& model, const std::string& path);
+
+// While it lives, the operators that this thread calls are no part of the file: a model checks its input, for example.
+class Unrecorded {
+ public:
+  // A key that nothing else uses, above Autocast and Autograd: a kernel under it sees what the model called.
+  static constexpr auto key = c10::DispatchKey::TESTING_ONLY_GenericWrapper;
+
+ private:
+  c10::impl::ExcludeDispatchKeyGuard unrecorded_{key};
+};
 
 template <class Model>
 concept TakesOneTensor = requires(Model& model, torch::Tensor x) {
