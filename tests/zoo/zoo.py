@@ -4,10 +4,12 @@
 
 zoo.tsv has a row for each: how it is made, what it takes and predicts, and a part of the refusal, where one is right.
 Needs the packages of docs/reference/zoo.md, and exits with 77 without them. --write puts what it found into the table
-of that page, and leaves the rows of other models as they are. Each model is small and has random weights. It is exported by save() of plugins/task/graph/export.py, and trains five steps of AdamW on the same
-rows in Python and by `vernier train`, with one thread. What must hold:
+of that page, and leaves the rows of other models as they are. Each model is small and has random weights. It is
+exported by save() of plugins/task/graph/export.py, and trains five steps of AdamW on the same rows in Python and by
+`vernier train`, with one thread. What must hold:
 
-- The losses are equal to the bit: to those of eager mode, or of the exported program in Python ("=" and "(=)").
+- The losses are equal to the bit: to those of eager mode, or of the exported program in Python ("=" and "(=)"). With
+  Vernier's own kernels, which a run has by default, they differ by at most 1e-4.
 - The weights of `export --format safetensors` go into load_state_dict(), and those of `--format pt2` are the same.
 - With them `evaluate` has PyTorch's loss and `predict` PyTorch's predictions of new rows, within 1e-5.
 - onnxruntime gives the outputs of `export --format onnx` within 1e-5, for batches of 1 and 5 samples.
@@ -29,8 +31,8 @@ import time
 import warnings
 
 HERE = pathlib.Path(__file__).resolve().parent
-PACKAGES = ("mambapy", "onnxruntime", "rtdl", "segmentation_models_pytorch", "timm", "torchvision", "transformers",
-            "vit_pytorch", "x_transformers")  # fmt: skip
+PACKAGES = ("mambapy", "onnxruntime", "rtdl", "segmentation_models_pytorch", "timm", "torch", "torchvision",
+            "transformers", "vit_pytorch", "x_transformers")  # fmt: skip
 os.environ |= {"CUDA_VISIBLE_DEVICES": "", "HF_HUB_OFFLINE": "1"}
 warnings.filterwarnings("ignore")
 try:
@@ -184,19 +186,26 @@ class Trial:
         for name, rows in (("train.npz", slice(0, TRAINED)), ("new.npz", self.new)):
             numpy.savez(self.folder / name, y=row.target[rows].numpy(), **row.sources(rows))
         self.names = list(row.sources(self.new))
+        wanted = row.losses_of(copy.deepcopy(row.model))
         text = RUN.format(steps=STEPS, batch=BATCH, loss=row.loss, output=row.output if self.has_several() else "",
                           sources=json.dumps([f"train.npz:{name}" for name in self.names]))  # fmt: skip
         (self.folder / "run.toml").write_text(text)
-        self.vernier("train", "run.toml")
-        lines = (self.folder / "run/losses.jsonl").read_text().splitlines()
-        losses = [json.loads(line)["loss"] for line in lines if "loss" in json.loads(line)]
-        wanted = row.losses_of(copy.deepcopy(row.model))
+        losses = self.losses_by_vernier("run")
+        fused = self.losses_by_vernier("fused", "--set", "run.matmul=auto", "--set", "run.fused=true")
+        worst = max(abs(a - b) / max(1, abs(b)) for a, b in zip(fused, losses, strict=True))
+        if not worst <= 1e-4:
+            raise RuntimeError(f"train: with the kernels of Vernier losses are {fused}, and with LibTorch's {losses}")
         if losses == wanted:
             return "="
         other = row.losses_of(torch.export.load(self.folder / "model.pt2").module())
         if losses == other:
             return "(=)"
         raise RuntimeError(f"train: losses are {losses}, Python's are {wanted}, and model.pt2's are {other}")
+
+    def losses_by_vernier(self, folder, *settings):
+        self.vernier("train", "run.toml", "--set", f"run.output={folder}", *settings)
+        lines = (self.folder / folder / "losses.jsonl").read_text().splitlines()
+        return [json.loads(line)["loss"] for line in lines if "loss" in json.loads(line)]
 
     def has_several(self):
         return len(json.loads((self.folder / "model.json").read_text())["outputs"]) > 1

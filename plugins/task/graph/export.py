@@ -118,7 +118,25 @@ def exported(model, examples, autocast, path):
                 # torch.export.load() of PyTorch 2.11 does not find the default of uniform_(from=0).
                 if keyword.iskeyword(argument.name) and len(node.args) == place and argument.name not in node.kwargs:
                     node.args = (*node.args, argument.default_value)
+            write_by_copy(node)
     return program
+
+
+def write_by_copy(node):
+    """Writes x.op(out=y), as spectral_norm calls it, as y.copy_(x.op()): task/graph has no operators with `out`."""
+    out, operator = node.kwargs.get("out"), node.target
+    if out is None or not isinstance(operator, torch._ops.OpOverload):
+        return
+    given = [argument.name for argument in operator._schema.arguments if not argument.is_out]
+    packet = operator.overloadpacket
+    for overload in (getattr(packet, name) for name in packet.overloads()):
+        if [argument.name for argument in overload._schema.arguments] == given and not overload._schema.is_mutable:
+            with node.graph.inserting_before(node):
+                kwargs = {name: value for name, value in node.kwargs.items() if name != "out"}
+                result = node.graph.call_function(overload, node.args, kwargs)
+                result.meta = dict(node.meta)
+            node.target, node.args, node.kwargs = torch.ops.aten.copy_.default, (out, result), {}
+            return
 
 
 @contextlib.contextmanager
