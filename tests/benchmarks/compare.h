@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
+#include <ctime>
 #include <functional>
 #include <string>
 #include <utility>
@@ -30,15 +31,25 @@ struct Rival {
   }
 };
 
+inline double wall_seconds() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+// The processor time of this thread, which other programs disturb less.
+inline double processor_seconds() {
+  timespec now{};
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
+  return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
+}
+
 // The first rival is the one that the others are measured by. Returns them with their times.
-inline std::vector<Rival> compare(const char* title, std::vector<Rival> rivals, int rounds, int steps_a_round) {
-  using Clock = std::chrono::steady_clock;
+inline std::vector<Rival> compare(const char* title, std::vector<Rival> rivals, int rounds, int steps_a_round,
+                                  double (*seconds_now)() = wall_seconds) {
   for (int round = -2; round < rounds; ++round) {  // two to warm up
     for (auto& rival : rivals) {
-      const auto start = Clock::now();
+      const double start = seconds_now();
       if (rival.several) rival.several(steps_a_round);
       for (int i = 0; i < steps_a_round && !rival.several; ++i) rival.body();
-      const double seconds = std::chrono::duration<double>(Clock::now() - start).count() / steps_a_round;
+      const double seconds = (seconds_now() - start) / steps_a_round;
       if (round >= 0) rival.seconds.push_back(seconds);
     }
   }

@@ -30,11 +30,14 @@ inline std::vector<std::string> gpt_configuration(int layers, int batch_size,
 
 class VernierLoop {
  public:
-  explicit VernierLoop(const std::vector<std::string>& sets, bool undo_failed_steps = true)
+  explicit VernierLoop(const std::vector<std::string>& sets, bool undo_failed_steps = true, bool is_compiled = false)
       : wiring_(vernier::wire(vernier::load_config({}, sets), vernier::Host({VERNIER_BINARY_DIR "/plugins"}))),
         trainer_(*wiring_, /*validate_every=*/0, stop_) {
     run_.steps = 1'000'000'000;
     trainer_.step().transaction().undo_failed_steps(undo_failed_steps);
+    if (is_compiled) {
+      trainer_.step().record_with(vernier::recorded_passes(vernier::compiled_graphs(), vernier::Recordings::faster));
+    }
     trainer_.prepare(run_, /*epochs=*/0);
   }
 
@@ -43,6 +46,8 @@ class VernierLoop {
     run_.notices.clear();
     run_.step += 1;
   }
+  // Forward and backward of the last batch again, through all roles.
+  void gradients() { trainer_.step().compute_gradients(run_, vernier::Step::Tries::smaller); }
   // With what comes after each step, such as a swap.
   void train(int steps) {
     for (int i = 0; i < steps; ++i) trainer_.train_step(run_);

@@ -15,9 +15,9 @@ import sys
 
 # In each line, a room may include those before it.
 SDK = 'sdk/plugin sdk/core/base sdk/core/files sdk/core/gpu sdk/core/optim sdk/core/cpu sdk/core/trace sdk/core/amp ' \
-      'sdk/core/memory sdk/core/tasks sdk/core/advice sdk/data sdk/text sdk/graph sdk/lab sdk/cuda'.split()
+      'sdk/core/memory sdk/core/tasks sdk/core/advice sdk/data sdk/text sdk/graph sdk/lab sdk/cuda sdk/compile'.split()
 RUNNER = 'framework/common framework/common/config framework/runner/wiring framework/runner/run/process framework/runner/run/state ' \
-         'framework/runner/run/capture framework/runner/run framework/runner/output framework/embed ' \
+         'framework/runner/run framework/runner/output framework/embed ' \
          'framework/languages framework/runner/cli'.split()
 SERVICE = 'framework/common framework/service/http framework/service/database framework/service/queue framework/service/audit ' \
           'framework/service/api framework/service/jobs framework/service'.split()

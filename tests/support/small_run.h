@@ -44,7 +44,8 @@ class SmallRun {
   // One thread for the kernels: the same sums on every machine. The output folder must exist.
   explicit SmallRun(const vernier::Table& config, const std::string& output = "",
                     const vernier::Host& host = built_plugins(), int threads = 1,
-                    vernier::MakeDeviceGraph make_graph = nullptr) {
+                    vernier::MakeDeviceGraph make_graph = nullptr,
+                    vernier::Recordings recordings = vernier::Recordings::exact) {
     at::set_num_threads(threads);
     vernier::Options table("run", std::get<vernier::Table>(config.at("run").data), "test.toml:1");
     const vernier::RunOptions options(table, "test");
@@ -56,7 +57,7 @@ class SmallRun {
     run.seed = options.seed;
     run.steps = options.steps;
     trainer->step().transaction().undo_failed_steps(options.undo_failed_steps);
-    trainer->step().record_with(std::move(make_graph));
+    if (make_graph) trainer->step().record_with(vernier::recorded_passes(std::move(make_graph), recordings));
     trainer->prepare(run, options.epochs);
   }
 

@@ -162,7 +162,7 @@ struct Toy {
     for (std::size_t i = 0; i < plugins.size(); ++i)
       vernier::HostApi::attach(wiring.bus, *plugins[i], i >= plugins.size() - wiring.monitors.size());
     trainer = std::make_unique<vernier::TrainingLoop>(wiring, validate_every, stop);
-    trainer->step().record_with(make_graph);
+    if (make_graph) trainer->step().record_with(vernier::recorded_passes(make_graph, vernier::Recordings::exact));
     trainer->prepare(run, epochs);
     return *trainer;
   }

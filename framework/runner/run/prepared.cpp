@@ -53,12 +53,16 @@ int fewer_threads() {
   return std::getenv("OMP_NUM_THREADS") == nullptr && cores < at::get_num_threads() ? static_cast<int>(cores) : 0;
 }
 
-// Returns null, and has said why, where the device has no graphs.
-MakeDeviceGraph graphs_of(c10::Device device) try {
-  if (!device.is_cuda()) throw Error(c10::str("the run trains on ", device));
-  return cuda_graphs(device);
+// Returns null for the operators, and, when it has said why, where the device or the build has no such engine.
+std::unique_ptr<RecordedPasses> passes_by(const std::string& engine, c10::Device device) try {
+  if (engine == "operators") return nullptr;
+  const bool is_compiled = engine == "compiled";
+  if (is_compiled ? !device.is_cpu() : !device.is_cuda()) throw Error(c10::str("the run trains on ", device));
+  return recorded_passes(is_compiled ? compiled_graphs() : cuda_graphs(device),
+                         is_compiled ? Recordings::faster : Recordings::exact);
 } catch (const std::exception& error) {
-  log(Level::info, "run", std::string("cuda_graph: there are no CUDA graphs: ") + error.what());
+  log(Level::info, "run",
+      "engine: the operators compute, because there is no engine \"" + engine + "\": " + error.what());
   return nullptr;
 }
 
@@ -116,7 +120,7 @@ std::unique_ptr<Prepared> prepare(Table config, const std::string& default_name,
   auto& trainer = prepared->trainer;
   trainer.step().transaction().undo_failed_steps(prepared->options.undo_failed_steps);
   trainer.ending().limit_time(prepared->options.time_limit);
-  if (trains && prepared->options.cuda_graph == "auto") trainer.step().record_with(graphs_of(device));
+  if (trains) trainer.step().record_with(passes_by(prepared->options.engine, device));
   trainer.saving().keep_configuration(
       [&wired, &table = prepared->run_table](Keys keys) { return resolved_configuration(table, wired, keys); });
   trainer.prepare(run, prepared->options.epochs, init, trains);

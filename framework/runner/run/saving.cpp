@@ -31,6 +31,7 @@ State Saving::snapshot(TrainerRun& run, Unsavable unsavable) {
   validation_.save(own);
   requests_.save(own, run);
   if (const auto from = snapshots_.rewound_from()) own.put("rewound_from", *from);
+  if (const auto engine = step_.passes() ? step_.passes()->save() : ""; !engine.empty()) own.put("engine", engine);
   if (const auto swaps = text_of_swaps(roles_.wiring); !swaps.empty()) own.put("swaps", swaps);
   snapshot.put("trainer", own);
   return snapshot;
@@ -59,9 +60,15 @@ void Saving::resume(TrainerRun& run, State snapshot, bool allow_inexact) {
   restore_snapshot(std::move(snapshot), run, wiring.plugins(), configured(Keys::compared), allow_inexact);
   if (own.has("asked")) requests_.swap(parse_toml(own.text("asked"), "the checkpoint"), "");
   load(run, own);
+  load_engine(own.has("engine") ? own.text("engine") : "", allow_inexact);
   snapshots_.load(own.part("rewind"));
   step_.transaction().rewire_plugins();
   saved_step_ = run.step;
+}
+
+void Saving::load_engine(const std::string& saved, bool allow_inexact) {
+  auto* const passes = step_.passes();
+  passes != nullptr ? passes->load(saved, allow_inexact) : compare_engines(saved, false, allow_inexact);
 }
 
 // Only the entries below `also`/ of the requester's memory come from the snapshot.

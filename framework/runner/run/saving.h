@@ -53,6 +53,7 @@ class Saving {
 
  private:
   void load(TrainerRun& run, const State& own);
+  void load_engine(const std::string& saved, bool allow_inexact);
   void save(TrainerRun& run, Unsavable unsavable = Unsavable::refused);
   std::string bad_weight(const Run& run);
 

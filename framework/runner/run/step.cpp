@@ -3,6 +3,7 @@
 #include <ATen/DeviceAccelerator.h>
 #include <ATen/core/PhiloxRNGEngine.h>
 #include <vernier/checksum.h>
+#include <vernier/draft/capture.h>
 #include <vernier/memory.h>
 
 #include <cmath>
@@ -64,6 +65,22 @@ std::vector<std::string> report_swaps(const Wiring& wiring, TrainerRun& run) {
     roles.push_back(role);
   }
   return roles;
+}
+
+// Returns why forward and backward cannot be recorded, because a recording calls no plugin; "" if they can.
+std::string why_not_recorded(const Wiring& wiring) {
+  if (wiring.distributed->ranks() > 1) return "several ranks train together";
+  if (wiring.optimizer->steps_in_backward()) return wiring.optimizer->id() + " updates in backward";
+  std::string who;
+  for (const auto* plugin : wiring.plugins()) {
+    const bool is_called = plugin == wiring.task.get() || plugin == wiring.precision.get() ||
+                           wiring.bus.listens(*plugin, Event::BatchReady) ||
+                           wiring.bus.listens(*plugin, Event::LossReady);
+    const auto* capturable = dynamic_cast<const draft::Capturable*>(plugin);
+    const bool allows_it = capturable != nullptr && capturable->allows_capture();
+    if (is_called && !allows_it) who += (who.empty() ? "" : ", ") + plugin->id();
+  }
+  return who.empty() ? "" : "these plugins do not allow it: " + who;
 }
 
 // Gives each rank other random numbers, as dropout needs, which follow from seed, step and rank. At its end the
@@ -133,10 +150,6 @@ void Step::emit(Event event, TrainerRun& run, Part next) {
   if (is_heard || clock_.part() != next) clock_.to(next);
 }
 
-void Step::record_with(MakeDeviceGraph make) {
-  passes_ = make ? std::make_unique<CapturedPasses>(roles_.wiring, std::move(make)) : nullptr;
-}
-
 void Step::note_plugins(TrainerRun& run) {
   const auto& wiring = roles_.wiring;
   update_log_.take_scale(run, *wiring.scaler);
@@ -144,7 +157,7 @@ void Step::note_plugins(TrainerRun& run) {
     has_listeners_[i] = std::ranges::any_of(
         wiring.plugins(), [&](const Plugin* plugin) { return wiring.bus.listens(*plugin, static_cast<Event>(i)); });
   }
-  if (passes_) passes_->begin();
+  if (passes_) passes_->begin(why_not_recorded(wiring));
   if (!ranks_.are_several()) return;
   Facts alike = {{"keep_savepoints", snapshots_.asked()},
                  {"want_rerun", transaction_.is_rerun_wanted() ? "asked for" : "not asked for"}};

@@ -3,12 +3,13 @@
 
 #include <array>
 #include <memory>
+#include <utility>
 
 #include "batches.h"
 #include "checked_roles.h"
 #include "ending.h"
+#include "gpu/device_graph.h"
 #include "plan.h"
-#include "run/capture/captured_passes.h"
 #include "run/state/transaction.h"
 #include "step_clock.h"
 #include "update_log.h"
@@ -20,8 +21,8 @@ class Step {
  public:
   Step(Roles& roles, SnapshotRing& snapshots, const Ending& ending, std::int64_t validate_every)
       : roles_(roles), snapshots_(snapshots), ending_(ending), plan_(roles, batches_, validate_every) {}
-  void note_plugins(TrainerRun& run);      // after prepare, and after a swap
-  void record_with(MakeDeviceGraph make);  // before prepare; null: forward and backward are never recorded
+  void note_plugins(TrainerRun& run);  // after prepare, and after a swap
+  void record_with(std::unique_ptr<RecordedPasses> passes) { passes_ = std::move(passes); }  // before prepare
 
   enum class Until { end, gradients };  // gradients: the step ends when they are computed, and nothing uses them
   void step(TrainerRun& run, Until until = Until::end);
@@ -37,6 +38,7 @@ class Step {
   Plan& plan() { return plan_; }
   StepClock& clock() { return clock_; }
   UpdateLog& update_log() { return update_log_; }
+  RecordedPasses* passes() { return passes_.get(); }  // null: nothing is recorded
 
  private:
   void begin_step(TrainerRun& run);
@@ -62,7 +64,7 @@ class Step {
   Batches batches_{roles_, snapshots_, clock_};
   Plan plan_;
   UpdateLog update_log_;
-  std::unique_ptr<CapturedPasses> passes_;         // null: nothing is recorded
+  std::unique_ptr<RecordedPasses> passes_;
   std::array<bool, event_count> has_listeners_{};  // the clock is not read around the other events
 };
 

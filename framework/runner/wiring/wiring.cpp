@@ -222,8 +222,9 @@ RunOptions::RunOptions(Options& options, const std::string& default_name)
                          "MKL's path for products on a CPU; auto: intel on AMD with AVX-512; plain: MKL's own choice")),
       matmul_precision(options.choose("matmul_precision", "highest", {"highest", "high", "medium"},
                                       "of float32 products, as PyTorch's set_float32_matmul_precision")),
-      cuda_graph(options.choose("cuda_graph", "off", {"off", "auto"},
-                                "auto: on a GPU, forward and backward become a CUDA graph where they can")),
+      engine(options.choose("engine", "operators", {"operators", "compiled", "graph"},
+                            "of forward and backward; compiled: a C++ program of a small network, if it is faster; "
+                            "graph: a CUDA graph")),
       init_rename(options.get("init_rename", std::vector<std::string>{},
                               "\"old -> new\" names of init_from, * for any text; no new name: left out")),
       fused(

@@ -21,7 +21,7 @@ constexpr std::int64_t each_epoch = -1;
 
 // The [run] table.
 struct RunOptions {
-  std::string name, output, device, resume, init_from, memory_limit, matmul, matmul_precision, cuda_graph;
+  std::string name, output, device, resume, init_from, memory_limit, matmul, matmul_precision, engine;
   std::vector<std::string> init_rename;
   bool fused, deterministic, init_strict, requeue, undo_failed_steps, measure_savings;
   std::int64_t steps, epochs, threads, validate_every;

@@ -199,4 +199,10 @@ void init_weights(torch::nn::Module& model, const InitOptions& options) {
   }
 }
 
+bool same_bits(const torch::Tensor& a, const torch::Tensor& b) {
+  if (!a.defined() || !b.defined()) return a.defined() == b.defined();
+  const auto bytes = [](const torch::Tensor& x) { return x.detach().contiguous().reshape({-1}).view(torch::kUInt8); };
+  return a.scalar_type() == b.scalar_type() && a.sizes() == b.sizes() && (a.numel() == 0 || bytes(a).equal(bytes(b)));
+}
+
 }  // namespace vernier

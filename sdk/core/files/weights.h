@@ -42,4 +42,6 @@ VERNIER_API std::vector<std::string> checkpoints_at(const std::string& path);
 // Returns the name after the first rule that fits it: "" if that leaves it out, the name itself if none fits.
 VERNIER_API std::string renamed(const std::string& name, const std::vector<std::string>& rules);
 
+VERNIER_API bool same_bits(const torch::Tensor& a, const torch::Tensor& b);  // NaN equals NaN
+
 }  // namespace vernier

@@ -239,7 +239,7 @@ std::string done_by(const std::string& word, const std::string& value) {
 std::string common_key(const std::string& word) {
   static const std::vector<std::pair<std::string, Words>> tables = {
       {"run", {"steps", "epochs", "seed", "device", "output", "name", "threads", "validate_every", "init_from"}},
-      {"run", {"deterministic", "resume", "memory_limit", "matmul", "matmul_precision", "cuda_graph", "init_rename"}},
+      {"run", {"deterministic", "resume", "memory_limit", "matmul", "matmul_precision", "engine", "init_rename"}},
       {"run", {"fused", "init_strict", "requeue", "undo_failed_steps", "measure_savings", "time_limit"}},
       {"task", {"data", "batch_size"}},
       {"optimizer", {"momentum", "learning_rate", "eps", "weight_decay"}},

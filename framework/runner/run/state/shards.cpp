@@ -7,6 +7,8 @@
 
 #include <set>
 
+#include "files/weights.h"
+
 namespace vernier {
 
 namespace {
@@ -36,12 +38,6 @@ bool is_sharded_entry(const std::string& name) {
 
 torch::Tensor here(const torch::Tensor& tensor) {
   return draft::is_elsewhere(tensor) ? tensor.detach().clone() : tensor;
-}
-
-bool same_bits(const torch::Tensor& a, const torch::Tensor& b) {
-  if (!a.defined() || !b.defined()) return a.defined() == b.defined();
-  const auto bytes = [](const torch::Tensor& x) { return x.detach().contiguous().reshape({-1}).view(torch::kUInt8); };
-  return a.scalar_type() == b.scalar_type() && a.sizes() == b.sizes() && (a.numel() == 0 || bytes(a).equal(bytes(b)));
 }
 
 std::string to_bytes(const State& state) {

@@ -23,6 +23,4 @@ State from_bytes(const std::string& bytes);
 // Returns the tensor. If another rank keeps its values (distributed/zero3), returns a copy, which fetches them.
 torch::Tensor here(const torch::Tensor& tensor);
 
-bool same_bits(const torch::Tensor& a, const torch::Tensor& b);  // NaN equals NaN
-
 }  // namespace vernier

@@ -19,12 +19,12 @@
 #include "toy_run.h"
 #include "trained.h"
 
-namespace captured_passes_test {
+namespace recorded_passes_test {
 
 namespace {
 
-constexpr const char* in_use = "run: cuda_graph: forward and backward of";
-const std::string not_recorded = "run: cuda_graph: forward and backward are not recorded as a graph: ";
+constexpr const char* in_use = "run: engine: a recording computes forward and backward of";
+const std::string not_recorded = "run: engine: the operators compute forward and backward, without a recording: ";
 
 const std::string common = R"(
 [run]
@@ -71,7 +71,7 @@ Trained trained(const std::vector<std::string>& tables, const vernier::MakeDevic
 
 }  // namespace
 
-TEST_CASE("captured passes: a run has the bits of one that calls the operators") {
+TEST_CASE("recorded passes: a run has the bits of one that calls the operators") {
   const TemporaryFolder data;
   const auto table = data.write("table.csv", table_of_numbers()), rows = data.write("series.csv", series());
   const auto words = data.write("texts.csv", texts()), pictures = write_stripes(data, "pictures", 24);
@@ -154,7 +154,7 @@ class Special final : public toy::Task, public vernier::draft::Capturable {
 
 }  // namespace
 
-TEST_CASE("captured passes: what cannot be recorded is named, and trains by the operators") {
+TEST_CASE("recorded passes: what cannot be recorded is named, and trains by the operators") {
   struct Case {
     std::string reason;
     bool is_allowed;
@@ -167,7 +167,7 @@ TEST_CASE("captured passes: what cannot be recorded is named, and trains by the 
        [](const auto& loss, const auto&) { return loss.template item<float>() > 1e6 ? loss * 2 : loss; }},
       {"aten::masked_select makes the host wait for the device", true,
        [](const auto& loss, const auto& model) { return loss + model.second.masked_select(model.second > 0).mean(); }},
-      {"the graph's losses differ from the operators'", true,
+      {"the recording's losses differ from the operators'", true,
        [](const auto& loss, const auto&) {
          auto twice = loss * 1;  // below LibTorch's dispatcher
          *twice.template mutable_data_ptr<float>() *= 2;
@@ -175,7 +175,7 @@ TEST_CASE("captured passes: what cannot be recorded is named, and trains by the 
        }},
       {"two calls of the operators have different losses", true,
        [&calls](const auto& loss, const auto&) { return loss * (1 + 0.125 * ++calls); }},
-      {"the graph's gradients differ from the operators'", true,
+      {"the recording's gradients differ from the operators'", true,
        [&calls](const auto& loss, const auto&) {
          const double slope = 1 + ++calls % 2;
          return loss * slope - (loss * (slope - 1)).detach();
@@ -213,7 +213,7 @@ TEST_CASE("captured passes: what cannot be recorded is named, and trains by the 
   }
 }
 
-TEST_CASE("captured passes: plugins that act in forward or backward are named") {
+TEST_CASE("recorded passes: plugins that act in forward or backward are named") {
   const std::vector<std::pair<std::string, std::string>> cases = {
       {"[optimizer]\nin_backward = true\n", "optimizer/adamw updates in backward"},
       {"[precision]\nuse = \"fp8\"\n", "these plugins do not allow it: precision/fp8"},
@@ -232,7 +232,7 @@ TEST_CASE("captured passes: plugins that act in forward or backward are named") 
   }
 }
 
-TEST_CASE("captured passes: a gradient that a plugin keeps stays what it was") {
+TEST_CASE("recorded passes: a gradient that a plugin keeps stays what it was") {
   toy::Toy toy;
   toy.wiring.task = std::make_unique<Special>(true, [](const auto& loss, const auto&) { return loss; });
   toy.run.steps = 12;
@@ -250,7 +250,7 @@ TEST_CASE("captured passes: a gradient that a plugin keeps stays what it was") {
   CHECK(HostGraph::replays > HostGraph::made);
 }
 
-TEST_CASE("captured passes: a run that was stopped goes on with the same bits") {
+TEST_CASE("recorded passes: a run that was stopped goes on with the same bits") {
   const TemporaryFolder folder, pictures;
   const auto images = write_stripes(pictures, "pictures", 24);
   const auto config = from_toml({common, "[task]\nuse = \"images\"\nimages = '" + images + "'\nbatch_size = 8\n"});
@@ -270,4 +270,4 @@ TEST_CASE("captured passes: a run that was stopped goes on with the same bits") 
   CHECK(second.digest() == whole.digest());
 }
 
-}  // namespace captured_passes_test
+}  // namespace recorded_passes_test

@@ -1,0 +1,201 @@
+// Runs with [run] engine = "compiled": they learn what runs by operators learn, and go on with the same bits.
+#include <doctest/doctest.h>
+#include <vernier/error.h>
+#include <vernier/fused_kernels.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "gpu/device_graph.h"
+#include "log_lines.h"
+#include "small_run.h"
+
+namespace compiled_run_test {
+
+namespace {
+
+constexpr const char* in_use = "engine: a recording computes forward and backward of";
+const std::string not_compiled = "engine: the operators compute forward and backward, without a recording: ";
+
+const std::string common = R"(
+[run]
+steps = 14
+validate_every = 5
+[optimizer]
+use = "adamw"
+learning_rate = 0.01
+)";
+const std::string mlp = "[task]\nuse = \"mlp\"\nbatch_size = 12\n";
+
+// Programs and their cache in a folder of the test, and Vernier's kernels, as in a run of the command line.
+struct Cache {
+  Cache() {
+    ::setenv("XDG_CACHE_HOME", folder.path().c_str(), 1);
+    vernier::use_fused_kernels(true);
+  }
+  ~Cache() {
+    ::unsetenv("XDG_CACHE_HOME");
+    vernier::use_fused_kernels(false);
+  }
+  TemporaryFolder folder;
+};
+
+std::string rents() {
+  std::string text = "rooms,floor,city,heating,rent\n";
+  for (int i = 0; i < 200; ++i) {
+    text += std::to_string(1 + i % 5) + "," + std::to_string(i % 7) + (i % 3 == 0 ? ",Bern" : ",Basel") +
+            (i % 4 == 0 ? ",gas," : ",oil,") + std::to_string(400 + 300 * (i % 5) + 20 * (i % 7) + i % 11) + "\n";
+  }
+  return text;
+}
+
+struct Result {
+  std::string digest, lines;
+  std::vector<torch::Tensor> weights;
+};
+
+Result trained(const std::vector<std::string>& tables, bool is_compiled) {
+  const TemporaryFolder folder;
+  const LogLines log;
+  SmallRun run(from_toml(tables), folder.path().string(), built_plugins(), 1,
+               is_compiled ? vernier::compiled_graphs() : nullptr, vernier::Recordings::faster);
+  run.train();
+  Result result{run.digest(), "", {}};
+  for (const auto& line : LogLines::lines()) result.lines += line + "\n";
+  for (const auto& parameter : run.run.parameters) result.weights.push_back(parameter.model.detach().clone());
+  return result;
+}
+
+}  // namespace
+
+TEST_CASE("compiled runs: weights are close to those of a run by operators") {
+  const Cache cache;
+  const TemporaryFolder data;
+  const auto table = data.write("rents.csv", rents());
+  const std::string tabular = "[task]\nuse = \"tabular\"\ndata = '" + table + "'\nbatch_size = 16\nhidden = [16, 16]\n";
+  const std::string micro = "[accumulation]\nmicro_batches = 3\n";
+  const std::vector<std::pair<std::string, std::vector<std::string>>> cases = {
+      {"mlp", {mlp}},
+      {"the last batch of an epoch", {mlp + "samples = 50\n", "[run]\nsteps = 40\n"}},
+      // By sgd: the gradients of biases before the normalisation are rounding errors, which Adam would scale up.
+      {"batch normalisation", {mlp + "batch_norm = true\n", "[optimizer]\nuse = \"sgd\"\n"}},
+      {"micro-batches", {mlp, micro}},
+      {"uneven ones", {mlp, "[accumulation]\nmicro_batches = 5\n"}},
+      {"clipping and an average of the weights",
+       {mlp, "[[callback]]\nuse = \"clip_norm\"\nmax_norm = 0.1\n[[callback]]\nuse = \"ema\"\n"}},
+      {"a gradient used twice", {mlp, "[[callback]]\nuse = \"sam\"\n"}},
+      {"layers that are trained later",
+       {mlp, "[[callback]]\nuse = \"unfreeze\"\ngroup = [{ from = 8, match = [\"layers.0.*\"] }]\n"}},
+      {"rents", {tabular + "target = \"rent\"\n"}},
+      {"rents, with blocks", {tabular + "target = \"rent\"\nresidual = true\n"}},
+      {"heating", {tabular + "target = \"heating\"\n"}},
+      {"another optimizer at step 8",
+       {mlp, "[[callback]]\nuse = \"switch\"\nat_step = 8\nto = { optimizer = { use = \"sgd\" } }\n"}},
+  };
+  for (const auto& [name, tables] : cases) {
+    CAPTURE(name);
+    std::vector<std::string> all = {common};
+    all.insert(all.end(), tables.begin(), tables.end());
+    const auto expected = trained(all, false), result = trained(all, true);
+    CHECK_MESSAGE(result.lines.find(in_use) != std::string::npos, result.lines);
+    CHECK_MESSAGE(result.lines.find(not_compiled) == std::string::npos, result.lines);
+    REQUIRE(result.weights.size() == expected.weights.size());
+    for (std::size_t i = 0; i < result.weights.size(); ++i) {
+      CHECK((result.weights[i] - expected.weights[i]).abs().max().item<double>() < 2e-4);
+    }
+  }
+}
+
+TEST_CASE("compiled runs: what is not compiled is named, and trains by the operators") {
+  const Cache cache;
+  const std::vector<std::pair<std::string, std::vector<std::string>>> cases = {
+      {"aten::bernoulli_ draws random numbers", {mlp + "dropout = 0.2\n"}},
+      {"computes in BFloat16", {mlp, "[precision]\nuse = \"bf16\"\n"}},
+      {"these plugins do not allow it: precision/fp8", {mlp, "[precision]\nuse = \"fp8\"\n"}},
+      {"the compiler '/nowhere/c++' cannot be started: No such file or directory; install g++", {mlp}},
+  };
+  for (const auto& [reason, tables] : cases) {
+    CAPTURE(reason);
+    std::vector<std::string> all = {common};
+    all.insert(all.end(), tables.begin(), tables.end());
+    const bool has_no_compiler = reason.find("/nowhere") != std::string::npos;
+    if (has_no_compiler) ::setenv("CXX", "/nowhere/c++", 1);
+    const auto result = trained(all, true), expected = trained(all, false);
+    if (has_no_compiler) ::unsetenv("CXX");
+    CHECK_MESSAGE(result.lines.find(not_compiled) != std::string::npos, result.lines);
+    CHECK_MESSAGE(result.lines.find(reason) != std::string::npos, result.lines);
+    CHECK(result.lines.find(in_use) == std::string::npos);
+    CHECK(result.digest == expected.digest);
+  }
+}
+
+TEST_CASE("compiled runs: a run that was stopped goes on with the same bits") {
+  const Cache cache;
+  const TemporaryFolder folder;
+  const std::vector<std::vector<std::string>> cases = {
+      {common, mlp},
+      {common, mlp + "samples = 50\n[accumulation]\nmicro_batches = 3\n"},
+      {common, mlp, "[[callback]]\nuse = \"unfreeze\"\ngroup = [{ from = 7, match = [\"layers.0.*\"] }]\n"},
+  };
+  int number = 0;
+  const auto started = [&](const std::vector<std::string>& tables, const std::string& output) {
+    std::filesystem::create_directories(output);
+    return std::make_unique<SmallRun>(from_toml(tables), output, built_plugins(), 1, vernier::compiled_graphs(),
+                                      vernier::Recordings::faster);
+  };
+  for (const auto& tables : cases) {
+    const auto whole = started(tables, folder / ("whole" + std::to_string(number)));
+    whole->train();
+    for (const int step : {2, 3, 4, 5, 6, 7, 9}) {
+      CAPTURE(number);
+      CAPTURE(step);
+      const auto output = folder / c10::str("halves-", number, "-", step);
+      {
+        const auto first = started(tables, output);
+        first->stop_after(step);
+        first->train();
+      }
+      const LogLines log;
+      const auto second = started(tables, output);
+      REQUIRE(second->resume());
+      second->train();
+      CHECK(LogLines::count(in_use) >= 1);
+      CHECK(second->digest() == whole->digest());
+    }
+    number += 1;
+  }
+}
+
+TEST_CASE("compiled runs: a run is not resumed by another program") {
+  const Cache cache;
+  const TemporaryFolder folder, tools;
+  const auto config = from_toml({common, mlp});
+  const auto started = [&](const char* name, bool is_compiled) {
+    std::filesystem::create_directories(folder / name);
+    return std::make_unique<SmallRun>(config, folder / name, built_plugins(), 1,
+                                      is_compiled ? vernier::compiled_graphs() : nullptr, vernier::Recordings::faster);
+  };
+  const auto stopped = [&](const char* name, bool is_compiled) {
+    const auto run = started(name, is_compiled);
+    run->stop_after(8);
+    run->train();
+  };
+  stopped("operators", false);
+  stopped("compiled", true);
+  CHECK_THROWS_WITH_AS(started("operators", true)->resume(), doctest::Contains("may now be by a compiled program"),
+                       vernier::Error);
+  CHECK_THROWS_WITH_AS(started("compiled", false)->resume(), doctest::Contains("are now by the operators"),
+                       vernier::Error);
+  const auto compiler = tools.write("another-c++", "#!/bin/sh\nexec c++ \"$@\"\n");
+  std::filesystem::permissions(compiler, std::filesystem::perms::owner_all);
+  ::setenv("CXX", compiler.c_str(), 1);
+  const auto other = started("compiled", true);
+  REQUIRE(other->resume());
+  CHECK_THROWS_WITH_AS(other->train(), doctest::Contains("this processor, compiler and version have"), vernier::Error);
+  ::unsetenv("CXX");
+}
+
+}  // namespace compiled_run_test
