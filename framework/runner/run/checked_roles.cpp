@@ -7,6 +7,7 @@
 
 #include "advice/precision_advice.h"
 #include "core/step_results.h"
+#include "cpu/backward.h"
 
 namespace vernier {
 
@@ -82,7 +83,7 @@ torch::Tensor CheckedTask::loss(const TrainerRun& run) const {
 
 void CheckedTask::backward(const torch::Tensor& loss, const Run& run) const {
   note();
-  loss.backward();
+  vernier::backward(loss);
   separate_gradients(run.parameters);
 }
 
