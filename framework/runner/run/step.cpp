@@ -86,10 +86,9 @@ std::string why_not_recorded(const Wiring& wiring) {
 // Gives each rank other random numbers, as dropout needs, which follow from seed, step and rank. At its end the
 // generators are as before, and so the same on all ranks.
 auto random_of_rank(const Run& run, const Distributed& distributed) {
-  const bool are_several = distributed.ranks() > 1;
-  RandomState common;
-  if (are_several) {
-    common.take(run.device);
+  std::optional<RandomState> common;  // of several ranks
+  if (distributed.ranks() > 1) {
+    common.emplace().take(run.device);
     at::Philox4_32 mixed(run.seed, static_cast<std::uint64_t>(distributed.rank()),
                          static_cast<std::uint64_t>(run.step));
     const std::uint64_t high = mixed(), seed = high << 32 | mixed();
@@ -97,8 +96,8 @@ auto random_of_rank(const Run& run, const Distributed& distributed) {
       at::Generator(at::globalContext().defaultGenerator(device)).set_current_seed(seed);
     }
   }
-  return c10::make_scope_exit([=, device = run.device] {
-    if (are_several) common.restore(device);
+  return c10::make_scope_exit([common, device = run.device] {
+    if (common) common->restore(device);
   });
 }
 

@@ -62,7 +62,9 @@ void State::put(const std::string& name, const std::string& value) {
 }
 
 void State::put(const std::string& prefix, const State& part) {
-  for (const auto& [name, tensor] : part.tensors) put(prefix.empty() ? name : prefix + "/" + name, tensor);
+  for (const auto& [name, tensor] : part.tensors) {
+    prefix.empty() ? put(name, tensor) : put(prefix + "/" + name, tensor);  // without a copy of the name
+  }
 }
 
 torch::Tensor State::tensor(const std::string& name) const {

@@ -115,7 +115,7 @@ void Savepoint::restore(TrainerRun& run) {
 }
 
 void Savepoint::clear() {
-  scope_ = nullptr;
+  if (std::exchange(scope_, nullptr) == nullptr) return;  // nothing was copied
   step_ = {};
   copies_.clear();
   parameters_.clear();

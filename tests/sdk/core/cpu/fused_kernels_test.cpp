@@ -16,6 +16,8 @@
 #include <cmath>
 #include <functional>
 #include <limits>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "base/kernels.h"
@@ -204,6 +206,61 @@ TEST_CASE("fused kernels: dropout draws LibTorch's numbers, and leaves the gener
   }
   const Fused on;
   CHECK_THROWS_AS(torch::empty({4}).bernoulli_(1.5), c10::Error);
+}
+
+TEST_CASE("fused kernels: index_select has LibTorch's rows, and refuses in its words") {
+  const auto x = torch::randn({9, 4, 3});
+  const auto numbers = torch::tensor({8, 0, 3, 3}, torch::kInt64);
+  struct {
+    const char* name;
+    torch::Tensor from;
+    std::int64_t dim;
+    torch::Tensor index;
+  } const cases[] = {
+      {"rows", x, 0, numbers},
+      {"rows of one number", x.select(2, 0).select(1, 0).contiguous(), 0, numbers},
+      {"rows without numbers", x.narrow(1, 0, 0), 0, numbers},
+      {"no row", x, 0, numbers.narrow(0, 0, 0)},
+      {"another dimension", x, 2, torch::tensor({2, 0}, torch::kInt64)},
+      {"the last dimensions", x, -3, numbers},
+      {"gaps", x.transpose(1, 2), 0, numbers},
+      {"an index with gaps", x, 0, torch::arange(8).slice(0, 0, 8, 3)},
+      {"an index of int32", x, 0, numbers.to(torch::kInt32)},
+      {"an index without a dimension", x, 0, numbers[0]},
+      {"one number", x[0][0][0], 0, torch::tensor({0}, torch::kInt64)},
+      {"many rows", torch::randn({300, 200}), 0, torch::arange(300).flip(0)},
+      {"float16", x.to(torch::kHalf), 0, numbers},
+      {"bools", x > 0, 0, numbers},
+      {"complex numbers", torch::complex(x, x).conj(), 0, numbers},
+      {"a row that is not there", x, 0, torch::tensor({1, 9}, torch::kInt64)},
+      {"a row below 0", x, 0, torch::tensor({-1}, torch::kInt64)},
+  };
+  for (const auto& [name, from, dim, index] : cases) {
+    CAPTURE(name);
+    std::string error;
+    const auto run = [&, &from = from, &index = index, dim = dim] {
+      try {
+        return from.index_select(dim, index);
+      } catch (const c10::Error& refused) {
+        error += refused.what_without_backtrace();
+        return torch::Tensor();
+      }
+    };
+    const Fused on;
+    const auto mine = run();
+    const auto my_error = std::exchange(error, "");
+    const auto theirs = plain(run);
+    CHECK(my_error == error);
+    REQUIRE(mine.defined() == theirs.defined());
+    if (!mine.defined()) continue;
+    CHECK(torch::equal(mine, theirs));
+    CHECK(mine.options().dtype() == theirs.options().dtype());
+    CHECK(mine.strides() == theirs.strides());
+  }
+  const auto leaf = x.clone().requires_grad_();
+  const Fused on;
+  leaf.index_select(0, numbers).sum().backward();
+  CHECK(leaf.grad().sum({1, 2}).equal(torch::tensor({12.0F, 0.F, 0.F, 24.0F, 0.F, 0.F, 0.F, 0.F, 12.0F})));
 }
 
 TEST_CASE("fused kernels: max_pool2d has LibTorch's numbers and places, of any window") {
