@@ -1,6 +1,6 @@
 #include "control.h"
 
-#include "run/state/shards.h"
+#include "files/shards.h"
 #include "wiring/swap.h"
 
 namespace vernier {

@@ -10,7 +10,7 @@
 #include <numeric>
 
 #include "common/text/numbers.h"
-#include "run/state/shards.h"
+#include "files/shards.h"
 
 namespace vernier {
 

@@ -3,7 +3,7 @@
 #include <cmath>
 
 #include "common/config/config.h"
-#include "run/state/shards.h"
+#include "files/shards.h"
 #include "wiring/swap.h"
 
 namespace vernier {

@@ -18,8 +18,8 @@
 #include "core/process_state.h"
 #include "files/json.h"
 #include "files/safetensors_file.h"
+#include "files/shards.h"
 #include "gpu/gpu_choice.h"
-#include "shards.h"
 #include "wiring/host.h"
 
 namespace vernier {

@@ -1,6 +1,7 @@
 // The parts of a snapshot that each of several ranks has, and a State as ranks send it.
 #pragma once
 
+#include <vernier/abi.h>
 #include <vernier/distributed.h>
 #include <vernier/state.h>
 
@@ -10,17 +11,17 @@ namespace vernier {
 
 // A snapshot has rank 0's state. Adds to it, on rank 0, what differs on the other ranks, below "rank/<r>/". is_sharded:
 // each parameter has a rank that owns it. All ranks must call it at the same moment.
-void add_state_of_others(State& snapshot, Distributed& distributed, bool is_sharded);
+VERNIER_API void add_state_of_others(State& snapshot, Distributed& distributed, bool is_sharded);
 // Gives this rank its own state back from such a snapshot, if that is of as many ranks; else rank 0's.
-void take_own_state(State& snapshot, const Distributed& distributed);
+VERNIER_API void take_own_state(State& snapshot, const Distributed& distributed);
 // Returns this rank's part of a sharded checkpoint: all of rank 0's, of others the entries that no lower rank has.
-State shard_of(const State& snapshot, Distributed& distributed);
+VERNIER_API State shard_of(const State& snapshot, Distributed& distributed);
 
 // A State in bytes, for Distributed::gather; its tensors are copied to the CPU.
-std::string to_bytes(const State& state);
-State from_bytes(const std::string& bytes);
+VERNIER_API std::string to_bytes(const State& state);
+VERNIER_API State from_bytes(const std::string& bytes);
 
 // Returns the tensor. If another rank keeps its values (distributed/zero3), returns a copy, which fetches them.
-torch::Tensor here(const torch::Tensor& tensor);
+VERNIER_API torch::Tensor here(const torch::Tensor& tensor);
 
 }  // namespace vernier
