@@ -2,6 +2,7 @@
 #pragma once
 
 #include <vernier/draft/gradient_parts.h>
+#include <vernier/draft/model_parts.h>
 #include <vernier/error.h>
 #include <vernier/run.h>
 #include <vernier/state.h>
@@ -12,7 +13,7 @@
 // For callbacks that need exact weights: parameter.best(). Where another rank has the float32 master of a weight, this
 // rank has only what is rounded from it.
 inline torch::Tensor exact_weight(const vernier::Parameter& parameter, const std::string& who) {
-  if (vernier::draft::GradientParts::exist()) {
+  if (vernier::draft::GradientParts::exist() && vernier::draft::ModelParts::current() == nullptr) {
     vernier::refuse(who + " needs all weights, and each is on one rank; use distributed/zero1", who);
   }
   if (parameter.owned || parameter.master.is_same(parameter.model)) return parameter.best().detach();

@@ -6,6 +6,7 @@
 //   group = []            [[optimizer.group]] tables (parameter_groups.h), with those of the options that each may have
 #pragma once
 
+#include <vernier/draft/model_parts.h>
 #include <vernier/layer_decay.h>
 #include <vernier/optim.h>
 #include <vernier/parameter_groups.h>
@@ -59,7 +60,15 @@ struct FusedFields {
 };
 
 template <class OptionsOfIt>
-class FusedPlugin : public vernier::Optimizer, protected FusedFields<OptionsOfIt> {
+struct FusedElements : vernier::draft::UpdatesElements {
+  bool updates_each_element() const override {
+    return !std::is_same_v<OptionsOfIt, vernier::AdafactorOptions> &&
+           !std::is_same_v<OptionsOfIt, vernier::LambOptions> && !std::is_same_v<OptionsOfIt, vernier::MuonOptions>;
+  }
+};
+
+template <class OptionsOfIt>
+class FusedPlugin : public vernier::Optimizer, public FusedElements<OptionsOfIt>, protected FusedFields<OptionsOfIt> {
  public:
   using typename FusedFields<OptionsOfIt>::Settings, typename FusedFields<OptionsOfIt>::Fields;
 

@@ -5,6 +5,7 @@
 #include <vernier/copy.h>
 #include <vernier/data/digits.h>
 #include <vernier/data/supervised_task.h>
+#include <vernier/draft/model_parts.h>
 #include <vernier/published_model.h>
 #include <vernier/task_options.h>
 #include <vernier/unchanged.h>
@@ -250,7 +251,7 @@ void SupervisedTask::prepare(Run& run) {
   if (!impl_->is_trained) impl_->learned.put("targets", impl_->target_facts);
   impl_->options.seed = run.seed;
   impl_->options.pin_memory = run.device.is_cuda();
-  if (run.control != nullptr) {
+  if (run.control != nullptr && draft::ModelParts::current() == nullptr) {
     impl_->options.rank = run.control->rank();
     impl_->options.ranks = run.control->ranks();
   }

@@ -209,10 +209,17 @@ inline void train(const RunFolder& place, int ranks, const Words& sets) {
   REQUIRE_MESSAGE(programs.wait() == all_of(ranks, 0), programs.errors());
 }
 
-// The state of optimizer and precision in the newest checkpoint.
-inline vernier::Tensors state_of(const RunFolder& place, int step = 12) {
+// The entries of a checkpoint's state whose names begin so.
+inline vernier::Tensors state_of(const RunFolder& place, int step, const std::string& prefix) {
   auto tensors =
       vernier::read_checkpoint((place.at("out/checkpoints") / vernier::checkpoint_name(step)).string()).state.tensors;
+  std::erase_if(tensors, [&](const auto& entry) { return !entry.first.starts_with(prefix); });
+  return tensors;
+}
+
+// The state of optimizer and precision in the newest checkpoint.
+inline vernier::Tensors state_of(const RunFolder& place, int step = 12) {
+  auto tensors = state_of(place, step, "plugin/");
   std::erase_if(tensors, [](const auto& entry) {
     return !entry.first.starts_with("plugin/optimizer/") && !entry.first.starts_with("plugin/precision/");
   });

@@ -26,7 +26,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     if (size > 0) std::memcpy(bytes.mutable_data_ptr(), data, size);
     graph::Archive archive(std::move(bytes), "model.pt2");
     graph::program_of(archive, archive.program(), /*switches=*/true);
-    if (const auto evaluation = archive.evaluation(); !evaluation.is_null()) {
+    if (const auto evaluation = archive.extra("evaluation"); !evaluation.is_null()) {
       graph::program_of(archive, evaluation, /*switches=*/false);
     }
     for (const char* folder : {"data/weights", "data/constants"}) {

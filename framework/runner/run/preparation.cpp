@@ -2,11 +2,13 @@
 
 #include <ATen/Version.h>
 #include <torch/version.h>
+#include <vernier/draft/model_parts.h>
 #include <vernier/memory.h>
 #include <vernier/model_adapter.h>
 
 #include "core/process_state.h"
 #include "files/json.h"
+#include "files/weights.h"
 #include "wiring/swap.h"
 
 namespace vernier {
@@ -57,12 +59,20 @@ void refuse_other_programs(Roles& roles, const Saving& saving, const Run& run) {
 
 void refuse_other_data(Roles& roles, const Run& run) {
   if (!roles.ranks.are_several()) return;
+  const auto* in_parts = draft::ModelParts::current();
+  auto data = roles.wiring.task->save().tensors;
+  if (in_parts != nullptr) std::erase_if(data, [](const auto& one) { return one.first.starts_with("learned/given/"); });
+  Facts facts = {{"the batches of an epoch", std::to_string(roles.wiring.task->batches_per_epoch())},
+                 {"the data", digest(data)},
+                 {"the steps of the run", std::to_string(run.steps)}};
   std::int64_t elements = 0;
-  for (const auto& parameter : run.model->parameters()) elements += parameter.numel();
-  roles.ranks.refuse_differences({{"the batches of an epoch", std::to_string(roles.wiring.task->batches_per_epoch())},
-                                  {"the data", digest(roles.wiring.task->save().tensors)},
-                                  {"the elements of the model", std::to_string(elements)},
-                                  {"the steps of the run", std::to_string(run.steps)}});
+  for (const auto& [name, tensor] : model_tensors(*run.model)) {
+    elements += tensor.requires_grad() ? tensor.numel() : 0;
+    const bool is_same = in_parts != nullptr && !draft::ModelParts::is_part(name);
+    if (is_same) facts[name + ", which the model's files do not name as sharded"] = digest({{name, tensor}});
+  }
+  if (in_parts == nullptr) facts["the elements of the model"] = std::to_string(elements);
+  roles.ranks.refuse_differences(facts);
 }
 
 // Linux promises more memory than there is, and ends a process that uses it: so this is asked before the first step.

@@ -4,10 +4,12 @@
 #include <torch/nn/module.h>
 #include <torch/types.h>
 #include <vernier/checksum.h>
+#include <vernier/draft/model_parts.h>
 
 #include <algorithm>
 #include <cmath>
 #include <numeric>
+#include <ranges>
 
 #include "common/text/numbers.h"
 #include "files/shards.h"
@@ -46,15 +48,20 @@ std::string bits_of(const torch::Tensor& weight) {
   return sum.digits();
 }
 
-// A checksum of all weights; or of some of those on the host, others in each step.
+// The parameters that are the same on all ranks.
+auto same_on_all(const Run& run) {
+  return run.parameters | std::views::filter([](const auto& each) { return !draft::ModelParts::is_part(each.name); });
+}
+
+// A checksum of all weights that the ranks have alike; or of some of those on the host, others in each step.
 std::string bits_of(const Run& run, bool all) {
   Checksum sum;
   std::int64_t bytes = 0;
-  for (const auto& parameter : run.parameters) bytes += static_cast<std::int64_t>(parameter.model.nbytes());
+  for (const auto& parameter : same_on_all(run)) bytes += static_cast<std::int64_t>(parameter.model.nbytes());
   const auto parts = std::max<std::int64_t>(1, (bytes + compared_bytes - 1) / compared_bytes);
   const auto first = run.step % parts * compared_bytes, last = all ? bytes : first + compared_bytes;
   std::int64_t begin = 0;
-  for (const auto& parameter : run.parameters) {
+  for (const auto& parameter : same_on_all(run)) {
     const auto size = static_cast<std::int64_t>(parameter.model.nbytes());
     const auto from = std::max(all ? 0 : first, begin) - begin, to = std::min(last, begin + size) - begin;
     begin += size;
@@ -82,8 +89,11 @@ at::Generator host_generator() {
 
 void SharedState::watch(const torch::nn::Module& model) {
   parts_.push_back({{}, bits_of(host_generator().get_state())});
-  for (const auto& buffer : model.buffers())
+  for (const auto& each : model.named_buffers()) {
+    const auto& buffer = each.value();
+    if (draft::ModelParts::is_part(each.key())) continue;
     parts_.push_back({buffer, bits_of(buffer), static_cast<std::int64_t>(buffer._version())});
+  }
 }
 
 void SharedState::share() {
@@ -141,8 +151,12 @@ void Ranks::refuse_differences(const Facts& facts) const {
 void Ranks::share_model(TrainerRun& run) {
   if (!are_several()) return;
   const torch::NoGradGuard no_grad;
-  auto tensors = run.model->parameters();
-  for (const auto& buffer : run.model->buffers()) tensors.push_back(buffer);
+  std::vector<torch::Tensor> tensors;
+  for (const auto& all : {run.model->named_parameters(), run.model->named_buffers()}) {
+    for (const auto& each : all) {
+      if (!draft::ModelParts::is_part(each.key())) tensors.push_back(each.value());
+    }
+  }
   distributed_->broadcast({std::move(tensors)});
   shared_.watch(*run.model);
 }
@@ -154,13 +168,15 @@ bool Ranks::any(bool here) {
 }
 
 Batch Ranks::share_of(Batch batch) const {
-  if (!are_several() || batch.is_share) return batch;
+  if (!are_several() || batch.is_share || draft::ModelParts::current() != nullptr) return batch;
   return batch.share(distributed_->rank(), ranks());
 }
 
 std::unique_ptr<RankSums> Ranks::weigh(const Run& run, const Batch& share, std::int64_t parts) {
   if (!std::exchange(is_weighed_, true)) {
-    whole_ = {static_cast<double>(share.samples), share.weight, share.tokens};
+    const auto* in_parts = draft::ModelParts::current();
+    whole_ = {static_cast<double>(share.samples), share.weight, share.tokens,
+              in_parts == nullptr ? 1 : static_cast<double>(in_parts->ranks())};
     parts_ = parts;
     wait_for_weights_ = nullptr;
     is_reduced_ = !are_several();
@@ -218,7 +234,7 @@ void Ranks::refuse_apart(const double* digests) const {
   if (std::all_of(digests, digests + ranks(), [&](double each) { return each == digests[0]; })) return;
   auto facts = message_;
   facts.insert(facts.end(), alike_.begin(), alike_.end());
-  for (const auto& parameter : run_->parameters) {
+  for (const auto& parameter : same_on_all(*run_)) {
     if (alike_.empty()) break;
     facts.emplace_back("the weight " + parameter.name,
                        c10::str("norm ", parameter.model.detach().to(torch::kFloat64).norm().item<double>(),
@@ -250,9 +266,9 @@ const WholeBatch& Ranks::whole() {
   const auto as = calls_.as(distributed_.get());
   std::exchange(wait_for_weights_, nullptr)();
   const auto* numbers = weights_.const_data_ptr<double>();
-  whole_.samples = numbers[0];
-  if (whole_.weight) whole_.weight = numbers[1];
-  whole_.tokens = std::llround(numbers[2]);
+  whole_.samples = numbers[0] / whole_.copies;
+  if (whole_.weight) whole_.weight = numbers[1] / whole_.copies;
+  whole_.tokens = std::llround(numbers[2] / whole_.copies);
   are_unequal_ = numbers[5] * static_cast<double>(ranks()) != numbers[4] * numbers[4];
   refuse_apart(numbers + 6);
   if (numbers[3] != 0 && numbers[3] != numbers[0]) {
@@ -330,6 +346,10 @@ void Owners::choose(TrainerRun& run) {
   std::vector<std::int64_t> elements(static_cast<std::size_t>(distributed_->ranks()), 0);
   owners_.assign(parameters.size(), 0);
   for (const auto i : order) {
+    if (draft::ModelParts::is_part(parameters[i].name)) {
+      owners_[i] = each_rank;
+      continue;
+    }
     const auto least = std::ranges::min_element(elements);
     *least += parameters[i].model.numel();
     owners_[i] = least - elements.begin();
@@ -353,7 +373,7 @@ void Owners::share_weights(TrainerRun& run, Weights which) {
   std::vector<std::vector<torch::Tensor>> of_ranks(static_cast<std::size_t>(distributed_->ranks()));
   for (std::size_t i = 0; i < owners_.size(); ++i) {
     const auto& parameter = run.parameters[i];
-    if (which == Weights::trained && parameter.frozen) continue;
+    if (owners_[i] == each_rank || (which == Weights::trained && parameter.frozen)) continue;
     of_ranks[static_cast<std::size_t>(owners_[i])].push_back(parameter.model);
   }
   distributed_->broadcast(of_ranks);

@@ -15,6 +15,7 @@ struct WholeBatch {
   double samples = 0;
   std::optional<double> weight;  // the sum of weights, if micro-batches have one
   std::int64_t tokens = 0;
+  double copies = 1;  // how many ranks compute each sample: all of them where the model is in parts
 };
 
 // All ranks have rank 0's buffers once any rank has written them, and its random generator outside of their own part of
@@ -131,7 +132,9 @@ class Owners {
  private:
   const std::unique_ptr<Distributed>& distributed_;
   Calls& calls_;
-  std::vector<std::int64_t> owners_;  // ranks, in the order of run.parameters; empty: nothing is sharded
+  // Ranks, in the order of run.parameters; empty: nothing is sharded; each_rank: each has a part of the model there.
+  static constexpr std::int64_t each_rank = -1;
+  std::vector<std::int64_t> owners_;
 };
 
 }  // namespace vernier

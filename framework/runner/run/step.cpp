@@ -4,6 +4,7 @@
 #include <ATen/core/PhiloxRNGEngine.h>
 #include <vernier/checksum.h>
 #include <vernier/draft/capture.h>
+#include <vernier/draft/model_parts.h>
 #include <vernier/memory.h>
 
 #include <cmath>
@@ -22,12 +23,13 @@ std::optional<double> weight_of(const std::vector<Batch>& micro_batches) {
   return all;
 }
 
-// A mean over the micro-batch, times its share of the batch: by weight, else by samples. Differentiable.
+// A mean over the micro-batch, times its share of the batch: by weight, else by samples. Differentiable. Where several
+// ranks compute each sample, their losses add up to the batch's.
 torch::Tensor weighted(const Batch& part, const WholeBatch& whole, const torch::Tensor& mean) {
   const auto samples = static_cast<double>(part.samples);
-  if (samples == whole.samples) return mean;
-  if (!part.weight || !whole.weight) return mean * (samples / whole.samples);
-  return mean * (*part.weight / *whole.weight);
+  if (samples == whole.samples * whole.copies) return mean;
+  if (!part.weight || !whole.weight) return mean * (samples / (whole.samples * whole.copies));
+  return mean * (*part.weight / (*whole.weight * whole.copies));
 }
 
 void add_loss(TrainerRun& run, const Batch& micro_batch, const WholeBatch& whole) {
@@ -83,14 +85,14 @@ std::string why_not_recorded(const Wiring& wiring) {
   return who.empty() ? "" : "these plugins do not allow it: " + who;
 }
 
-// Gives each rank other random numbers, as dropout needs, which follow from seed, step and rank. At its end the
-// generators are as before, and so the same on all ranks.
+// Gives each rank other random numbers, as dropout needs, which follow from seed, step and rank; the same to all that
+// compute the same samples. At its end the generators are as before, and so the same on all ranks.
 auto random_of_rank(const Run& run, const Distributed& distributed) {
   std::optional<RandomState> common;  // of several ranks
   if (distributed.ranks() > 1) {
     common.emplace().take(run.device);
-    at::Philox4_32 mixed(run.seed, static_cast<std::uint64_t>(distributed.rank()),
-                         static_cast<std::uint64_t>(run.step));
+    const auto rank = draft::ModelParts::current() != nullptr ? 0 : distributed.rank();
+    at::Philox4_32 mixed(run.seed, static_cast<std::uint64_t>(rank), static_cast<std::uint64_t>(run.step));
     const std::uint64_t high = mixed(), seed = high << 32 | mixed();
     for (const auto device : {c10::Device(c10::kCPU), run.device}) {
       at::Generator(at::globalContext().defaultGenerator(device)).set_current_seed(seed);

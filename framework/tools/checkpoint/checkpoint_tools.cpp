@@ -296,6 +296,9 @@ int export_weights(const Words& words, const po::variables_map& given, const Hos
 
   std::string path;
   auto stored = read_newest(words[0], host, path);
+  if (stored.state.has("run/model_parts")) {
+    refuse(path + ": has a part of the model for each of several ranks; docs/guides/distributed.md puts them together");
+  }
   if (which != "model") stored.model.tensors = best_weights(stored);
   auto weights = stored.model.tensors;
   if (which == "average") {

@@ -1,6 +1,7 @@
 #include "data_parallel.h"
 
 #include <torch/types.h>
+#include <vernier/draft/gradient_parts.h>
 #include <vernier/launchers.h>
 #include <vernier/memory.h>
 
@@ -89,6 +90,13 @@ vernier::Contradiction DataParallel::contradicts(const vernier::Plugin& other, c
                        " needs those of all parameters at once; use distributed/ddp"};
   }
   return {};
+}
+
+bool DataParallel::reads_all_gradients(const vernier::Plugin& other, const vernier::Bus& bus, vernier::Event event) {
+  const auto* callback = dynamic_cast<const vernier::Callback*>(&other);
+  const bool takes_parts = dynamic_cast<const vernier::draft::TakesParts*>(&other) != nullptr ||
+                           (callback != nullptr && !callback->needs_gradients());
+  return !takes_parts && bus.listens(other, event);
 }
 
 void DataParallel::prepare(Run& run) {

@@ -1,4 +1,4 @@
-// Shared by distributed/ddp, zero1 and zero3: ranks that sum their gradients; see ddp.cpp.
+// Shared by distributed/ddp, model_parallel, zero1 and zero3: ranks that sum their gradients; see ddp.cpp.
 #pragma once
 
 #include <vernier/sdk.h>
@@ -49,6 +49,8 @@ class DataParallel : public vernier::Distributed {
   virtual void meet() {}                             // called by each rank before all of them communicate
   virtual void summed(const vernier::Parameter&) {}  // called after the gradient of a parameter is summed
   Group& group() { return *group_; }
+  // True for a plugin that reads the gradients of all parameters when it hears of the event.
+  static bool reads_all_gradients(const vernier::Plugin& other, const vernier::Bus& bus, vernier::Event event);
   std::int64_t bucket() const { return bucket_; }
 
  private:

@@ -5,6 +5,7 @@
 #include <torch/csrc/autograd/function_hook.h>
 #include <torch/csrc/autograd/variable.h>
 #include <torch/types.h>
+#include <vernier/draft/model_parts.h>
 #include <vernier/error.h>
 
 #include <utility>
@@ -53,7 +54,7 @@ void GradientSums::lay_out(const Run& run) {
   for (std::size_t i = 0; i < run.parameters.size(); ++i) {
     const auto& parameter = run.parameters[i];
     const auto bytes = static_cast<std::int64_t>(parameter.model.nbytes());
-    if (bytes == 0 || !parameter.model.requires_grad()) continue;
+    if (bytes == 0 || !parameter.model.requires_grad() || vernier::draft::ModelParts::is_part(parameter.name)) continue;
     const auto takes = [&](const Bucket& bucket) {
       return bucket.bytes + bytes <= bucket_bytes_ &&
              bucket.parameters[0].model.scalar_type() == parameter.model.scalar_type();

@@ -3,6 +3,7 @@
 #define USE_C10D_GLOO
 #include <torch/types.h>
 #include <vernier/error.h>
+#include <torch/csrc/distributed/c10d/GroupRegistry.hpp>
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
 
 #include <algorithm>
@@ -25,8 +26,11 @@ using vernier::Error;
 using Clock = std::chrono::steady_clock;
 using Milliseconds = std::chrono::milliseconds;
 using Backend = c10::intrusive_ptr<c10d::Backend>;
+using Pointer = c10::intrusive_ptr<c10d::Work>;
+using Tensors = std::vector<at::Tensor>;
 
 constexpr Milliseconds rank_0_leaves_last{5000};            // or after the timeout, if that is shorter
+const std::string all_ranks = "0";                          // the name of torch.distributed's first group
 constexpr std::chrono::microseconds gpu_poll_interval{50};  // between two queries of a GPU
 
 Backend open_gloo(const Store& store, const Rendezvous& rendezvous) {
@@ -129,6 +133,9 @@ struct Group::Impl {
   std::unique_ptr<SharedSums> shared;
   std::int64_t gathered = 0;
   bool is_broken = false;
+  class Work;
+  class Collectives;
+  c10::intrusive_ptr<c10d::ProcessGroup> collectives;  // c10d has no reference to it; empty: not registered
 
   // Runs a call in which a rank may turn out to be lost.
   template <class Body>
@@ -200,9 +207,64 @@ std::function<void()> Group::Impl::wait_later(const char* operation, std::future
   return [this, operation, all = all.share()] { watched(operation, [&] { wait(all); }); };
 }
 
+// A collective of c10d, whose wait() names a rank that is lost.
+class Group::Impl::Work final : public c10d::Work {
+ public:
+  Work(Impl& impl, Pointer work) : impl_(impl), work_(std::move(work)) {}
+  bool isCompleted() override { return work_->isCompleted(); }
+  bool isSuccess() const override { return work_->isSuccess(); }
+  std::vector<at::Tensor> result() override { return work_->result(); }
+  bool wait(Milliseconds) override {
+    impl_.watched("collective of the model", [this] { impl_.wait(*work_, false); });
+    return true;
+  }
+
+ private:
+  Impl& impl_;
+  Pointer work_;
+};
+
+// The collectives that functional ones call.
+class Group::Impl::Collectives final : public c10d::Backend {
+ public:
+  explicit Collectives(Impl& impl)
+      : Backend(static_cast<int>(impl.place.rank), static_cast<int>(impl.place.ranks)), impl_(impl) {}
+  const std::string getBackendName() const override { return impl_.gloo->getBackendName(); }
+  Pointer allreduce(Tensors& tensors, const c10d::AllreduceOptions& options) override {
+    return begin([&] { return impl_.gloo->allreduce(tensors, options); });
+  }
+  Pointer allgather_into_tensor_coalesced(Tensors& to, Tensors& from, const c10d::AllgatherOptions& options) override {
+    return begin([&] { return impl_.gloo->allgather_into_tensor_coalesced(to, from, options); });
+  }
+  Pointer reduce_scatter_tensor_coalesced(Tensors& to, Tensors& from,
+                                          const c10d::ReduceScatterOptions& options) override {
+    return begin([&] { return impl_.gloo->reduce_scatter_tensor_coalesced(to, from, options); });
+  }
+
+ private:
+  template <class Body>
+  Pointer begin(const Body& body) {
+    return c10::make_intrusive<Work>(impl_, impl_.watched("collective of the model", body));
+  }
+  Impl& impl_;
+};
+
 Group::Group(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 
+void Group::register_collectives() {
+  const auto& place = impl_->place;
+  auto& group = impl_->collectives;
+  group = c10::make_intrusive<c10d::ProcessGroup>(impl_->store, static_cast<int>(place.rank),
+                                                  static_cast<int>(place.ranks));
+  constexpr auto type = c10d::ProcessGroup::BackendType::CUSTOM;
+  group->setBackend(c10::kCPU, type, c10::make_intrusive<Impl::Collectives>(*impl_));
+  group->setDefaultBackend(type);
+  group->setGroupName(all_ranks);
+  c10d::register_process_group(all_ranks, group);
+}
+
 Group::~Group() {
+  if (impl_->collectives) c10d::unregister_process_group(all_ranks);
   const auto& place = impl_->place;
   if (!impl_->is_broken)
     impl_->abort_nccl();  // its shutdown() would wait for sums that other ranks may not take part in any more
@@ -251,7 +313,7 @@ std::function<void()> Group::sum(const std::vector<torch::Tensor>& tensors) {
   if (is_on_gpu && !impl_->nccl) return sum_copies(tensors);
   if (!is_on_gpu && impl_->shared) return impl_->wait_later("sum", impl_->shared->sum(tensors));
   const auto& backend = is_on_gpu ? impl_->nccl : impl_->gloo;
-  std::vector<c10::intrusive_ptr<c10d::Work>> works;
+  std::vector<Pointer> works;
   impl_->watched("sum", [&] {
     for (const auto& tensor : tensors) {
       std::vector<at::Tensor> one{tensor};

@@ -29,6 +29,9 @@ class Group {
   // `bucket_bytes` are sent together.
   void broadcast(const std::vector<std::vector<torch::Tensor>>& of_ranks, std::int64_t bucket_bytes);
   std::vector<std::string> gather(const std::string& bytes);
+  // Lets the functional collectives of c10d run over the same connections, on the CPU, as the group "0": that of all
+  // ranks. Until the end of this object.
+  void register_collectives();
   // Empty if tensors on GPUs are sent by NCCL, or if the ranks train on the CPU. Else the reason why they are copied to
   // the CPU instead.
   const std::string& why_without_nccl() const;

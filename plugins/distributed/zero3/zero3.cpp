@@ -58,11 +58,8 @@ class Zero3 final : public ddp::DataParallel {
 
   Contradiction contradicts(const vernier::Plugin& other, const vernier::Bus& bus) const override {
     if (ranks() == 1) return {};
-    const auto* callback = dynamic_cast<const vernier::Callback*>(&other);
-    const bool takes_parts = dynamic_cast<const vernier::draft::TakesParts*>(&other) != nullptr ||
-                             (callback != nullptr && !callback->needs_gradients());
     for (const auto event : {Event::GradientsReady, Event::UpdateDone}) {
-      if (takes_parts || !bus.listens(other, event)) continue;
+      if (!reads_all_gradients(other, bus, event)) continue;
       return {"use", "keeps each weight and gradient on one rank, and " + other.id() +
                          " may read those of all; use distributed/zero1, or leave it out"};
     }

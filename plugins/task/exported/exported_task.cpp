@@ -13,6 +13,7 @@
 #include <vernier/data/split.h>
 #include <vernier/data/supervised_task.h>
 #include <vernier/data/transforms.h>
+#include <vernier/draft/model_parts.h>
 #include <vernier/json_text.h>
 #include <vernier/sdk.h>
 #include <vernier/task_options.h>
@@ -85,6 +86,11 @@ ExportedTask::ExportedTask(Options& options, const char* name, const char* kind_
 }
 
 void ExportedTask::build(Run& run) {
+  const std::string rank = "{rank}";
+  const auto place = model_.find(rank);
+  if (place != std::string::npos && run.control != nullptr) {
+    model_.replace(place, rank.size(), std::to_string(run.control->rank()));
+  }
   if (is_trained()) {
     recall();
   } else {
@@ -144,7 +150,9 @@ void ExportedTask::check(const Run& run) {
     }
     return "";
   };
-  const bool is_alone = run.control == nullptr || run.control->ranks() == 1;  // else a rank has a part of a batch
+  // Else a rank has a part of a batch.
+  const bool is_alone =
+      run.control == nullptr || run.control->ranks() == 1 || vernier::draft::ModelParts::current() != nullptr;
   const auto guard = training_ && is_alone ? unmet(size) : std::string();
   if (guard.empty()) return SupervisedTask::check(run);
   const auto what = c10::str("'", model_, "' was exported for inputs of which ", guard, ", and a batch has ", samples,

@@ -155,8 +155,8 @@ json Archive::program() {
   return json(names[0]);
 }
 
-json Archive::evaluation() {
-  const std::string record = "extra/evaluation.json";
+json Archive::extra(const std::string& name) {
+  const auto record = "extra/" + name + ".json";
   return reader_->hasRecord(record) ? json(record) : nlohmann::json();
 }
 

@@ -33,8 +33,8 @@ class Archive {
   const std::string& path() const { return path_; }
   // Returns the record of the program. Throws Error if there is none, or several.
   nlohmann::json program();
-  // Returns that of the model in evaluation mode, which export.py writes where it differs; else null.
-  nlohmann::json evaluation();
+  // Returns what the exporting script wrote beside it under a name; null: nothing.
+  nlohmann::json extra(const std::string& name);
   // Returns the tensors of a folder. Names of the same view share their tensor, and views that have elements in common
   // share memory. Throws Error where a record is too short for its tensor.
   Tensors tensors(const std::string& folder);

@@ -26,11 +26,11 @@ import tempfile
 import zipfile
 
 import torch
-from torch import nn
+from torch import distributed, nn
 from torch.utils import _pytree as pytree
 
 
-def save(model, examples, path, autocast=None, kwargs=None):
+def save(model, examples, path, autocast=None, kwargs=None, sharded=None):
     """Writes a model with example tensors of any batch of two samples or more, and a description beside it.
 
     examples: the arguments of forward() by place; kwargs: a dict of those by name. Each is a tensor, a list or dict of
@@ -43,8 +43,11 @@ def save(model, examples, path, autocast=None, kwargs=None):
 
     autocast: torch.bfloat16 for a model that asks tensors for their dtype, as some of transformers do, and is trained
     in that precision. The graph has the answers of the export.
+
+    sharded: for a model that the ranks of torch.distributed hold together, whose forward() calls functional collectives.
+    All ranks call save() with a path of their own, and the names of the parameters and buffers of which each has a part.
     """
-    program, outputs = write(model, examples, path, autocast, kwargs)
+    program, outputs = write(model, examples, path, autocast, kwargs, sharded)
     description = {
         "torch": torch.__version__,
         "inputs": [
@@ -61,7 +64,7 @@ def save(model, examples, path, autocast=None, kwargs=None):
     pathlib.Path(path).with_suffix(".json").write_text(json.dumps(description, indent=2) + "\n")
 
 
-def write(model, examples, path, autocast=None, kwargs=None):
+def write(model, examples, path, autocast=None, kwargs=None, sharded=None):
     """Writes the file of save(), and returns its program and the model's outputs."""
     examples, path = (tuple(examples), dict(kwargs or {})), pathlib.Path(path)
     modes = {module: module.training for module in model.modules()}
@@ -77,7 +80,13 @@ def write(model, examples, path, autocast=None, kwargs=None):
             evaluation = exported(model, examples, autocast, path)
             file, part = io.BytesIO(), pathlib.Path(folder, path.name)
             torch.export.save(evaluation, file)
-            torch.export.save(program, part, extra_files={"evaluation.json": text_of(file, evaluation, program)})
+            more = {"evaluation.json": text_of(file, evaluation, program)}
+            if sharded is not None:
+                if unknown := set(sharded) - set(tensors_of(model)):
+                    sys.exit(f"{path}: not written. The model has no {', '.join(sorted(unknown))}, which sharded names")
+                place = {"rank": distributed.get_rank(), "ranks": distributed.get_world_size()}
+                more["parts.json"] = json.dumps({**place, "sharded": sorted(sharded)})
+            torch.export.save(program, part, extra_files=more)
             compare(model, torch.export.load(file), examples, autocast, path)
             if autocast is None:
                 warn_of_overflow(evaluation.module(), examples, path)

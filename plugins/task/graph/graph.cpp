@@ -2,7 +2,7 @@
 // export.py shows the export.
 //
 // model                 required: a file of torch.export.save, format 8 (PyTorch 2.11), of a training program with a
-//                       dynamic batch
+//                       dynamic batch; "rank-{rank}.pt2": a file for each rank of distributed/model_parallel
 // output = ""           the name of the tensor that counts, where forward() returns a dict, or its place in a tuple
 // inputs                required: a source (vernier/data/data_source.h) for each argument of forward(), such as
 //                       "x.npy", "x.npz:x", "x.safetensors:x", "x.csv:a,b"; a CSV column of words becomes codes; or
@@ -35,6 +35,7 @@
 // Weights start as the file has them, not from [run] seed. save() of export.py writes programs of training and of
 // evaluation into one file. Other files have one, which must be exported in training mode: dropout and batch
 // normalisation then change in evaluation as torch.nn does it.
+#include <vernier/draft/model_parts.h>
 #include <vernier/exported_model.h>
 #include <vernier/sdk.h>
 
@@ -58,6 +59,29 @@ void refuse_guards_on_samples(const graph::GraphNetwork& network, const std::vec
       vernier::refuse("the model was exported for inputs of which " + guard +
                       ", and this format takes any number of samples; write --format pt2, which checks it");
     }
+  }
+}
+
+// Notes which tensors are parts, where several ranks hold the model together.
+void take_parts(const graph::GraphNetwork& network, const std::string& path) {
+  const auto& parts = network.parts();
+  auto* const model = vernier::draft::ModelParts::current();
+  if (!parts && model == nullptr) return;
+  const auto refuse = [&](const std::string& what) { vernier::refuse("'" + path + "' " + what); };
+  if (!parts) {
+    refuse(
+        "does not say which of its tensors are sharded, as [distributed] use = \"model_parallel\" needs; write them "
+        "by save(…, sharded=[…]) of export.py, or train a whole model with use = \"ddp\"");
+  } else if (model == nullptr) {
+    refuse(c10::str("is the part of rank ", parts->rank, " of a model on ", parts->ranks,
+                    " ranks, which train it together: vernier launch -n ", parts->ranks,
+                    " run.toml, with [distributed] use = \"model_parallel\""));
+  } else if (parts->rank != model->rank() || parts->ranks != model->ranks()) {
+    refuse(c10::str("is the part of rank ", parts->rank, " of ", parts->ranks, ", and this is rank ", model->rank(),
+                    " of ", model->ranks(), "; set [task] model = \"rank-{rank}.pt2\", and start ", parts->ranks,
+                    " ranks"));
+  } else {
+    model->set(network.own_tensors());
   }
 }
 
@@ -111,6 +135,7 @@ class GraphTask final : public exported::ExportedTask, public vernier::PythonMod
     graph::take_operators_of(operators_);
     auto network = std::make_shared<graph::GraphNetwork>(bytes, path, output_);
     exported::require_parameters(*network, path);
+    take_parts(*network, path);
     if (!network->guessed().empty()) {
       warn("'", path, "' does not say what ", network->guessed(),
            " and the like do in evaluation; they are taken to be off. save() of export.py writes what they do");

@@ -24,7 +24,7 @@ std::string shown(const std::vector<std::optional<std::int64_t>>& sizes) {
 
 GraphNetwork::GraphNetwork(const torch::Tensor& bytes, const std::string& path, const std::string& output)
     : archive_(bytes, path) {
-  const auto evaluation = archive_.evaluation();
+  const auto evaluation = archive_.extra("evaluation");
   auto program = program_of(archive_, archive_.program(), /*switches=*/evaluation.is_null());
   tensors_ = archive_.tensors(weights_folder);
   tensors_.merge(archive_.tensors(constants_folder));
@@ -34,7 +34,38 @@ GraphNetwork::GraphNetwork(const torch::Tensor& bytes, const std::string& path, 
     if (!is_new && !tensor.is_same(tensors_.at(of->second))) shared_.emplace_back(of->second, name);
   }
   training_ = bind(std::move(program), output);
+  read_parts();
   if (!evaluation.is_null()) evaluation_ = bind(program_of(archive_, evaluation, /*switches=*/false), output);
+}
+
+void GraphNetwork::read_parts() {
+  const auto file = archive_.extra("parts");
+  if (file.is_null()) return;
+  try {
+    parts_ = {file.at("rank").get<std::int64_t>(), file.at("ranks").get<std::int64_t>(),
+              file.at("sharded").get<std::set<std::string>>()};
+  } catch (const nlohmann::json::exception& error) {
+    archive_.refuse("its record extra/parts.json is damaged (" + vernier::message(error) + ")");
+  }
+  for (const auto& name : parts_->sharded) {
+    if (!tensors_.contains(name)) archive_.refuse("its parts.json names '" + name + "', and it has no such tensor");
+  }
+}
+
+std::set<std::string> GraphNetwork::own_tensors() const {
+  std::set<std::string> own;
+  std::set<const c10::TensorImpl*> tensors;
+  for (const auto& name : parts_->sharded) tensors.insert(tensors_.at(name).unsafeGetTensorImpl());
+  for (const auto& [name, tensor] : tensors_) {
+    if (tensors.contains(tensor.unsafeGetTensorImpl())) own.insert(name);
+  }
+  for (const auto* bound : {&training_, evaluation_ ? &*evaluation_ : nullptr}) {
+    if (bound == nullptr) continue;
+    for (const auto& input : bound->program.inputs) {
+      if (input.kind == Input::Kind::constant) own.insert(input.name);
+    }
+  }
+  return own;
 }
 
 GraphNetwork::BoundProgram GraphNetwork::bind(Program program, const std::string& output) {

@@ -5,6 +5,7 @@
 
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -33,6 +34,14 @@ class GraphNetwork final : public exported::Network {
   std::string unmet(const std::vector<torch::Tensor>& inputs) const override;
   // The first node whose form in evaluation mode the file does not say; "": it says all.
   const std::string& guessed() const { return training_.program.guessed; }
+  // The place of the file in a model that several ranks hold together. none: it has the whole model.
+  struct Parts {
+    std::int64_t rank = 0, ranks = 1;
+    std::set<std::string> sharded;  // names of tensors of which each rank has a part
+  };
+  const std::optional<Parts>& parts() const { return parts_; }
+  // Returns the names of the tensors that may differ between the ranks: those parts, and the constants of the program.
+  std::set<std::string> own_tensors() const;
   // True if all dropout and batch normalisation was exported in evaluation mode.
   bool trains_as_evaluated() const { return !training_.program.has_training_nodes && training_.program.has_idle_nodes; }
 
@@ -46,6 +55,7 @@ class GraphNetwork final : public exported::Network {
     std::vector<std::int64_t> fitting = {};  // the sizes of all inputs for which the guards held last
   };
 
+  void read_parts();
   BoundProgram bind(Program program, const std::string& output);
   void register_tensor(const Input& input, const torch::Tensor& tensor);
   std::size_t place_of(const std::string& output, const std::vector<std::string>& names) const;
@@ -55,6 +65,7 @@ class GraphNetwork final : public exported::Network {
   mutable Archive archive_;                                  // its reader is not const
   std::map<std::string, torch::Tensor> tensors_;             // by name; tied ones share theirs
   std::vector<std::pair<std::string, std::string>> shared_;  // names of different tensors that share memory
+  std::optional<Parts> parts_;
   BoundProgram training_;
   std::optional<BoundProgram> evaluation_;  // set if evaluation is another program
 };

@@ -20,6 +20,8 @@
 #include <unordered_map>
 #include <unordered_set>
 
+#include "collectives.h"
+
 namespace graph {
 
 namespace {
@@ -318,7 +320,8 @@ bool is_of_library(const std::string& target) {
 }
 
 const Rule* rule_of(const std::string& target) {
-  static const Rule none;
+  static const Rule none, of_collectives{&check_collective};
+  if (is_collective(target)) return &of_collectives;
   const auto name = name_of(target);
   if (!name) return nullptr;
   const auto taken = taken_operators().find(*name);

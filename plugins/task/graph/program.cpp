@@ -12,6 +12,7 @@
 #include <unordered_map>
 
 #include "arithmetic.h"
+#include "collectives.h"
 #include "guards.h"
 #include "operators.h"
 #include "values.h"
@@ -198,8 +199,20 @@ class Reader {
         archive_.refuse(node.name + " lacks the argument '" + argument.name() + "'");
       }
     }
+    if (is_collective(target)) refuse_troubled(node);
     if (!given.empty())
       archive_.refuse(node.name + " has the argument '" + given.begin()->first + "', which LibTorch lacks");
+  }
+
+  void refuse_troubled(const Node& node) const {
+    std::map<std::string, IValue> constants;
+    for (std::size_t i = 0; i < node.arguments.size(); ++i) {
+      const auto& name = node.op->schema().arguments()[i].name();
+      if (node.arguments[i].kind == Argument::Kind::constant) constants[name] = node.arguments[i].value;
+    }
+    if (const auto trouble = trouble_with_collective(constants); !trouble.empty()) {
+      archive_.refuse(node.name + " " + trouble);
+    }
   }
 
   // The lists of a loop: the values that a round gives to the next, the tensors of which it takes a row, and the rest.
@@ -486,7 +499,11 @@ class Reader {
   }
 
   void refuse_unknown() const {
-    std::set<std::string> missing, foreign, calls;
+    std::set<std::string> missing, foreign, calls, collectives;
+    auto unlisted = unlisted_;
+    for (const auto& name : unlisted_) {
+      if (name.starts_with("_c10d_functional")) collectives.insert(unlisted.extract(name));
+    }
     for (const auto& name : unknown_) {
       (name.starts_with("aten.") ? missing : name.starts_with("higher_order.") ? calls : foreign).insert(name);
     }
@@ -511,7 +528,10 @@ class Reader {
         "sets it");
     say(foreign,
         "no named library has registered them; name the one that does, as in [task] operators = [\"libmine.so\"]");
-    say(unlisted_,
+    say(collectives,
+        "collectives without a gradient here; write them by all_reduce(…, \"sum\", …), all_gather_tensor() and "
+        "reduce_scatter_tensor() of torch.distributed._functional_collectives");
+    say(unlisted,
         "LibTorch has them, but a graph is data, and they are not on the list of operators that are safe with "
         "arguments "
         "of a stranger (plugins/task/graph/operators.inc)");

@@ -2,7 +2,10 @@
 
 #include <torch/csrc/jit/serialization/pickle.h>
 #include <torch/types.h>
+#include <vernier/checksum.h>
 #include <vernier/draft/gradient_parts.h>
+#include <vernier/draft/model_parts.h>
+#include <vernier/error.h>
 #include <vernier/roles.h>
 
 #include <set>
@@ -34,6 +37,36 @@ bool is_sharded_entry(const std::string& name) {
   return is_of(Optimizer::role) || is_of(Precision::role);
 }
 
+constexpr const char* parts_key = "run/model_parts";  // the number of ranks that hold the model together
+
+std::string bits_of(const torch::Tensor& tensor) {
+  const auto bytes = tensor.detach().to(torch::kCPU).contiguous();
+  Checksum sum;
+  sum.add(bytes.const_data_ptr(), bytes.nbytes());
+  return c10::str(bytes.scalar_type(), " ", bytes.sizes(), " ", sum.digits());
+}
+
+// Returns what a rank saves of a model in parts: entries of any size may differ from rank 0's.
+State part_of(const State& snapshot, Distributed& distributed) {
+  const std::string model = "model/";
+  State marks, shard;
+  for (const auto& [name, tensor] : snapshot.tensors) {
+    if (tensor.defined()) marks.put(name, bits_of(tensor));
+  }
+  const auto first = from_bytes(distributed.gather(distributed.rank() == 0 ? to_bytes(marks) : "")[0]);
+  for (const auto& [name, tensor] : snapshot.tensors) {
+    if (!tensor.defined()) continue;
+    const bool is_part = name.starts_with(model) && draft::ModelParts::is_part(name.substr(model.size()));
+    const bool is_same = first.has(name) && first.text(name) == marks.text(name);
+    if (is_part || (distributed.rank() > 0 && !is_same)) {
+      shard.put(c10::str("rank/", distributed.rank(), "/", name), tensor);
+    } else if (distributed.rank() == 0) {
+      shard.put(name, tensor);
+    }
+  }
+  return shard;
+}
+
 }  // namespace
 
 torch::Tensor here(const torch::Tensor& tensor) {
@@ -59,6 +92,7 @@ State from_bytes(const std::string& bytes) {
 
 // Entries of a parameter that another rank owns are nowhere in a rank's snapshot.
 State shard_of(const State& snapshot, Distributed& distributed) {
+  if (draft::ModelParts::current() != nullptr) return part_of(snapshot, distributed);
   State names;
   for (const auto& [name, tensor] : snapshot.tensors) {
     if (is_sharded_entry(name) && tensor.defined()) names.put(name, std::int64_t{0});
@@ -79,6 +113,7 @@ State shard_of(const State& snapshot, Distributed& distributed) {
 void add_state_of_others(State& snapshot, Distributed& distributed, bool is_sharded) {
   if (distributed.ranks() == 1) return;
   snapshot.put("run/ranks", distributed.ranks());
+  if (draft::ModelParts::current() != nullptr) return snapshot.put(parts_key, distributed.ranks());  // see part_of()
   const auto own = small_state_of(snapshot);
   const auto first = from_bytes(distributed.gather(distributed.rank() == 0 ? to_bytes(own) : "")[0]);
   State different;
@@ -94,7 +129,16 @@ void add_state_of_others(State& snapshot, Distributed& distributed, bool is_shar
 }
 
 void take_own_state(State& snapshot, const Distributed& distributed) {
-  const auto prefix = c10::str("rank/", distributed.rank(), "/");
+  const auto parts = snapshot.has(parts_key) ? snapshot.integer(parts_key) : 1;
+  const auto* model_parts = draft::ModelParts::current();
+  const auto wanted = model_parts == nullptr ? 1 : model_parts->ranks();
+  if (parts != wanted) {
+    refuse(c10::str(
+        "the checkpoint has ", parts == 1 ? "the whole model" : c10::str("the model in parts of ", parts, " ranks"),
+        ", and this run has ", wanted == 1 ? "no parts of it" : c10::str("parts of ", wanted, " ranks"),
+        parts == 1 ? "; resume it as it was started, without [distributed] use = \"model_parallel\""
+                   : c10::str("; resume it with [distributed] use = \"model_parallel\" on ", parts, " ranks")));
+  }
   State own;
   if (snapshot.has("run/ranks") && snapshot.integer("run/ranks") == distributed.ranks())
     own = snapshot.part(c10::str("rank/", distributed.rank()));

@@ -89,6 +89,11 @@ Tensors read(const InitOptions& options, std::string& path) {
   }
 }
 
+bool has_state(const StoredCheckpoint& stored, const std::string& entry) {
+  const auto state = stored.manifest.files.find("state.safetensors");
+  return state != stored.manifest.files.end() && state->second.tensors.contains(entry);
+}
+
 std::string list_of(const std::vector<std::string>& names) {
   constexpr std::size_t shown = 8;
   if (names.size() <= shown) return c10::Join(", ", names);
@@ -123,13 +128,15 @@ std::string recorded(const State& own, const std::string& key) {
 
 ModelOfRun model_of_run(const std::string& checkpoint) {
   auto stored = read_checkpoint_model(checkpoint);
-  const auto& files = stored.manifest.files;
-  const auto state = files.find("state.safetensors");
-  const bool has_record = state != files.end() && state->second.tensors.contains("trainer/model");
+  const bool has_record = has_state(stored, "trainer/model");
   return model_of_run(checkpoint, has_record ? read_checkpoint(checkpoint) : std::move(stored));
 }
 
 ModelOfRun model_of_run(const std::string& checkpoint, StoredCheckpoint stored) {
+  if (has_state(stored, "run/model_parts")) {
+    refuse(checkpoint + ": has a part of the model for each of several ranks; put them together in Python, as " +
+           "docs/guides/distributed.md shows");
+  }
   const auto record = record_in(stored.state.part("trainer"));
   ModelOfRun model{std::move(stored.model.tensors), text_in(record, "average"), text_in(record, "adapter")};
   if (model.average.empty()) return model;

@@ -1,6 +1,7 @@
 #include <ATen/ATen.h>
 #include <c10/util/StringUtil.h>
 #include <vernier/draft/gradient_parts.h>
+#include <vernier/draft/model_parts.h>
 #include <vernier/error.h>
 #include <vernier/grad_norm.h>
 
@@ -30,26 +31,30 @@ std::vector<TensorVector> sort(const TensorVector& gradients) {
   return by_device_and_dtype(kept);
 }
 
+// Those whose values this rank has.
+TensorVector here(TensorVector tensors) {
+  std::erase_if(tensors, draft::is_elsewhere);
+  return tensors;
+}
+
 // One 0-dim norm a tensor, in float32 or wider: in float16 the squares of a large gradient overflow.
 TensorVector norms(const TensorVector& tensors, double p) {
   const auto dtype = tensors.front().scalar_type();
   const bool is_half = dtype == torch::kHalf || dtype == torch::kBFloat16;
+  const auto out = is_half ? torch::kFloat32 : dtype;
   const auto norms_of = [&](const TensorVector& some) {
     return is_half ? at::_foreach_norm(some, p, torch::kFloat32) : at::_foreach_norm(some, p);
   };
-  if (!draft::GradientParts::exist()) return norms_of(tensors);
-  const auto all = at::zeros({std::ssize(tensors)}, tensors.front().options().dtype(is_half ? torch::kFloat32 : dtype));
+  if (!draft::GradientParts::exist() || draft::ModelParts::current() != nullptr) {
+    const auto own = here(tensors);
+    return own.empty() ? TensorVector{at::zeros({}, tensors.front().options().dtype(out))} : norms_of(own);
+  }
+  const auto all = at::zeros({std::ssize(tensors)}, tensors.front().options().dtype(out));
   for (std::size_t i = 0; i < tensors.size(); ++i) {
     if (!draft::is_elsewhere(tensors[i])) all[static_cast<std::int64_t>(i)].copy_(norms_of({tensors[i]}).front());
   }
   draft::GradientParts::sum(all);
   return all.unbind();
-}
-
-// Those whose values this rank has.
-TensorVector here(TensorVector tensors) {
-  std::erase_if(tensors, draft::is_elsewhere);
-  return tensors;
 }
 
 torch::Tensor total_norm(const std::vector<TensorVector>& kinds, double p) {
@@ -59,7 +64,10 @@ torch::Tensor total_norm(const std::vector<TensorVector>& kinds, double p) {
   for (std::size_t i = 1; i < kinds.size(); ++i) {
     for (const auto& norm : norms(kinds[i], p)) all.push_back(moved(norm, all.front().device()));
   }
-  return at::linalg_vector_norm(at::stack(all), p);  // stack promotes to the widest dtype
+  const auto total = at::linalg_vector_norm(at::stack(all), p);  // stack promotes to the widest dtype
+  // A gradient may have a part on each rank, and p need not be 2.
+  const auto* parts = draft::ModelParts::current();
+  return parts == nullptr ? total : at::linalg_vector_norm(parts->of_all_ranks(total), p);
 }
 
 // Computes on the host what the operators of the other branch below compute, in the dtype of the norm; nan stays nan.
@@ -92,10 +100,13 @@ double sum_on_host(const TensorVector& gradients) {
     part.next = parts[k > 0 ? k - 1 : 0].first;
     sums[k] = sum(part);
   });
-  draft::GradientParts::sum(of_parts);
+  const auto* model_parts = draft::ModelParts::current();  // each rank may have another number of elements
+  if (model_parts == nullptr) draft::GradientParts::sum(of_parts);
   double total = 0;
   for (std::size_t i = 0; i < parts.size(); ++i) total += sums[i];
-  return total;
+  return model_parts == nullptr
+             ? total
+             : model_parts->of_all_ranks(at::scalar_tensor(total, torch::kFloat64)).sum().item<double>();
 }
 
 }  // namespace

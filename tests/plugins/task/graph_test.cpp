@@ -5,6 +5,7 @@
 #include <ATen/ops/erfinv.h>
 #include <doctest/doctest.h>
 #include <torch/utils.h>
+#include <vernier/draft/model_parts.h>
 #include <vernier/error.h>
 #include <vernier/graph/graph_export.h>
 #include <vernier/half_weights.h>
@@ -29,6 +30,7 @@
 #include "loaded_data_task.h"
 #include "python.h"
 #include "small_run.h"
+#include "task/graph/collectives.h"
 #include "task/graph/guards.h"
 #include "temporary_folder.h"
 #include "thrown.h"
@@ -917,6 +919,28 @@ TEST_CASE("graph: save() of export.py refuses what a file cannot hold" * doctest
   const TemporaryFolder scratch;
   std::string out;
   CHECK_MESSAGE(python(folder + "faithful.py", scratch.path(), out) == 0, out);
+}
+
+TEST_CASE("graph: a collective must be of the run's ranks, and have a gradient") {
+  struct Case {
+    const char* name;
+    c10::IValue value;
+    std::string trouble;
+  };
+  const std::vector<Case> cases = {
+      {"reduce_op", "sum", ""},
+      {"reduce_op", "avg", "takes the \"avg\" of the ranks, which has no gradient here"},
+      {"group_name", "0", ""},
+      {"group_name", "3", "is of the group \"3\", and a run has the group \"0\""},
+      {"group_size", std::int64_t{2}, ""},
+      {"group_size", std::int64_t{4}, "is of 4 ranks, and the run has 2"},
+  };
+  CHECK(graph::trouble_with_collective({}).starts_with("is of several ranks"));
+  const vernier::draft::ModelParts parts(0, 2, [](const torch::Tensor&) {});
+  for (const auto& each : cases) {
+    const auto trouble = graph::trouble_with_collective({{each.name, each.value}});
+    CHECK_MESSAGE((each.trouble.empty() ? trouble.empty() : trouble.starts_with(each.trouble)), trouble);
+  }
 }
 
 }  // namespace graph_test
