@@ -8,6 +8,7 @@
 #include <ATen/ops/layer_norm.h>
 #include <ATen/ops/log_softmax.h>
 #include <ATen/ops/max_pool2d_with_indices.h>
+#include <ATen/ops/max_pool2d_with_indices_backward.h>
 #include <ATen/ops/randint.h>
 #include <ATen/ops/randn.h>
 #include <ATen/ops/rms_norm.h>
@@ -20,6 +21,7 @@
 #include <vernier/fused_kernels.h>
 
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "base/kernels.h"
@@ -101,6 +103,11 @@ void compare_pool(std::int64_t channels, std::int64_t side, torch::ScalarType dt
                   [&] {
                     at::max_pool2d_with_indices(x, {2, 2});
                   });
+  const auto places = std::get<1>(at::max_pool2d_with_indices(x, {2, 2}));
+  const auto dy = at::randn(places.sizes()).to(dtype);
+  compare_kernels("its backward", [&] {
+    at::max_pool2d_with_indices_backward(dy, x, {2, 2}, {2, 2}, {0, 0}, {1, 1}, false, places);
+  });
 }
 
 using vernier::Instructions;

@@ -9,7 +9,8 @@ namespace vernier {
 // the same state, so the results are those of LibTorch.
 void register_bernoulli(torch::Library& library);
 
-// max_pool2d_with_indices of contiguous images, with LibTorch's results: its kernel looks at one number after another.
+// max_pool2d_with_indices of contiguous images, with LibTorch's results, and its backward of 2x2
+// windows. LibTorch's kernels look at one number after another.
 void register_max_pool(torch::Library& library);
 
 // Operators that take one thread where the work is small. MKL and some of LibTorch's kernels wake all threads however

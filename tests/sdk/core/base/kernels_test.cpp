@@ -203,6 +203,18 @@ void check(const PoolKernels& kernels) {
     }
     CHECK(out == expected);
     CHECK(places == expected_places);
+    if (!is_pair(side)) continue;
+    List<float> dx(image.size(), 7), expected_dx(image.size(), 0);
+    for (std::size_t window = 0; window < most; ++window) {
+      expected_dx[static_cast<std::size_t>(places[window])] += out[window];
+    }
+    CHECK(kernels.pairs_backward(side, side, out.data(), places.data(), dx.data()));
+    CHECK(same_bits(dx, expected_dx));
+    for (const auto distance : {std::int64_t{2}, std::int64_t{-140}, std::int64_t{1} << 32}) {
+      auto elsewhere = places;
+      elsewhere.back() += distance;
+      CHECK_FALSE(kernels.pairs_backward(side, side, out.data(), elsewhere.data(), dx.data()));
+    }
   }
 }
 

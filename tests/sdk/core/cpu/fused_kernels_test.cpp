@@ -7,6 +7,7 @@
 #include <ATen/ops/dropout.h>
 #include <ATen/ops/gelu_backward.h>
 #include <ATen/ops/max_pool2d_with_indices.h>
+#include <ATen/ops/max_pool2d_with_indices_backward.h>
 #include <ATen/ops/silu_backward.h>
 #include <doctest/doctest.h>
 #include <torch/csrc/autograd/autograd.h>
@@ -53,6 +54,11 @@ torch::Tensor ulps(const torch::Tensor& computed, const torch::Tensor& exact, to
   const double least = dtype == torch::kHalf ? 0x1p-14 : 1e-37;  // below, the places stay as they are
   const auto exponent = torch::floor(torch::log2(exact.abs().clamp_min(least)));
   return (computed.to(torch::kFloat64) - exact).abs() / torch::exp2(exponent - digits);
+}
+
+bool have_same_bits(const torch::Tensor& a, const torch::Tensor& b) {
+  const auto bits = [](const torch::Tensor& x) { return x.contiguous().view(torch::kUInt8); };
+  return a.scalar_type() == b.scalar_type() && a.sizes() == b.sizes() && torch::equal(bits(a), bits(b));
 }
 
 }  // namespace
@@ -263,7 +269,7 @@ TEST_CASE("fused kernels: index_select has LibTorch's rows, and refuses in its w
   CHECK(leaf.grad().sum({1, 2}).equal(torch::tensor({12.0F, 0.F, 0.F, 24.0F, 0.F, 0.F, 0.F, 0.F, 12.0F})));
 }
 
-TEST_CASE("fused kernels: max_pool2d has LibTorch's numbers and places, of any window") {
+TEST_CASE("fused kernels: max_pool2d has LibTorch's numbers, places and gradients, of any window") {
   constexpr float inf = std::numeric_limits<float>::infinity(), nan = std::numeric_limits<float>::quiet_NaN();
   using Pair = std::vector<std::int64_t>;
   struct {
@@ -292,7 +298,9 @@ TEST_CASE("fused kernels: max_pool2d has LibTorch's numbers and places, of any w
           const auto leaf = image.detach().requires_grad_();
           auto [y, places] =
               at::max_pool2d_with_indices(leaf, one.kernel, one.stride, one.padding, one.dilation, one.ceil);
-          const auto dy = torch::arange(y.numel()).view(y.sizes()).to(dtype);
+          auto dy = torch::arange(y.numel()).view(y.sizes()).to(dtype);
+          dy.flatten().narrow(0, 0, 1).fill_(nan).neg_();
+          dy.flatten().slice(0, 1, {}, 3).fill_(-0.0);
           return std::array{y.detach(), places, torch::autograd::grad({y}, {leaf}, {dy}).front()};
         };
         const auto mine = run();
@@ -301,9 +309,17 @@ TEST_CASE("fused kernels: max_pool2d has LibTorch's numbers and places, of any w
         CHECK(torch::equal(mine[0].nan_to_num(7.5), theirs[0].nan_to_num(7.5)));
         CHECK(mine[0].strides() == theirs[0].strides());
         CHECK(torch::equal(mine[1], theirs[1]));
-        CHECK(torch::equal(mine[2], theirs[2]));
+        CHECK(have_same_bits(mine[2], theirs[2]));
       }
     }
+  }
+  const auto image = torch::randn({2, 18, 18}), dy = torch::randn({2, 9, 9});
+  const auto places = torch::randint(18 * 18, {2, 9, 9}, torch::kInt64);  // most are not in their windows
+  const auto backward = [&](const torch::Tensor& at_places) {
+    return at::max_pool2d_with_indices_backward(dy, image, {2, 2}, {2, 2}, {0, 0}, {1, 1}, false, at_places);
+  };
+  for (const auto& each : {places, places.transpose(1, 2), places.transpose(1, 2).contiguous()}) {
+    CHECK(have_same_bits(backward(each), plain([&] { return backward(each); })));
   }
   const auto x = torch::ones({1, 1, 4, 4});
   CHECK_THROWS_AS(at::max_pool2d_with_indices(x, {2, 2}, {2, 2}, {2, 2}), c10::Error);
