@@ -88,7 +88,7 @@ std::string why_not_recorded(const Wiring& wiring) {
 // Gives each rank other random numbers, as dropout needs, which follow from seed, step and rank; the same to all that
 // compute the same samples. At its end the generators are as before, and so the same on all ranks.
 auto random_of_rank(const Run& run, const Distributed& distributed) {
-  std::optional<RandomState> common;  // of several ranks
+  std::optional<RandomState> common;  // it is taken of several ranks
   if (distributed.ranks() > 1) {
     common.emplace().take(run.device);
     const auto rank = draft::ModelParts::current() != nullptr ? 0 : distributed.rank();

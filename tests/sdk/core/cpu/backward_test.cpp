@@ -65,7 +65,7 @@ class Order final : public torch::autograd::PostAccumulateGradHook {
 
 struct Case {
   const char* name;
-  std::function<torch::Tensor(Leaves&)> loss;  // of three leaves, [4, 4] each
+  std::function<torch::Tensor(Leaves&)> loss;  // three leaves are given, [4, 4] each
   bool needs_engine = false;
 };
 
