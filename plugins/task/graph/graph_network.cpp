@@ -4,6 +4,7 @@
 #include <vernier/error.h>
 
 #include <algorithm>
+#include <cctype>
 #include <nlohmann/json.hpp>
 
 #include "guards.h"
@@ -18,6 +19,16 @@ std::string shown(const std::vector<std::optional<std::int64_t>>& sizes) {
   for (const auto& size : sizes)
     text += (text.empty() ? "" : ", ") + (size ? std::to_string(*size) : std::string("any"));
   return "[" + text + "]";
+}
+
+// Guards have the names of forward(), and a program has them in small letters with underscores: L is l, and inputIds is
+// input_ids.
+bool spelt_alike(std::string a, std::string b) {
+  for (auto* name : {&a, &b}) {
+    std::erase(*name, '_');
+    for (auto& letter : *name) letter = static_cast<char>(std::tolower(static_cast<unsigned char>(letter)));
+  }
+  return a == b;
 }
 
 }  // namespace
@@ -159,13 +170,16 @@ void GraphNetwork::check_inputs(const BoundProgram& bound, const std::vector<tor
 std::string GraphNetwork::unmet(const std::vector<torch::Tensor>& inputs) const {
   const auto& program = (evaluation_ && !is_training() ? *evaluation_ : training_).program;
   const auto number_of = [&](const std::string& name, std::int64_t dimension) -> IValue {
+    const torch::Tensor* alike = nullptr;
     std::size_t next = 0;
     for (const auto& input : program.inputs) {
       if (input.kind != Input::Kind::user) continue;
       const auto& given = inputs.at(next++);
       if (name == input.name + ".size") return given.size(dimension);
+      if (spelt_alike(name, input.name + ".size")) alike = &given;
     }
-    vernier::refuse("there is no input " + name);
+    if (alike == nullptr) vernier::refuse("there is no input " + name);
+    return alike->size(dimension);
   };
   for (const auto& guard : program.guards) {
     try {

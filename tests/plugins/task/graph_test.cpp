@@ -728,6 +728,7 @@ TEST_CASE("graph: what a program assumes of its batch is checked before it is ru
   };
   const std::vector<Case> cases = {
       {"L['x'].size()[0] <= 4", "", 4, 6, "x.size()[0] <= 4"},
+      {"L['X'].size()[0] <= 4", "", 4, 6, "X.size()[0] <= 4"},
       {"(L['x'].size()[0] % 3) == 0", "", 6, 4, "(x.size()[0] % 3) == 0"},
       {"L['x'].size()[0] != 1", "", 2, 1, "x.size()[0] != 1"},
       {"", R"({"min_val": 0, "max_val": 5})", 5, 6, "x.size()[0] <= 5"},

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <map>
+#include <set>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -34,6 +35,7 @@ struct WrittenNumbers {
   std::string group, padding, date;               // the first ones
   std::int64_t group_line = 0;                    // line of `group`
   std::map<std::string, std::int64_t> sentinels;  // -999 and the like
+  std::set<std::string> signs;                    // % and currencies beside other numbers, which are not counted
   double least = 0, most = 0;                     // the range of the other numbers
   void add(std::string_view text, double value, std::int64_t line);
   // Returns whether the points may be between thousands, if no other column says more. A semicolon between fields

@@ -271,7 +271,7 @@ void SeenColumn::add(std::string_view text, std::int64_t line, const Notation& n
     ++numbers;
     has_fraction = has_fraction || std::trunc(value) != value;
     if (different.size() < enough) different.insert(value);
-    if (notation.decimal == '.' && notation.thousands == 0) written.add(text, value, line);
+    written.add(text, value, line);
     return;
   }
   ++texts;
@@ -281,6 +281,7 @@ void SeenColumn::add(std::string_view text, std::int64_t line, const Notation& n
   const std::string_view unit = other == OtherNotation::none && !date.is_date ? unit_of(text, notation) : "";
   constexpr std::size_t most_units = 16;
   ++notations[static_cast<std::size_t>(date.is_date ? OtherNotation::none : other)];
+  if (other == OtherNotation::sign) written.signs.emplace(sign_of(text));
   if (date.is_date) {
     kind = TextKind::date;
     ++dates;

@@ -37,8 +37,10 @@ void trim(std::string_view& text) {
   while (text.ends_with(' ')) text.remove_suffix(1);
 }
 
+constexpr std::string_view signs[] = {"%", "$", "€", "£", "¥", "₹", "EUR", "USD", "GBP", "CHF"};
+
 bool cut_sign(std::string_view& text, bool at_end) {
-  for (const std::string_view sign : {"%", "$", "€", "£", "¥", "₹", "EUR", "USD", "GBP", "CHF"}) {
+  for (const auto sign : signs) {
     if (at_end ? text.ends_with(sign) : text.starts_with(sign)) {
       at_end ? text.remove_suffix(sign.size()) : text.remove_prefix(sign.size());
       trim(text);
@@ -48,7 +50,8 @@ bool cut_sign(std::string_view& text, bool at_end) {
   return false;
 }
 
-// Returns whether the digits before the decimals are in groups of three, and removes what is between them.
+// Returns whether the digits before the decimals are in groups of three, and removes what is between them. Groups do
+// not begin with a zero: 0.585 is less than one, whatever sign is between thousands.
 bool join_groups(std::string& text, char between, char decimal) {
   const auto end = std::min(text.find(decimal), text.size());
   std::string joined;
@@ -57,6 +60,7 @@ bool join_groups(std::string& text, char between, char decimal) {
   for (std::size_t i = 0; i < end; ++i) {
     if (text[i] == between) {
       if (joined.empty() || !is_digit(joined.back()) || (has_group ? since != 3 : since > 3)) return false;
+      if (!has_group && joined[joined.find_first_of("0123456789")] == '0') return false;
       has_group = true;
       since = 0;
     } else {
@@ -86,6 +90,11 @@ std::string without_sign(std::string_view text) {
   auto rest = text.substr(is_negative ? 1 : 0);
   if (!cut_sign(rest, false) && !cut_sign(rest, true)) return std::string(text);
   return (is_negative ? "-" : "") + std::string(rest);
+}
+
+std::string_view sign_of(std::string_view text) {
+  const auto found = std::ranges::find_if(signs, [&](auto sign) { return text.find(sign) != text.npos; });
+  return found == std::end(signs) ? "" : *found;
 }
 
 bool parse_number(std::string_view text, const Notation& notation, double& value) {

@@ -21,6 +21,8 @@ bool parse_number(std::string_view text, const Notation& notation, double& value
 
 // Removes one sign of a currency or % before or behind a number; "-$5" keeps its minus.
 std::string without_sign(std::string_view text);
+// Returns the sign of a currency or % in a text; "" if there is none.
+std::string_view sign_of(std::string_view text);
 
 // Returns whether a text is a number in some other notation, such as "3,50", "1.234", "$5" or "12%".
 enum class OtherNotation {

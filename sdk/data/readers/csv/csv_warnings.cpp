@@ -167,6 +167,12 @@ void note_written(const CsvColumn& column, const WrittenNumbers& written, const 
     odd.push_back(name + " has numbers such as " + written.date + "; if they are dates, set " +
                   types_key(column.name, "date"));
   }
+  if (written.signs.size() + (written.count > 0 ? 1 : 0) > 1 && !written.signs.empty()) {
+    std::string all;
+    for (const auto& sign : written.signs) all += (all.empty() ? "" : ", ") + sign;
+    odd.push_back(name + " has numbers with " + all + (written.count > 0 ? " and without" : "") +
+                  ", which are read alike: 13% is 13; write all of them in one way");
+  }
   const auto sentinel = written.sentinel();
   if (sentinel.empty()) return;
   odd.push_back(name + " has " + sentinel + ", far from all other numbers; if it stands for no value, set " +
