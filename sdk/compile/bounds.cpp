@@ -35,10 +35,7 @@ class Interpreter {
     const at::AutoDispatchBelowAutograd no_graph;
     const c10::impl::ExcludeDispatchKeyGuard no_interceptors(c10::DispatchKey::TESTING_ONLY_GenericMode);
     for (const auto& call : calls) {
-      Tape::Values stack;
-      const auto& arguments = call.op.schema().arguments();
-      for (std::size_t i = 0; i < arguments.size(); ++i) stack.push_back(own(call.arguments[i], arguments[i]));
-      call.op.callBoxed(stack);
+      const auto stack = called(call);
       for (std::size_t i = 0; i < stack.size(); ++i) take(stack[i], call.results[i]);
     }
   }
@@ -58,6 +55,34 @@ class Interpreter {
   }
 
  private:
+  // Some operators compute in float32 alone, as oneDNN's do. The other interpretations still say how they err.
+  Tape::Values called(const Tape::Call& call) {
+    const auto& arguments = call.op.schema().arguments();
+    Tape::Values stack;
+    for (std::size_t i = 0; i < arguments.size(); ++i) stack.push_back(own(call.arguments[i], arguments[i]));
+    const auto in_float32 = [](at::Tensor tensor) {
+      return tensor.defined() && tensor.scalar_type() == at::kDouble ? tensor.to(at::kFloat) : tensor;
+    };
+    auto narrow = stack;
+    try {
+      call.op.callBoxed(stack);
+      return stack;
+    } catch (const c10::Error&) {
+      if (!in_float64_ || call.op.schema().is_mutable()) throw;
+    }
+    for (auto& value : narrow) {
+      if (value.isTensor()) {
+        value = in_float32(value.toTensor());
+      } else if (value.isTensorList()) {
+        auto all = value.toTensorVector();
+        std::ranges::transform(all, all.begin(), in_float32);
+        value = all;
+      }
+    }
+    call.op.callBoxed(narrow);
+    return narrow;
+  }
+
   at::ScalarType dtype_of(at::ScalarType dtype) const { return in_float64_ && is_wide(dtype) ? at::kDouble : dtype; }
   at::Tensor made_for(const at::Tensor& tensor) const {
     const auto count = static_cast<std::int64_t>(tensor.storage().nbytes() / tensor.element_size());

@@ -20,10 +20,17 @@ namespace vernier::compile {
 
 namespace {
 
+// Attention draws random numbers only if it has dropout.
+bool is_random(const Tape::Call& call) {
+  const auto place = call.op.schema().argumentIndexWithName("dropout_p");
+  if (place && call.arguments[static_cast<std::size_t>(*place)].toDouble() == 0) return false;
+  return call.op.hasTag(at::Tag::nondeterministic_seeded);
+}
+
 // Why a program cannot repeat an operator; "" if it can.
 std::string why_not(const Tape::Call& call) {
   const auto& name = call.op.schema().name();
-  if (call.op.hasTag(at::Tag::nondeterministic_seeded)) return name + " draws random numbers";
+  if (is_random(call)) return name + " draws random numbers";
   std::string trouble;
   each_tensor(call.results, [&](const at::Tensor& tensor) {
     if (!tensor.defined()) return;
