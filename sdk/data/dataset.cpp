@@ -18,13 +18,6 @@ namespace vernier {
 
 namespace {
 
-// The finalizer of SplitMix64.
-std::uint64_t mixed(std::uint64_t z) {
-  z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9U;
-  z = (z ^ z >> 27) * 0x94d049bb133111ebU;
-  return z ^ z >> 31;
-}
-
 class MapDataset final : public Dataset {
  public:
   MapDataset(DatasetPtr dataset, std::function<Sample(Sample, Random&)> function)

@@ -6,6 +6,8 @@
 #include <vernier/sampler.h>
 
 #include <algorithm>
+#include <array>
+#include <bit>
 #include <cmath>
 #include <numeric>
 #include <random>
@@ -27,6 +29,49 @@ void shuffle(std::int64_t* index, std::int64_t count, std::mt19937_64& engine) {
   for (std::int64_t i = count - 1; i > 0; --i) {
     std::swap(index[i], index[draw_below(static_cast<std::uint64_t>(i) + 1, engine)]);
   }
+}
+
+constexpr std::int64_t most_in_memory = 1 << 24;  // indices of a shuffled order
+
+// A permutation of the numbers below `size` that is computed number by number: a Feistel network of eight rounds over
+// the fewest bits that hold them. A result that is not below `size` is permuted again until it is (Black and Rogaway,
+// "Ciphers with Arbitrary Finite Domains", 2002).
+class KeyedOrder {
+ public:
+  KeyedOrder(std::int64_t size, std::mt19937_64 engine) : size_(static_cast<std::uint64_t>(size)) {
+    const int bits = std::bit_width(size_ - 1);
+    low_bits_ = bits / 2;
+    low_ = (std::uint64_t{1} << low_bits_) - 1;
+    high_ = (std::uint64_t{1} << (bits - low_bits_)) - 1;
+    for (auto& key : keys_) key = engine();
+  }
+  std::int64_t at(std::int64_t place) const {
+    auto number = static_cast<std::uint64_t>(place);
+    do {
+      auto low = number & low_, high = number >> low_bits_;
+      for (std::size_t round = 0; round < keys_.size(); round += 2) {
+        high ^= mixed(low ^ keys_[round]) & high_;
+        low ^= mixed(high ^ keys_[round + 1]) & low_;
+      }
+      number = high << low_bits_ | low;
+    } while (number >= size_);
+    return static_cast<std::int64_t>(number);
+  }
+
+ private:
+  std::uint64_t size_, low_ = 0, high_ = 0;  // masks
+  int low_bits_ = 0;
+  std::array<std::uint64_t, 8> keys_{};
+};
+
+bool is_keyed(Sampler::Order order, std::int64_t size) {
+  return order == Sampler::Order::shuffled && size > most_in_memory;
+}
+
+// The number of an order in a saved state. The keyed one has its own, since a shuffled one once had an order in memory.
+std::int64_t order_number(Sampler::Order order, std::int64_t size) {
+  constexpr std::int64_t keyed = 4;
+  return is_keyed(order, size) ? keyed : static_cast<std::int64_t>(order);
 }
 
 void refuse_other(const char* what, std::int64_t saved, std::int64_t own) {
@@ -95,10 +140,16 @@ torch::Tensor Sampler::make_order() const {
 torch::Tensor Sampler::next(std::int64_t count) {
   if (count < 1) refuse(c10::str("a batch cannot have ", count, " samples"));
   const at::AutoDispatchBelowADInplaceOrView no_graph;  // takes half of the time that a view takes
-  const bool is_stream = order_ == Order::sequential;   // no memory is needed for its order
+  const bool is_keyed = vernier::is_keyed(order_, size_);
+  const bool is_stream = order_ == Order::sequential || is_keyed;  // no memory is needed for its order
   if (!is_stream && !indices_.defined()) indices_ = make_order();
   const auto end = position_ + std::min(count, size_ - position_);
   const auto taken = is_stream ? torch::arange(position_, end, torch::kInt64) : indices_.slice(0, position_, end);
+  if (is_keyed) {
+    const KeyedOrder order(size_, make_engine(seed_, static_cast<std::uint64_t>(epoch_)));
+    auto* index = taken.mutable_data_ptr<std::int64_t>();
+    std::transform(index, index + taken.numel(), index, [&](std::int64_t place) { return order.at(place); });
+  }
   position_ += taken.numel();
   if (position_ == size_) {
     epoch_ += 1;
@@ -112,7 +163,7 @@ State Sampler::state_dict() const {
   State state;
   state.put("size", size_);
   state.put("seed", static_cast<std::int64_t>(seed_));
-  state.put("order", static_cast<std::int64_t>(order_));
+  state.put("order", order_number(order_, size_));
   state.put("epoch", epoch_);
   state.put("position", position_);
   return state;
@@ -121,7 +172,7 @@ State Sampler::state_dict() const {
 void Sampler::load_state_dict(const State& state) {
   refuse_other("size", state.integer("size"), size_);
   refuse_other("seed", state.integer("seed"), static_cast<std::int64_t>(seed_));
-  refuse_other("shuffle", state.integer("order"), static_cast<std::int64_t>(order_));
+  refuse_other("shuffle", state.integer("order"), order_number(order_, size_));
   const auto epoch = state.integer("epoch"), position = state.integer("position");
   if (epoch < 0 || position < 0 || position >= size_) {
     throw Error(c10::str("the saved data order has no epoch ", epoch, " with position ", position));

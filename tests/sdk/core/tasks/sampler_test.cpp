@@ -82,6 +82,86 @@ TEST_CASE("the order is that of the specification") {
   CHECK(to_vector(large.next(5)) == Indices{35967, 90101, 89174, 78854, 12363});
 }
 
+constexpr std::int64_t many = (1 << 24) + 1001;  // an order that is computed index by index
+
+vernier::State at(const Sampler& sampler, std::int64_t epoch, std::int64_t position) {
+  auto state = sampler.state_dict();
+  state.put("epoch", epoch);
+  state.put("position", position);
+  return state;
+}
+
+// Recorded by keyed_order.py.
+TEST_CASE("the order of more than 2^24 samples is that of the specification") {
+  Sampler sampler(many, 1), large(std::int64_t{1} << 40, 0xDEADBEEFCAFEF00D);
+  CHECK(to_vector(sampler.next(5)) == Indices{10299434, 12574524, 6449761, 11354710, 1466181});
+  sampler.load_state_dict(at(sampler, 1, 0));
+  CHECK(to_vector(sampler.next(5)) == Indices{6912760, 8598804, 3151630, 6230916, 8161115});
+  CHECK(to_vector(large.next(5)) == Indices{228295830660, 960962134187, 372181139451, 1006768832317, 774234520414});
+}
+
+double chi_squared(const std::vector<std::int64_t>& counts) {
+  const auto all = std::accumulate(counts.begin(), counts.end(), std::int64_t{0});
+  const auto expected = static_cast<double>(all) / static_cast<double>(counts.size());
+  double sum = 0;
+  for (const auto count : counts)
+    sum += (static_cast<double>(count) - expected) * (static_cast<double>(count) - expected);
+  return sum / expected;
+}
+
+// The bounds are exceeded once in a thousand, as scipy.stats.chi2.ppf(0.999, degrees of freedom) has them.
+TEST_CASE("the order of more than 2^24 samples has each once, and looks random") {
+  Sampler sampler(many, 5);
+  Indices order;
+  while (sampler.epoch() == 0) {  // in pieces of any size
+    const auto some = to_vector(sampler.next(1'000'003));
+    order.insert(order.end(), some.begin(), some.end());
+  }
+  REQUIRE(std::ssize(order) == many);
+  std::vector<bool> seen(static_cast<std::size_t>(many));
+  std::vector<std::int64_t> places(64 * 64), low_bits(256 * 256), steps(256);
+  for (std::int64_t i = 0; i < many; ++i) {
+    const auto index = order[static_cast<std::size_t>(i)];
+    seen[static_cast<std::size_t>(index)] = true;
+    const auto add = [](std::vector<std::int64_t>& counts, std::int64_t at) { ++counts[static_cast<std::size_t>(at)]; };
+    add(places, i * 64 / many * 64 + index * 64 / many);
+    add(low_bits, (i & 255) * 256 + (index & 255));
+    const auto before = i == 0 ? order.back() : order[static_cast<std::size_t>(i - 1)];
+    add(steps, (index - before + many) % many * 256 / many);
+  }
+  CHECK(std::ranges::count(seen, true) == many);
+  CHECK(chi_squared(places) < 4250);  // 63 * 63 degrees of freedom
+  CHECK(chi_squared(low_bits) < 66145);
+  CHECK(chi_squared(steps) < 330.5);
+  std::vector<std::int64_t> firsts(100), second(100);  // over seeds and over epochs
+  for (std::uint64_t seed = 0; seed < 5'000; ++seed) {
+    Sampler one(many, seed);
+    ++firsts[static_cast<std::size_t>(one.next(1)[0].item<std::int64_t>() * 100 / many)];
+  }
+  Sampler one(many, 7);
+  for (std::int64_t epoch = 0; epoch < 5'000; ++epoch) {
+    one.load_state_dict(at(one, epoch, 0));
+    ++second[static_cast<std::size_t>(one.next(1)[0].item<std::int64_t>() * 100 / many)];
+  }
+  CHECK(chi_squared(firsts) < 148.2);
+  CHECK(chi_squared(second) < 148.2);
+}
+
+TEST_CASE("an order of more than 2^24 samples goes on at any place, and not from one that was in memory") {
+  Sampler sampler(many, 3);
+  sampler.load_state_dict(at(sampler, 0, many - 7));
+  Sampler resumed(many, 3);
+  resumed.load_state_dict(sampler.state_dict());
+  for (int i = 0; i < 5; ++i) CHECK(to_vector(sampler.next(3)) == to_vector(resumed.next(3)));
+  auto in_memory = sampler.state_dict();
+  in_memory.put("order", static_cast<std::int64_t>(Sampler::Order::shuffled));
+  CHECK_THROWS_WITH_AS(
+      resumed.load_state_dict(in_memory),
+      "the data order was saved with shuffle 1, this run has 4; resume with the same data and seed, or "
+      "start a new run",
+      Error);
+}
+
 TEST_CASE("every order of few samples is equally likely") {
   std::map<Indices, int> seen;
   Sampler sampler(4, 3);
@@ -160,7 +240,7 @@ TEST_CASE("the order is read from an option of its own") {
   CHECK_THROWS_AS(read(order("random")), Error);
 }
 
-TEST_CASE("samples without end stream in order, and a random order of them is refused before memory is asked for") {
+TEST_CASE("samples without end stream in order, and an order by shard is refused before memory is asked for") {
   constexpr std::int64_t size = std::int64_t{1} << 40;
   Sampler stream(size, 1, Sampler::Order::sequential);
   CHECK(to_vector(stream.next(3)) == Indices{0, 1, 2});
@@ -170,20 +250,17 @@ TEST_CASE("samples without end stream in order, and a random order of them is re
   CHECK(to_vector(stream.next(5)) == Indices{size - 2, size - 1});
   CHECK(stream.epoch() == 1);
   CHECK(to_vector(stream.next(2)) == Indices{0, 1});
-  Sampler random(size, 1), shards = Sampler::by_shard({size - 1, 1}, 1);
-  for (auto* sampler : {&random, &shards}) {
-    std::string text;
-    try {
-      sampler->next(1);
-    } catch (const Error& error) {
-      text = error.what();
-      CHECK(error.kind() == Error::Kind::configuration);
-    }
-    CHECK_MESSAGE(
-        text.starts_with("the random order of 1099511627776 samples takes 8 bytes for each, and there is memory "
-                         "for "),
-        text);
+  auto shards = Sampler::by_shard({size - 1, 1}, 1);
+  std::string text;
+  try {
+    shards.next(1);
+  } catch (const Error& error) {
+    text = error.what();
+    CHECK(error.kind() == Error::Kind::configuration);
   }
+  CHECK_MESSAGE(
+      text.starts_with("the random order of 1099511627776 samples takes 8 bytes for each, and there is memory for "),
+      text);
 }
 
 }  // namespace sampler_test

@@ -19,6 +19,10 @@ constexpr std::int64_t endless = std::numeric_limits<std::int64_t>::max();
 //   A std::mt19937_64 is seeded by std::seed_seq{seed's low 32 bits, high, epoch's low, high}.
 //   For i from size - 1 down to 1, entry i is swapped with entry j, the high 64 bits of (i + 1) * the next draw.
 //   A draw whose product has low 64 bits under 2^64 mod (i + 1) is repeated, so that every order is equally likely.
+// A shuffled order of more than 2^24 indices takes no memory. The first 8 draws of that generator are the keys:
+//   A place has b bits, the fewest that hold size - 1. `low` is the lower half of them, rounded down, `high` the rest.
+//   For each pair of keys: high ^= m(low ^ first), then low ^= m(high ^ second), each cut to its bits. m is the
+//   finalizer of SplitMix64. If the result is not below size, it is put in again; else it is the index at that place.
 // by_shard: the shards are shuffled so, and then with the same generator the indices of each. weighted: each index is
 // drawn with replacement; the high 53 bits of a draw, as a number from 0 to 1, times the sum of the weights, are in it.
 // A task owns a sampler, calls next() in Task::next, and includes state_dict() in its own state. One thread at a time.
@@ -35,7 +39,8 @@ class VERNIER_API Sampler {
 
   // Returns the next `count` indices, or fewer at the end of an epoch, but never none: int64, 1-dim, on the CPU. It may
   // be a view of the epoch's order, which stays valid; do not write to it. Throws Error if count is below 1, or if
-  // there is no memory for a random order: 8 bytes for each index. The sequential one takes none.
+  // there is no memory for a random order: 8 bytes for each index. The sequential one takes none, and a shuffled one of
+  // more than 2^24 indices neither.
   torch::Tensor next(std::int64_t count);
 
   // The position of the next index.
