@@ -13,13 +13,16 @@ torch::Tensor as_floats(const torch::Tensor& numbers) {
   return numbers.to(is_wide ? torch::kFloat64 : torch::kFloat32);
 }
 
-std::string lost_digits(const torch::Tensor& numbers, bool is_centred, const std::vector<std::string>& names) {
+std::string lost_digits(const torch::Tensor& numbers, bool is_centred, const std::vector<std::string>& names,
+                        const torch::Tensor& given) {
   constexpr std::int64_t most_rows = 10'000;
   constexpr double few_steps = 256;  // float32 steps in the middle half of the numbers
-  const auto rows = numbers.size(0);
+  const auto rows = given.defined() ? given.numel() : numbers.size(0);
   if (rows < 2 || numbers.numel() == 0 || numbers.scalar_type() == torch::kFloat32) return "";
   const auto every = (rows + most_rows - 1) / most_rows;
-  const auto some = numbers.slice(0, 0, rows, every).reshape({(rows + every - 1) / every, -1}).to(torch::kFloat64);
+  const auto chosen =
+      given.defined() ? numbers.index_select(0, given.slice(0, 0, rows, every)) : numbers.slice(0, 0, rows, every);
+  const auto some = chosen.reshape({(rows + every - 1) / every, -1}).to(torch::kFloat64);
   const auto sorted = std::get<0>(some.sort(0));
   const auto last = sorted.size(0) - 1;
   const auto low = sorted[last / 4], middle = sorted[last / 2], high = sorted[last - last / 4];

@@ -1,4 +1,3 @@
-#include <ATen/ops/cat.h>
 #include <c10/util/StringUtil.h>
 #include <torch/types.h>
 #include <vernier/data/split.h>
@@ -115,19 +114,27 @@ Fold fold_in_use() {
   return now.fold;
 }
 
+// Holds out the samples at these places of a random order. Both parts are sorted, so that neighbours of a file stay
+// neighbours, in the memory of the order.
+SplitRows in_order(const torch::Tensor& order, std::int64_t begin, std::int64_t end) {
+  const auto samples = order.numel();
+  auto* sample = samples == 0 ? nullptr : order.mutable_data_ptr<std::int64_t>();
+  std::vector<bool> is_held_out(static_cast<std::size_t>(samples));
+  for (auto i = begin; i < end; ++i) is_held_out[static_cast<std::size_t>(sample[i])] = true;
+  auto *training = sample, *held_out = sample + (samples - (end - begin));
+  for (std::int64_t i = 0; i < samples; ++i) *(is_held_out[static_cast<std::size_t>(i)] ? held_out : training)++ = i;
+  return {order.narrow(0, 0, samples - (end - begin)), order.narrow(0, samples - (end - begin), end - begin)};
+}
+
 SplitRows split_random(std::int64_t samples, double share, std::uint64_t seed) {
   const auto fold = fold_in_use();
   const auto order = shuffled(samples, seed);
   if (fold.count > 0) {
     require_enough(samples, fold, "samples");
     const auto begin = samples * (fold.number - 1) / fold.count, end = samples * fold.number / fold.count;
-    const auto rest = at::cat({order.narrow(0, 0, begin), order.narrow(0, end, samples - end)});
-    return {std::get<0>(rest.sort()), std::get<0>(order.narrow(0, begin, end - begin).sort())};
+    return in_order(order, begin, end);
   }
-  const auto second = part_of(samples, share);
-  // In order, so that neighbours of a file stay neighbours.
-  return {std::get<0>(order.narrow(0, second, samples - second).sort()),
-          std::get<0>(order.narrow(0, 0, second).sort())};
+  return in_order(order, 0, part_of(samples, share));
 }
 
 // Each class gives the whole part of its share. Those with the largest remainders give one more, until the held-out

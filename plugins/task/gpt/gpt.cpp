@@ -2,7 +2,8 @@
 // With `folder` it trains a published GPT-2 on tokens instead.
 //
 // folder = ""           the folder of a published model; its options are then those of task/llama, in language/task.h
-// data                  required: files and folders; hidden and binary files in folders are left out (text.h)
+// data                  required: files and folders; hidden and binary files in folders are left out (text.h). A single
+//                       file of 64 MiB or more is mapped, and may not change during the run
 // batch_size = 8        windows in an update
 // context = 256         bytes in a window
 // layers = 4, heads = 4, width = 256
@@ -159,7 +160,7 @@ class Gpt final : public vernier::Task,
   void prepare(Run& run) override {
     if (reads_data_) {
       read_data();
-      sampler_.emplace(training_.numel(), run.seed, order_);
+      sampler_.emplace(training_.count(), run.seed, order_);
     }
     network_ = std::make_shared<gpt::Network>(shape_, run.seed);
     run.set_model(network_);
@@ -170,7 +171,7 @@ class Gpt final : public vernier::Task,
 
   Batch next() override {
     if (!sampler_) vernier::refuse("a trained model was loaded without its data, and cannot be trained");
-    return windows_.gather(training_.index_select(0, sampler_->next(batch_size_)));
+    return windows_.gather(training_.numbers(sampler_->next(batch_size_)));
   }
 
   std::string where(std::int64_t index) const override {
@@ -178,7 +179,7 @@ class Gpt final : public vernier::Task,
   }
 
   std::int64_t batches_per_epoch() const override {
-    return sampler_ ? (training_.numel() + batch_size_ - 1) / batch_size_ : 1;
+    return sampler_ ? (training_.count() + batch_size_ - 1) / batch_size_ : 1;
   }
 
   bool allows_capture() const override { return !budgeted_; }
@@ -260,16 +261,17 @@ class Gpt final : public vernier::Task,
   void read_data() {
     auto text = gpt::read_text(paths_, max_bytes_);
     checksum_ = text.checksum;
-    windows_ = gpt::Windows(text.bytes, shape_.context);
-    std::tie(training_, held_out_) = gpt::split(windows_.count(), validation_);
+    windows_ = gpt::Windows(text, shape_.context);
+    training_ = gpt::Part(windows_.count(), validation_, false);
+    held_out_ = gpt::Part(windows_.count(), validation_, true);
     if (!trained_on_.empty() && checksum_ != trained_on_) {
-      training_ = held_out_ = torch::arange(windows_.count());
+      training_ = held_out_ = gpt::Part(windows_.count(), 0, false);
       warn("the model was not trained on these data, so all are held out");
     }
-    check_size(text.bytes.numel());
+    check_size(text.size);
     choose_looked_at();
-    info(text.bytes.numel(), " bytes of ", text.files, " files (", text.skipped,
-         " binary ones left out): ", training_.numel(), " windows to train on, ", held_out_.numel(), " held out");
+    info(text.size, " bytes of ", text.files, " files (", text.skipped, " binary ones left out): ", training_.count(),
+         " windows to train on, ", held_out_.count(), " held out");
     if (!text.binary.empty()) {
       warn("'", text.binary, "' has NUL bytes, so it is not a text in UTF-8; its bytes are learned as they are");
     }
@@ -281,12 +283,12 @@ class Gpt final : public vernier::Task,
     const auto refuse = [bytes](const std::string& reason) {
       vernier::refuse(c10::str("data has ", bytes, " bytes; ", reason));
     };
-    if (training_.numel() < (trained_on_.empty() ? batch_size_ : 1)) {
+    if (training_.count() < (trained_on_.empty() ? batch_size_ : 1)) {
       refuse(c10::str("one batch needs ", batch_size_, " windows of ", shape_.context, " bytes, and one byte more",
                       validation_ > 0 ? ", beside those held out for validation" : "",
                       ". Give more text, or a smaller batch_size or context"));
     }
-    if (validation_ > 0 && held_out_.numel() == 0) {
+    if (validation_ > 0 && held_out_.count() == 0) {
       refuse(c10::str("validation = ", validation_, " of ", windows_.count(),
                       " windows is not one. Give more text, a smaller context, or validation = 0"));
     }
@@ -294,10 +296,9 @@ class Gpt final : public vernier::Task,
 
   // Every k-th of the held-out windows, the same ones in each validation.
   void choose_looked_at() {
-    const auto cap = validation_batches_ == 0 ? held_out_.numel() : validation_batches_ * validation_batch();
-    const auto count = std::min(cap, held_out_.numel());
-    if (count > 0)
-      looked_at_ = held_out_.index_select(0, (torch::arange(count) * held_out_.numel()).floor_divide(count));
+    const auto cap = validation_batches_ == 0 ? held_out_.count() : validation_batches_ * validation_batch();
+    const auto count = std::min(cap, held_out_.count());
+    if (count > 0) looked_at_ = held_out_.numbers((torch::arange(count) * held_out_.count()).floor_divide(count));
   }
 
   // A whole batch may be too large for the memory.
@@ -345,8 +346,8 @@ class Gpt final : public vernier::Task,
   bool reads_data_ = true;
   gpt::Text text_;  // without its bytes, which windows_ has
   gpt::Windows windows_;
-  // Numbers of windows.
-  torch::Tensor training_ = torch::empty({0}, torch::kInt64), held_out_ = training_, looked_at_ = training_;
+  gpt::Part training_, held_out_;
+  torch::Tensor looked_at_ = torch::empty({0}, torch::kInt64);  // numbers of windows
   std::optional<vernier::Sampler> sampler_;
   std::shared_ptr<gpt::Network> network_;
   std::optional<vernier::BudgetedBlocks> budgeted_;

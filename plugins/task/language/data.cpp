@@ -171,7 +171,8 @@ DatasetPtr Data::tokens_of(const std::string& file, Model& model, std::int64_t s
   options.tokenizer = model.checksum;
   const auto data = vernier::read_tokens(file, options);
   model.note(c10::str(file, ": ", data.tokens, " tokens of ", data.type, data.known_by.empty() ? "" : ", ",
-                      data.known_by, ", the largest ", data.largest));
+                      data.known_by, ", the largest ", data.largest,
+                      data.tokens > vernier::tokens_looked_at ? " of those looked at" : ""));
   return data.dataset;
 }
 

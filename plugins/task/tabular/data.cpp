@@ -9,6 +9,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <cstring>
 #include <nlohmann/json.hpp>
 
 namespace tabular {
@@ -189,6 +190,31 @@ Data data_of(vernier::CsvTable table) {
   data.found = table.found;
   data.dataset = vernier::csv_dataset(std::move(table));
   return data;
+}
+
+void with_rows(const torch::Tensor& matrix, const torch::Tensor& rows,
+               const std::function<void(const torch::Tensor&)>& work) {
+  const auto* row = rows.const_data_ptr<std::int64_t>();
+  const auto count = rows.numel(), all = matrix.size(0);
+  if (matrix.numel() == 0 || !matrix.is_contiguous() || !std::is_sorted(row, row + count)) {
+    return work(matrix.index_select(0, rows));
+  }
+  std::vector<bool> is_given(static_cast<std::size_t>(all));
+  for (std::int64_t i = 0; i < count; ++i) is_given[static_cast<std::size_t>(row[i])] = true;
+  std::vector<std::int64_t> others;
+  for (std::int64_t i = 0; i < all; ++i) {
+    if (!is_given[static_cast<std::size_t>(i)]) others.push_back(i);
+  }
+  const auto aside = matrix.index_select(0, torch::tensor(others, torch::kInt64));
+  auto* begin = static_cast<char*>(matrix.mutable_data_ptr());
+  const auto width = matrix.nbytes() / static_cast<std::size_t>(all);
+  const auto at = [&](std::int64_t i) { return begin + static_cast<std::size_t>(i) * width; };
+  for (std::int64_t i = 0; i < count; ++i) std::memmove(at(i), at(row[i]), width);
+  work(matrix.narrow(0, 0, count));
+  for (auto i = count - 1; i >= 0; --i) std::memmove(at(row[i]), at(i), width);
+  for (std::size_t i = 0; i < others.size(); ++i) {
+    std::memcpy(at(others[i]), static_cast<const char*>(aside.const_data_ptr()) + i * width, width);
+  }
 }
 
 torch::Tensor read_numbers(const std::string& path, std::int64_t columns) {

@@ -7,6 +7,7 @@
 #include <vernier/tensor.h>
 
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -49,6 +50,11 @@ Data data_of(vernier::CsvTable table);
 std::vector<std::int64_t> counts_of(const torch::Tensor& codes, std::size_t classes);
 // Returns whether all words are whole numbers.
 bool are_whole(const std::vector<std::string>& words);
+
+// Calls work() with some rows of a matrix, as index_select() gives them. Rows in ascending order are not copied: they
+// move to the front of the matrix meanwhile, and then back.
+void with_rows(const torch::Tensor& matrix, const torch::Tensor& rows,
+               const std::function<void(const torch::Tensor&)>& work);
 
 // Numbers of an array, float32 or float64. columns: the number there must be; 0: any.
 torch::Tensor read_numbers(const std::string& path, std::int64_t columns);

@@ -352,7 +352,7 @@ class Tabular final : public vernier::SupervisedTask,
       for (auto& name : vernier::numbers_of(column)) names.push_back(std::move(name));
     }
     const auto warn_of = [&](const torch::Tensor& numbers, const std::vector<std::string>& of) {
-      const auto lost = vernier::lost_digits(numbers.index_select(0, training), /*is_centred=*/true, of);
+      const auto lost = vernier::lost_digits(numbers, /*is_centred=*/true, of, training);
       if (!lost.empty())
         warn("'", data_, "': ", lost, " once they are standardised; look for numbers far from all others");
     };
@@ -405,8 +405,13 @@ class Tabular final : public vernier::SupervisedTask,
     const auto network = std::make_shared<tabular::Network>(
         shape_, [this](const auto& part, const auto& x) { return recomputed(part, x); });
     if (data.dataset) {
-      network->standardise(data.numbers.index_select(0, training),
-                           facts_.is_classification ? torch::Tensor() : data.targets.index_select(0, training));
+      const auto standardise = [&](const torch::Tensor& numbers) {
+        network->standardise(numbers,
+                             facts_.is_classification ? torch::Tensor() : data.targets.index_select(0, training));
+      };
+      // An array may be mapped, and moving its rows would copy its pages.
+      facts_.is_array ? standardise(data.numbers.index_select(0, training))
+                      : tabular::with_rows(data.numbers, training, standardise);
     }
     const auto forward = [net = network.get(),
                           has_categories = !shape_.categories.empty()](const vernier::Batch& batch) {

@@ -5,6 +5,7 @@
 #include <c10/util/StringUtil.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <unistd.h>
 #include <vernier/checksum.h>
 #include <vernier/error.h>
 
@@ -48,6 +49,24 @@ void MappedFile::require_unchanged() const {
                   "; start again when nothing writes to it"));
 }
 
+void MappedFile::read(std::size_t from, char* to, std::size_t count) const {
+  while (count > 0) {
+    const auto done = ::pread(file_.descriptor(), to, count, static_cast<off_t>(from));
+    if (done < 0 && errno == EINTR) continue;
+    if (done < 0) refuse("cannot be read: " + std::generic_category().message(errno));
+    if (done == 0) require_unchanged();
+    if (done == 0) refuse("has become shorter while it was read");
+    to += done, from += static_cast<std::size_t>(done), count -= static_cast<std::size_t>(done);
+  }
+}
+
+void MappedFile::forget(std::string_view part) const {
+  if (part.empty() || part.data() < begin_ || part.data() >= begin_ + size_) return;
+  static const auto page = static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
+  const auto first = static_cast<std::size_t>(part.data() - begin_), begin = first / page * page;
+  ::madvise(begin_ + begin, first - begin + part.size(), MADV_DONTNEED);
+}
+
 std::string MappedFile::fingerprint() const {
   constexpr std::size_t whole = 256 << 20, block = 1 << 20, blocks = 256;
   Checksum sum;
@@ -55,8 +74,11 @@ std::string MappedFile::fingerprint() const {
   if (size_ <= whole) {
     sum.add(begin_, size_);
   } else {
-    for (std::size_t i = 0; i < blocks; ++i) sum.add(begin_ + (size_ - block) / (blocks - 1) * i, block);
-    sum.add(begin_ + size_ - block, block);
+    std::string bytes(block, '\0');
+    for (std::size_t i = 0; i <= blocks; ++i) {
+      read(i < blocks ? (size_ - block) / (blocks - 1) * i : size_ - block, bytes.data(), block);
+      sum.add(bytes.data(), block);
+    }
   }
   require_unchanged();
   return c10::str(size_, " bytes, XXH3 ", sum.digits());

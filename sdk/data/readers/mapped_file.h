@@ -29,6 +29,11 @@ class VERNIER_API MappedFile : public std::enable_shared_from_this<MappedFile> {
   std::string_view bytes() const { return {begin_, size_}; }
   // Throws Error if the size or the time of the last change differs from when it was opened. It takes 0.3 us.
   void require_unchanged() const;
+  // Copies bytes of the file as it is on the disk. Unlike bytes(), it leaves no pages in the memory of this process.
+  void read(std::size_t from, char* to, std::size_t count) const;
+  // Drops the pages of a part of bytes() from the memory of this process, and reads them again when they are needed.
+  // For bytes that nobody has written to. A text that is elsewhere stays as it is.
+  void forget(std::string_view part) const;
   // "1024 bytes, XXH3 0123…". The checksum is of all bytes of a file up to 256 MB. Of a larger one it is of 256 blocks
   // of 1 MB, evenly spaced, with the first and the last.
   std::string fingerprint() const;

@@ -33,8 +33,8 @@ TokenLayout token_layout_of(const MappedFile& file, const WindowOptions& options
 // Without any check: all bytes.
 TokenLayout bytes_layout_of(const MappedFile& file);
 
-// Throws Error, with the place and what helps, if a token is not below the vocabulary. Reads all tokens up to 2^35, and
-// of more that many, evenly spaced. Returns the largest token.
+// Throws Error, with the place and what helps, if a token is not below the vocabulary. Looks at no more than
+// tokens_looked_at. Returns the largest of them.
 std::int64_t check_tokens(const MappedFile& file, const TokenLayout& layout, std::int64_t vocabulary);
 
 }  // namespace vernier

@@ -29,11 +29,22 @@ auto with_token_type(const std::string& type, const Work& work) {
   }
 }
 
+[[noreturn]] void refuse_token(const MappedFile& file, const TokenLayout& layout, std::uint64_t token,
+                               std::size_t place, std::int64_t vocabulary) {
+  const auto bits = 64 - 8 * width_of_token(layout.type);
+  const auto with_sign = static_cast<std::int64_t>(token << bits) >> bits;
+  file.refuse(c10::str("has the token ", layout.type.starts_with("u") ? c10::str(token) : c10::str(with_sign),
+                       " at place ", place, ", read as ", layout.type, ", and the vocabulary ", vocabulary,
+                       layout.is_guessed ? "; give the type of the tokens with token_type, or make them with the "
+                                           "model's tokenizer"
+                                         : "; make the file with the model's tokenizer"));
+}
+
 template <class Token>
 class WindowDataset final : public Dataset {
  public:
   WindowDataset(MappedFilePtr file, const TokenLayout& layout, const WindowOptions& options)
-      : file_(std::move(file)), begin_(layout.begin), options_(options) {
+      : file_(std::move(file)), layout_(layout), options_(options) {
     if (options_.stride == 0) options_.stride = options_.length;
     if (options_.length < 1 || options_.stride < 1 || options_.vocabulary < 0) {
       file_->refuse("cannot be cut into windows: length and stride must be at least 1, vocabulary at least 0");
@@ -74,13 +85,12 @@ class WindowDataset final : public Dataset {
  private:
   void read(std::int64_t index, std::int64_t* input, std::int64_t* target) const {
     const auto first = index * options_.stride;
-    const auto* bytes = file_->bytes().data() + begin_ + static_cast<std::size_t>(first) * sizeof(Token);
+    const auto* bytes = file_->bytes().data() + layout_.begin + static_cast<std::size_t>(first) * sizeof(Token);
     for (std::int64_t i = 0; i <= options_.length; ++i, bytes += sizeof(Token)) {
       Token token;
       std::memcpy(&token, bytes, sizeof token);
       if (options_.vocabulary > 0 && token >= static_cast<std::uint64_t>(options_.vocabulary)) {
-        file_->refuse(c10::str("has the token ", std::uint64_t{token}, " at place ", first + i, ", and the vocabulary ",
-                               options_.vocabulary));
+        refuse_token(*file_, layout_, token, static_cast<std::size_t>(first + i), options_.vocabulary);
       }
       if (i < options_.length) input[i] = static_cast<std::int64_t>(token);
       if (i > 0) target[i - 1] = static_cast<std::int64_t>(token);
@@ -88,7 +98,7 @@ class WindowDataset final : public Dataset {
   }
 
   MappedFilePtr file_;
-  std::size_t begin_;
+  TokenLayout layout_;
   WindowOptions options_;
   std::int64_t size_ = 0;
 };
@@ -99,19 +109,7 @@ DatasetPtr windows_in(const MappedFilePtr& file, const TokenLayout& layout, cons
   });
 }
 
-template <class Token>
-std::uint64_t largest_of(const char* bytes, std::size_t count) {
-  Token largest = 0;
-  for (std::size_t i = 0; i < count; ++i) {
-    Token token;
-    std::memcpy(&token, bytes + i * sizeof token, sizeof token);
-    largest = std::max(largest, token);
-  }
-  return largest;
-}
-
-// The largest token of each of these parts, which are evenly spaced.
-constexpr std::size_t part_of_tokens = 1 << 20, most_parts = 1 << 15;
+constexpr std::size_t part_of_tokens = 1 << 16, most_parts = tokens_looked_at / part_of_tokens;
 
 std::size_t first_of_part(const TokenLayout& layout, std::size_t part, std::size_t parts) {
   const auto all = static_cast<std::size_t>(layout.count);
@@ -127,22 +125,14 @@ std::uint64_t check_tokens_of(const MappedFile& file, const TokenLayout& layout,
   std::vector<std::uint64_t> largest(parts);
   for_each_part(parts, [&](std::size_t part) {
     const auto first = first_of_part(layout, part, parts);
-    const auto count = std::min(part_of_tokens, all - first);
-    const auto* bytes = file.bytes().data() + layout.begin + first * sizeof(Token);
-    largest[part] = largest_of<Token>(bytes, count);
+    std::vector<Token> tokens(std::min(part_of_tokens, all - first));
+    file.read(layout.begin + first * sizeof(Token), reinterpret_cast<char*>(tokens.data()),
+              tokens.size() * sizeof(Token));
+    largest[part] = std::ranges::max(tokens);
     if (vocabulary == 0 || largest[part] < static_cast<std::uint64_t>(vocabulary)) return;
-    for (std::size_t i = 0; i < count; ++i) {
-      Token token;
-      std::memcpy(&token, bytes + i * sizeof token, sizeof token);
-      if (token < static_cast<std::uint64_t>(vocabulary)) continue;
-      file.refuse(c10::str("has the token ",
-                           layout.type.starts_with("u") ? std::to_string(token)
-                                                        : std::to_string(static_cast<std::make_signed_t<Token>>(token)),
-                           " at place ", first + i, ", read as ", layout.type, ", and the vocabulary ", vocabulary,
-                           layout.is_guessed ? "; give the type of the tokens with token_type, or make them with the "
-                                               "model's tokenizer"
-                                             : "; make the file with the model's tokenizer"));
-    }
+    const auto wrong =
+        std::ranges::find_if(tokens, [&](Token token) { return token >= static_cast<std::uint64_t>(vocabulary); });
+    refuse_token(file, layout, *wrong, first + static_cast<std::size_t>(wrong - tokens.begin()), vocabulary);
   });
   return parts == 0 ? 0 : std::ranges::max(largest);
 }

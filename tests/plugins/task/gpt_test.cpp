@@ -197,6 +197,36 @@ TEST_CASE("gpt: a seed gives one order of the data, and save and load go on in i
   for (int i = 0; i < 40; ++i) CHECK(torch::equal(first->next().tensors[0], resumed->next().tensors[0]));
 }
 
+TEST_CASE("gpt: a large file is mapped, and gives the windows of the same bytes in memory") {
+  const TemporaryFolder folder;
+  constexpr std::size_t large = 64 << 20;
+  std::string text = lorem(1 << 20);
+  while (text.size() < large) text += text;
+  text += "the end";
+  const auto half = text.size() / 2 + 3;
+  const Table more = {{"context", value(1 << 12)}, {"validation", value(0.1)}, {"validation_batches", value(1)}};
+  const auto whole = folder.write("whole.txt", text);
+  LoadedTask mapped("gpt", small(whole, more));
+  auto two = small("", more);
+  two["data"] =
+      list<std::string>({folder.write("a.txt", text.substr(0, half)), folder.write("b.txt", text.substr(half))});
+  LoadedTask read("gpt", two);
+  CHECK(mapped->save().text("checksum") == vernier::checksum_of(text));
+  CHECK(read->save().text("checksum") == vernier::checksum_of(text));
+  CHECK(mapped->batches_per_epoch() == read->batches_per_epoch());
+  for (int i = 0; i < 20; ++i) {
+    const Batch first = mapped->next(), second = read->next();
+    for (std::size_t part : {0, 1}) CHECK(torch::equal(first.tensors[part], second.tensors[part]));
+    CHECK(first.indices == second.indices);
+    CHECK(first.tokens == second.tokens);
+  }
+  CHECK(mapped->where(1) == "'" + whole + "' bytes 4096 to 8192");
+  CHECK(mapped.validate() == read.validate());
+  std::ofstream(whole, std::ios::app) << "!";
+  CHECK(contains(refusal([&] { mapped->next(); }),
+                 "whole.txt' has changed while it was read: it had 67108871 bytes and "));
+}
+
 TEST_CASE("gpt: a run is not resumed with other data") {
   const TemporaryFolder folder;
   const auto table = small(folder.write("a", numbered(50)));

@@ -1,5 +1,6 @@
 #include <doctest/doctest.h>
 #include <vernier/data/predictor.h>
+#include <vernier/data/split.h>
 #include <vernier/data/supervised_task.h>
 #include <vernier/safetensors.h>
 
@@ -69,6 +70,33 @@ vernier::Predictor& predictor(vernier::SupervisedTask& task) {
 }
 
 }  // namespace
+
+// The task computes them without a copy of the training rows, which stay as they are.
+TEST_CASE("tabular: numbers are standardised by the training rows, bit for bit as LibTorch does it") {
+  const TemporaryFolder folder;
+  const auto numbers = torch::randn({301, 5}, torch::kFloat64).mul(1000).round().div(8);
+  std::ostringstream text;
+  text << "a,b,c,d,y\n";
+  for (std::int64_t i = 0; i < numbers.size(0); ++i) {
+    for (std::int64_t j = 0; j < 5; ++j) text << numbers[i][j].item<double>() << (j < 4 ? ',' : '\n');
+  }
+  for (const double share : {0.0, 0.25}) {
+    CAPTURE(share);
+    const LoadedTask task("tabular", {{"data", value(folder.write("a.csv", text.str()))},
+                                      {"target", value("y")},
+                                      {"kind", value("regression")},
+                                      {"validation_share", value(share)},
+                                      {"order", value("sequential")},
+                                      {"batch_size", value(301)},
+                                      {"workers", value(0)}});
+    const auto rows = vernier::split_random(301, share, 1).training;
+    const auto x = numbers.narrow(1, 0, 4).contiguous().index_select(0, rows);
+    const auto buffers = task.run.model->named_buffers();
+    CHECK(torch::equal(buffers["mean"], x.mean(0)));
+    CHECK(torch::equal(buffers["deviation"], x.std(0, false)));
+    CHECK(torch::equal(task->next().tensors[0], x));
+  }
+}
 
 TEST_CASE("tabular learns numbers and classes, with plain and residual layers") {
   const TemporaryFolder folder;

@@ -122,6 +122,29 @@ TEST_CASE("readers: token files that do not fit are refused") {
   CHECK(says(thrown_by([&] { vernier::text_dataset(empty, windows(1)); }).text, "has 0 tokens"));
 }
 
+TEST_CASE("readers: of a large file of tokens the first step sees a part, and each window the rest") {
+  const TemporaryFolder folder;
+  const auto path = folder.write("a.bin", "");
+  std::filesystem::resize_file(path, 2 * vernier::tokens_looked_at);  // zeros
+  const auto options = typed("uint8", windows(1 << 10, 0, 200));
+  const auto place = std::int64_t{90} << 10;  // between the first two parts that are looked at
+  const auto put = [&](std::int64_t at) {
+    std::fstream file(path, std::ios::in | std::ios::out | std::ios::binary);
+    file.seekp(at);
+    file.put(static_cast<char>(at == 7 ? 199 : 250));
+  };
+  put(7);
+  put(place + 5);
+  const auto data = vernier::read_tokens(path, options);
+  CHECK(data.largest == 199);
+  CHECK(data.tokens == 2 * vernier::tokens_looked_at);
+  CHECK(sample(data.dataset, 0)[0][7].item<std::int64_t>() == 199);
+  const std::string wrong = "'" + path + "' has the token 250 at place 92165, read as uint8, and the vocabulary 200; ";
+  CHECK(thrown_by([&] { sample(data.dataset, 90); }).text == wrong + "make the file with the model's tokenizer");
+  put(2 * vernier::tokens_looked_at - 1);
+  CHECK(says(thrown_by([&] { vernier::read_tokens(path, options); }).text, "has the token 250 at place 134217727, "));
+}
+
 TEST_CASE("readers: JSON Lines by field and type") {
   const TemporaryFolder folder;
   const auto path =

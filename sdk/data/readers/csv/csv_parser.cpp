@@ -116,10 +116,11 @@ CsvField CsvRecords::quoted() {
   return field;
 }
 
-std::vector<CsvPart> divide_csv(std::string_view text, std::int64_t line, std::size_t bytes) {
+std::vector<CsvPart> divide_csv(const MappedFile& file, std::string_view text, std::int64_t line, std::size_t bytes) {
   std::vector<BlockCount> counts((text.size() + bytes - 1) / bytes);
   for_each_part(counts.size(), [&](std::size_t i) {
     counts[i] = count_block(text, i * bytes, std::min(text.size(), (i + 1) * bytes));
+    file.forget(text.substr(i * bytes, bytes));
   });
   std::vector<CsvPart> parts;
   std::size_t begin = 0;

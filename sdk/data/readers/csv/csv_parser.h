@@ -46,7 +46,8 @@ struct CsvPart {
   std::int64_t rows = 0;
 };
 
-// Divides a text into parts of about `bytes` bytes. It begins with a record, and does not end with a line end.
-std::vector<CsvPart> divide_csv(std::string_view text, std::int64_t line, std::size_t bytes);
+// Divides a text into parts of about `bytes` bytes. It begins with a record, and does not end with a line end. The
+// pages of the file leave the memory.
+std::vector<CsvPart> divide_csv(const MappedFile& file, std::string_view text, std::int64_t line, std::size_t bytes);
 
 }  // namespace vernier

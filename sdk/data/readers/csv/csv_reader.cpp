@@ -260,6 +260,7 @@ void CsvReader::read_part(const CsvPart& part, PartResult& result) const {
     }
     if (records.more_lines() > 0) result.long_rows.emplace_back(row, records.more_lines());
   }
+  file_->forget(part.text);
   if (row == end && !records.next(fields)) return;
   file_->require_unchanged();  // a better reason
   file_->refuse(c10::str("has a wrong quote at or after line ", part.line));
@@ -342,7 +343,7 @@ void CsvReader::note_odd(const std::vector<PartResult>& results) {
 }
 
 CsvTable CsvReader::read() {
-  const auto parts = divide_csv(text_, table_.first_line, csv_part_bytes);
+  const auto parts = divide_csv(*file_, text_, table_.first_line, csv_part_bytes);
   const auto rows = parts.back().row + parts.back().rows;
   make_tensors(rows);
   std::vector<PartResult> results(parts.size());

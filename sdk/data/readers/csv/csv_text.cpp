@@ -56,9 +56,15 @@ std::size_t length_at(std::string_view text, std::size_t at) {
   return 0;
 }
 
-std::size_t first_wrong(std::string_view text) {
-  std::size_t at = 0;
+// Returns the place of the first byte that is not UTF-8. The pages of the file leave the memory.
+std::size_t first_wrong(const MappedFile& file, std::string_view text) {
+  constexpr std::size_t step = 4 << 20;
+  std::size_t at = 0, known = 0;
   while (at < text.size()) {
+    if (at - known >= step) {
+      file.forget(text.substr(known, at - known));
+      known = at;
+    }
     std::uint64_t eight = 0;
     if (at + 8 <= text.size()) {
       std::memcpy(&eight, text.data() + at, 8);
@@ -198,7 +204,7 @@ void CsvText::read_latin1() {
 }
 
 void CsvText::require_utf8(char separator) const {
-  const auto wrong = first_wrong(text_);
+  const auto wrong = first_wrong(file_, text_);
   if (wrong == std::string_view::npos) return;
   const auto* at = text_.data() + wrong;
   CsvRecords records(file_, text_, separator, 1 + options_.skip_lines);

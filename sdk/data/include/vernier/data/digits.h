@@ -15,8 +15,9 @@ VERNIER_API torch::Tensor as_floats(const torch::Tensor& numbers);
 
 // Returns a sentence on the columns of numbers [rows, columns] whose spread float32 does not show, or "". is_centred:
 // their mean is taken off in float64 first, so that only numbers far from it lose digits. names: of the columns; none:
-// they are numbered from 0. It looks at 10,000 rows or fewer.
+// they are numbered from 0. rows: the rows that count (int64, 1-D); undefined: all. It looks at 10,000 of them or
+// fewer.
 VERNIER_API std::string lost_digits(const torch::Tensor& numbers, bool is_centred,
-                                    const std::vector<std::string>& names = {});
+                                    const std::vector<std::string>& names = {}, const torch::Tensor& rows = {});
 
 }  // namespace vernier

@@ -19,16 +19,20 @@ namespace vernier {
 struct WindowOptions {
   std::int64_t length = 1024;   // tokens that a sample predicts
   std::int64_t stride = 0;      // between the beginnings of two windows; 0: length, so each token is predicted once
-  std::int64_t vocabulary = 0;  // a token that is not below it is refused when the file is read; 0: all are allowed
+  std::int64_t vocabulary = 0;  // a token that is not below it is refused: see tokens_looked_at; 0: all are allowed
   // The type of a token: "uint8", "uint16", "uint32", "uint64", or such a type with a sign. "": what the file says of
   // itself, or else uint16 if the vocabulary fits into it, or else uint32.
   std::string type = {};
   std::string tokenizer = {};  // Tokenizer::checksum() that a note must have; "": any
 };
 
+// read_tokens() checks all tokens of a file with no more than these. Of a larger file it checks so many, in 1024 parts
+// that are evenly spaced, and the dataset checks each window when it is read. Both refuse a wrong one with its place.
+constexpr std::int64_t tokens_looked_at = 1 << 26;
+
 struct TokenData {
   DatasetPtr dataset;
-  std::int64_t tokens = 0, largest = 0;  // largest: of all tokens
+  std::int64_t tokens = 0, largest = 0;  // largest: of the tokens that read_tokens() has checked
   std::string type, known_by;            // "uint16", "as its header says"; known_by: empty if options gave the type
 };
 
