@@ -171,13 +171,15 @@ TEST_CASE("odd files: of tokens that say their type, and of other kinds") {
            "wide.bin.json", note("uint16", 4000, 60000)},
           {"meta.bin", tokens<std::uint16_t>(), "is not a note of vernier tokenize", "auto", "meta.bin.json",
            "{\"rows\": 3}"},
-          {"packed.gz", "\x1f\x8b\x08\x00"s + std::string(60, '\0'), "is packed by gzip; unpack it with gunzip"},
+          {"packed.gz", "\x1f\x8b\x08\x00"s + std::string(60, '\0'), "is packed by gzip; unpack it: gzip -dc '"},
           {"named.gz", tokens<std::uint16_t>(),
            "ends in .gz: texts end in .txt, .jsonl or .json, files of tokens in .bin or .npy"},
-          {"packed.zst", "\x28\xb5\x2f\xfd"s + std::string(60, '\1'), "is packed by Zstandard"},
-          {"table.parquet", "PAR1" + std::string(60, '\1') + "PAR1", "is a Parquet file; write its tokens as an array"},
-          {"arrays.npz", "PK\x03\x04"s + std::string(60, '\1'), "is a ZIP archive, as .npz and .pt files are"},
+          {"packed.zst", "\x28\xb5\x2f\xfd"s + std::string(60, '\1'), "is packed by Zstandard; unpack it: zstd -dc '"},
+          {"table.parquet", "PAR1" + std::string(60, '\1') + "PAR1", "is a Parquet file; convert it: python3 -c "},
+          {"arrays.npz", "PK\x03\x04"s + std::string(60, '\1'), "is a ZIP archive; unpack it: mkdir -p '"},
           {"rows.arrow", "ARROW1\0\0"s + std::string(60, '\1'), "is an Arrow file"},
+          {"x.sqlite", "SQLite format 3\0"s + std::string(60, '\1'),
+           "is an SQLite database; write its tokens as an array"},
           {"notes.md", std::string(500, 'a'), "ends in .md: texts end in .txt, .jsonl or .json"},
           {"lines.JSONL", "{\"text\": \"a\"}\n", "ends in .JSONL: texts end in .txt, .jsonl or .json"},
           {"own.ext", tokens<std::uint16_t>(), "4000 tokens of uint16, the largest 103", "uint16"},
@@ -237,6 +239,11 @@ TEST_CASE("odd files: of texts") {
     CHECK_MESSAGE(contains(text, printed), text, "\n is printed, and should have: ", std::string(printed));
     CHECK(text.find('\n') == std::string::npos);
   }
+  CHECK(contains(read("t.txt", "PAR1\x15\x04 and more"), "is a Parquet file, not a text; convert it: python3 -c "));
+  CHECK(contains(read("t.jsonl",
+                      "\xfd"
+                      "7zXZ\0"s),
+                 "is packed by xz, not a text; unpack it: xz -dc "));
   CHECK(contains(read("x.txt", "gr\xf6\xdf"), "is not UTF-8 at byte 2"));
   CHECK(contains(read("utf16.txt", "a\0b\0c\0"s), "byte 1 is 0; convert UTF-16 by iconv"));
   CHECK(read("mark.txt",

@@ -66,7 +66,7 @@ Findings findings_of_arrays(const NamedArray& x, const NamedArray& y, bool are_s
 std::optional<Findings> look_at_sequences(const std::string& path, const GivenData& given);
 
 // Refuses a path that is not there, or whose bytes or name are those of a format that is not read. The error has the
-// line of Python that converts it.
+// line that converts it.
 void require_readable(const std::string& path);
 
 std::string small_letters(std::string text);

@@ -1,5 +1,6 @@
 #include "rows.h"
 
+#include <vernier/data/readers.h>
 #include <vernier/error.h>
 #include <vernier/json_in.h>
 #include <vernier/json_text.h>
@@ -218,6 +219,11 @@ std::vector<std::string> GivenRows::write(const std::string& text) {
   forget();
   if (text_in(task_, "use", "") == "images" && is_image(text) && !text.starts_with("\x93NUMPY"))
     return {images({text})};
+  const auto format = other_format(text, "rows", ConvertTo::table);
+  if (format && !format->remedy.empty() && format->name != "a NumPy archive" && format->name != "packed by gzip") {
+    refuse(name_ + " is " + format->name +
+           "; write it to a file, and name that by --input, which says how to convert it");
+  }
   const auto* ending = text.starts_with("\x93NUMPY") ? ".npy" : text.starts_with("PK\x03\x04") ? ".npz" : ".csv";
   return {file(std::string("rows") + ending, text)};
 }

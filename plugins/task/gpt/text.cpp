@@ -2,6 +2,7 @@
 #include "text.h"
 
 #include <vernier/checksum.h>
+#include <vernier/data/readers.h>
 #include <vernier/data_file.h>
 #include <vernier/error.h>
 #include <vernier/text/token_data.h>
@@ -97,6 +98,11 @@ class Reader {
   }
 
  private:
+  static void require_text(std::string_view begin, const fs::path& path) {
+    const auto format = vernier::other_format(begin, path.string(), vernier::ConvertTo::text);
+    if (format && !format->remedy.empty()) fail(path, "is " + format->name + ", not a text; " + format->remedy);
+  }
+
   // Stops at a NUL byte in a folder's file, removes what it appended, and returns false.
   bool append(const File& file, Text& to) {
     vernier::DataFile data(file.path.string());
@@ -107,6 +113,7 @@ class Reader {
         text_.resize(size_ = before);
         return false;
       }
+      if (size_ == before && !file.only_text) require_text({buffer_.data(), count}, file.path);
       if (is_binary && to.binary.empty()) to.binary = file.path.string();
       const auto all = std::max<std::uint64_t>(before + data.size(), size_ + count);
       if (all > most_) {

@@ -1,5 +1,6 @@
 #include "language_texts.h"
 
+#include <vernier/data/readers.h>
 #include <vernier/error.h>
 
 #include <algorithm>
@@ -51,6 +52,9 @@ LanguageTexts::LanguageTexts(const Tokenizer& tokenizer, const std::string& path
   if (Gunzip::is_packed(bytes)) {
     unpacked_ = gunzipped(*file_);
     bytes = unpacked_;
+  }
+  if (const auto format = other_format(bytes, path, ConvertTo::text)) {
+    file_->refuse("is " + format->name + ", not a text" + (format->remedy.empty() ? "" : "; ") + format->remedy);
   }
   if (bytes.starts_with("\xEF\xBB\xBF")) bytes.remove_prefix(3);  // a byte-order mark
   const auto kind = language_file(path);

@@ -2,6 +2,7 @@
 
 #include <c10/util/StringUtil.h>
 #include <vernier/data/numpy.h>
+#include <vernier/data/readers.h>
 #include <vernier/error.h>
 
 #include <algorithm>
@@ -17,6 +18,9 @@ namespace vernier {
 namespace {
 
 namespace fs = std::filesystem;
+using namespace std::string_view_literals;
+
+constexpr auto begin_of_npy = "\x93NUMPY"sv;
 
 struct TokenType {
   std::string_view name;
@@ -37,34 +41,17 @@ Number number_at(std::string_view bytes, std::size_t at) {
   return number;
 }
 
-// Files of another kind that begin so. No two tokens of a vocabulary are likely to.
-struct OtherKind {
-  std::string_view magic, what;
-};
-constexpr std::string_view as_npy = "write its tokens as an array: numpy.save(\"tokens.npy\", tokens)";
-using namespace std::string_view_literals;
-constexpr OtherKind other_kinds[] = {
-    {"\x1f\x8b\x08"sv, "is packed by gzip; unpack it with gunzip"},
-    {"\x28\xb5\x2f\xfd"sv, "is packed by Zstandard; unpack it with unzstd"},
-    {"\xfd"
-     "7zXZ\0"sv,
-     "is packed by xz; unpack it with unxz"},
-    {"BZh91AY&SY"sv, "is packed by bzip2; unpack it with bunzip2"},
-    {"PK\x03\x04"sv, "is a ZIP archive, as .npz and .pt files are"},
-    {"PAR1"sv, "is a Parquet file"},
-    {"ARROW1"sv, "is an Arrow file"},
-    {"\x89HDF\r\n\x1a\n"sv, "is an HDF5 file"},
-    {"SQLite format 3\0"sv, "is an SQLite file"},
-    {"MMIDIDX\0\0"sv, "is the index of Megatron; its tokens are in the .bin file of that name"},
-    {"TNTIDX\0\0"sv, "is an index of fairseq, whose .bin file has no fixed type"},
-};
-
 void refuse_other_kinds(const MappedFile& file) {
-  for (const auto& [magic, what] : other_kinds) {
-    if (!file.bytes().starts_with(magic)) continue;
-    const bool has_remedy = what.find(';') != std::string_view::npos;
-    file.refuse(c10::str(what, has_remedy ? "" : "; ", has_remedy ? "" : as_npy));
+  const auto bytes = file.bytes();
+  if (bytes.starts_with("MMIDIDX\0\0"sv)) {
+    file.refuse("is the index of Megatron; its tokens are in the .bin file of that name");
   }
+  if (bytes.starts_with("TNTIDX\0\0"sv)) file.refuse("is an index of fairseq, whose .bin file has no fixed type");
+  if (bytes.starts_with(begin_of_npy)) return;
+  const auto format = other_format(bytes, file.path(), ConvertTo::tokens);
+  if (!format) return;
+  const auto* as_npy = "write its tokens as an array: numpy.save(\"tokens.npy\", tokens)";
+  file.refuse("is " + format->name + "; " + (format->remedy.empty() ? as_npy : format->remedy));
 }
 
 // The known type, unless the user requests another.
@@ -80,7 +67,7 @@ TokenLayout known(const MappedFile& file, const WindowOptions& options, std::str
 }
 
 std::optional<TokenLayout> of_npy(const MappedFile& file, const WindowOptions& options) {
-  if (!file.bytes().starts_with("\x93NUMPY")) return std::nullopt;
+  if (!file.bytes().starts_with(begin_of_npy)) return std::nullopt;
   const auto array = read_npy(file.path());
   const auto* type = std::ranges::find(all_token_types, array.scalar_type(), &TokenType::type);
   if (type == std::end(all_token_types)) {

@@ -341,6 +341,7 @@ TEST_CASE("predict: what a row lacks is one line, and standard output has rows a
       {"[]", "there is no row in standard input; write [{\"carat\": 0.3}]"},
       {"[1, 2]", "row 1: must be an object with a value for each column"},
       {"{x: 1}", "standard input line 1 is not JSON, in which names and words have double quotes"},
+      {std::string("PAR1\x15\0", 6), "standard input is a Parquet file; write it to a file, and name that by --input"},
       {png(4, 4, 3, striped(1, 4, 4)), "standard input is a PNG image, not a CSV file"},
   };
   for (const auto& [text, part] : pipes) {

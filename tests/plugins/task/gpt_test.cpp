@@ -227,6 +227,17 @@ TEST_CASE("gpt: a large file is mapped, and gives the windows of the same bytes 
                  "whole.txt' has changed while it was read: it had 67108871 bytes and "));
 }
 
+TEST_CASE("gpt: a packed file, an archive or a table of another format is refused with the line that converts it") {
+  const TemporaryFolder folder;
+  const auto refused = [&](const char* name, const std::string& bytes) {
+    return refusal([&] { LoadedTask("gpt", small(folder.write(name, bytes))); });
+  };
+  CHECK(contains(refused("a.txt.gz", "\x1f\x8b\x08 and more"),
+                 "a.txt.gz' is packed by gzip, not a text; unpack it: gzip "));
+  CHECK(contains(refused("a.txt", std::string("PAR1\x15\0 and more", 15)),
+                 "a.txt' is a Parquet file, not a text; convert "));
+}
+
 TEST_CASE("gpt: a run is not resumed with other data") {
   const TemporaryFolder folder;
   const auto table = small(folder.write("a", numbered(50)));

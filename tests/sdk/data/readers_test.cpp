@@ -145,6 +145,72 @@ TEST_CASE("readers: of a large file of tokens the first step sees a part, and ea
   CHECK(says(thrown_by([&] { vernier::read_tokens(path, options); }).text, "has the token 250 at place 134217727, "));
 }
 
+TEST_CASE("readers: other formats are named by their first bytes, with the line that converts them") {
+  using namespace std::string_literals;
+  using vernier::ConvertTo;
+  const auto table = ConvertTo::table, text = ConvertTo::text, tokens = ConvertTo::tokens;
+  const auto tar = "000.jpg"s + std::string(250, '\0') + "ustar" + std::string(250, '\0');
+  struct Case {
+    std::string bytes, path;
+    ConvertTo kind;
+    const char *name, *remedy;
+  };
+  const std::vector<Case> cases = {
+      {"PAR1\x15\x04"s, "a/t.parquet", table, "a Parquet file",
+       "convert it: python3 -c \"import pandas; pandas.read_parquet('a/t.parquet').to_csv('a/t.csv', index=False)\""},
+      {"PAR1\x15\x04"s, "t.csv", table, "a Parquet file",
+       "convert it: python3 -c \"import pandas; pandas.read_parquet('t.csv').to_csv('converted_t.csv', index=False)\""},
+      {"PAR1\x15\x04"s, "t.parquet", tokens, "a Parquet file",
+       "convert it: python3 -c \"import pandas; pandas.read_parquet('t.parquet').to_json('t.jsonl', orient='records', "
+       "lines=True)\""},
+      {"\xff\xff\xff\xff\x00\x03\x00\x00\x10\x00\x00\x00\x00\x00\x0a\x00"s, "t.arrow", text,
+       "an Arrow stream, as those of Hugging Face's datasets",
+       "convert it: python3 -c \"import pyarrow; pyarrow.ipc.open_stream('t.arrow').read_pandas().to_json('t.jsonl', "
+       "orient='records', lines=True)\""},
+      {tar, "shard-0.tar", text, "a tar archive",
+       "unpack it: mkdir -p 'shard-0' && tar -xf 'shard-0.tar' -C 'shard-0'"},
+      {tar, "it's", table, "a tar archive",
+       "unpack it: mkdir -p 'converted_it'\\''s' && tar -xf 'it'\\''s' -C 'converted_it'\\''s'"},
+      {"\x1f\x8b\x08\x00"s, "a.b.tar.gz", text, "a tar archive",
+       "unpack it: mkdir -p 'a.b' && tar -xf 'a.b.tar.gz' -C 'a.b'"},
+      {"\x1f\x8b\x08\x00"s, "t.txt.gz", text, "packed by gzip", "unpack it: gzip -dc 't.txt.gz' > 't.txt'"},
+      {"\xfd"
+       "7zXZ\0"s,
+       "t.bin", tokens, "packed by xz", "unpack it: xz -dc 't.bin' > 'converted_t.bin'"},
+      {"\xfd"
+       "7zXZ\0"s,
+       "t.xz", tokens, "packed by xz", "unpack it: xz -dc 't.xz' > 't.bin'"},
+      {"\x28\xb5\x2f\xfd"s, "t.csv.zst", table, "packed by Zstandard", "unpack it: zstd -dc 't.csv.zst' > 't.csv'"},
+      {"BZh91AY&SY"s, "t.bz2", text, "packed by bzip2", "unpack it: bzip2 -dc 't.bz2' > 't.txt'"},
+      {"PK\x03\x04\x14\x00"s, "t.zip", text, "a ZIP archive",
+       "unpack it: mkdir -p 't' && python3 -m zipfile -e 't.zip' 't'"},
+      {"PK\x03\x04\x14\x00 x.npy"s, "t.bin", tokens, "a NumPy archive",
+       "convert it: python3 -c \"import numpy; [numpy.save(k, v) for k, v in numpy.load('t.bin').items()]\""},
+      {"", "t.sav", table, "a file of SPSS",
+       "convert it: python3 -c \"import pandas; pandas.read_spss('t.sav').to_csv('t.csv', index=False)\""},
+      {"%PDF-1.4\n\x00"s, "t", text, "a PDF", ""},
+      {"PAR1,b\n1,2\n", "t.csv", table, "", ""},       // a text that begins with the word
+      {"BZh,b\n1,2\n", "t.csv", table, "", ""},        // and one with a letter more
+      {"\x80\x02\x40\x00"s, "t.bin", tokens, "", ""},  // the tokens 640 and 64
+      {"\x00\x00\x08\x01"s, "t.bin", tokens, "", ""},  // 0 and 264
+      {"a,b\n1,2\n", "t.parquet", table, "", ""},      // bytes count more than a name
+  };
+  for (const auto& [bytes, path, kind, name, remedy] : cases) {
+    CAPTURE(path);
+    const auto format = vernier::other_format(bytes, path, kind);
+    CHECK((format ? format->name : "") == name);
+    CHECK((format ? format->remedy : "") == remedy);
+  }
+  const TemporaryFolder folder;
+  const auto refusal = [&](const char* name, const std::string& bytes) {
+    const auto path = folder.write(name, bytes);
+    return thrown_by([&] { vernier::read_csv(path); }).text;
+  };
+  CHECK(says(refusal("t.csv", "PAR1\x15\x04 and more"s),
+             "t.csv' is a Parquet file, not a CSV file; convert it: python3"));
+  CHECK(says(refusal("t.tar", tar), "t.tar' is a tar archive, not a CSV file; unpack it: mkdir -p "));
+}
+
 TEST_CASE("readers: JSON Lines by field and type") {
   const TemporaryFolder folder;
   const auto path =

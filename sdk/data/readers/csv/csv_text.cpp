@@ -2,6 +2,7 @@
 
 #include <c10/util/StringUtil.h>
 #include <vernier/data/csv.h>
+#include <vernier/data/readers.h>
 #include <vernier/error.h>
 
 #include <algorithm>
@@ -125,51 +126,16 @@ CsvText::CsvText(const MappedFile& file, const CsvOptions& options)
 }
 
 void CsvText::refuse_other_formats() const {
-  using namespace std::string_view_literals;
   const auto text = text_.substr(0, 4096);
   if (text.starts_with("\xff\xfe") || text.starts_with("\xfe\xff")) file_.refuse("is UTF-16; save it as UTF-8");
-  constexpr std::pair<std::string_view, const char*> formats[] = {
-      {"PAR1"sv, "a Parquet file"},
-      {"\x89PNG"sv, "a PNG image"},
-      {"\xff\xd8\xff"sv, "a JPEG image"},
-      {"II*\0"sv, "a TIFF image"},
-      {"GIF8"sv, "a GIF image"},
-      {"RIFF"sv, "a WebP, WAV or AVI file"},
-      {"\x80\x02"sv, "a pickle of Python"},
-      {"\x80\x03"sv, "a pickle of Python"},
-      {"\x80\x04"sv, "a pickle of Python"},
-      {"\x80\x05"sv, "a pickle of Python"},
-      {"\x00\x00\x08\x01"sv, "an IDX file as those of MNIST, which task/images reads"},
-      {"\x00\x00\x08\x03"sv, "an IDX file as those of MNIST, which task/images reads"},
-      {"PK\x03\x04"sv, "a ZIP archive or an Excel file"},
-      {"\xd0\xcf\x11\xe0"sv, "an old Excel file"},
-      {"BZh"sv, "a bzip2 file"},
-      {"\x1f\x8b"sv, "packed by gzip twice"},
-      {"\xfd"
-       "7zXZ"sv,
-       "an xz file"},
-      {"7z\xbc\xaf"sv, "a 7z archive"},
-      {"\x04\x22\x4d\x18"sv, "an LZ4 file"},
-      {"\x28\xb5\x2f\xfd"sv, "a Zstandard file"},
-      {"\x89HDF"sv, "an HDF5 file"},
-      {"ARROW1"sv, "an Arrow file"},
-      {"FEA1"sv, "a Feather file"},
-      {"SQLite format 3"sv, "an SQLite database"},
-      {"\x93NUMPY"sv, "a NumPy array, whose name must end in .npy"},
-      {"%PDF"sv, "a PDF"}};
-  if (text.starts_with("PK\x03\x04") && text.find(".npy") != std::string_view::npos) {
-    file_.refuse("is a NumPy archive, not a CSV file; save its arrays by numpy.save, each as a .npy file");
-  }
-  const auto is_of_bytes = [](char c) { return static_cast<unsigned char>(c) < '\t'; };
-  for (const auto& [begin, name] : formats) {
-    const bool is_word = std::ranges::all_of(begin, [](unsigned char c) { return std::isalnum(c) != 0; });
-    if (is_word && std::ranges::none_of(text, is_of_bytes)) continue;  // a CSV file may begin with the column RIFF
-    if (text.starts_with(begin)) file_.refuse(c10::str("is ", name, ", not a CSV file; save it as CSV in UTF-8"));
+  if (const auto format = other_format(text, file_.path(), ConvertTo::table)) {
+    const bool is_unpacked = text_.data() == own_.data();
+    const auto remedy =
+        is_unpacked ? other_format(file_.bytes(), file_.path(), ConvertTo::table)->remedy : format->remedy;
+    file_.refuse("is " + format->name + (is_unpacked ? ", packed by gzip" : "") + ", not a CSV file; " +
+                 (remedy.empty() ? "save it as CSV in UTF-8" : remedy));
   }
   const auto zeros = std::ranges::count(text, '\0');
-  if (zeros > 0 && text.size() > 262 && text.substr(257, 5) == "ustar") {
-    file_.refuse("is a tar archive, not a CSV file; unpack it with tar -xf");
-  }
   // Nearly all zeros of UTF-16 stand at every second byte.
   std::int64_t even = 0;
   for (std::size_t i = 0; i < text.size(); i += 2) even += text[i] == 0 ? 1 : 0;

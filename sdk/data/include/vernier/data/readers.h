@@ -13,7 +13,9 @@
 #include <vernier/tensor.h>
 
 #include <cstdint>
+#include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace vernier {
@@ -49,5 +51,15 @@ VERNIER_API DatasetPtr idx_dataset(const std::string& images, const std::string&
 // Sample i has entry i of each of these tensors of a safetensors file: {a[i], b[i], …}. Throws Error if a tensor is
 // missing or if they differ in their first dimension.
 VERNIER_API DatasetPtr safetensors_dataset(const std::string& path, const std::vector<std::string>& names);
+
+// A format that no reader of tables, texts or tokens reads.
+struct OtherFormat {
+  std::string name;    // "a Parquet file"
+  std::string remedy;  // "convert it: python3 -c …", a line for a shell; "" if there is none
+};
+enum class ConvertTo { table, text, tokens };
+// Returns the format of a file by its first bytes: 512 of them are enough, or all of a shorter file. Of no bytes,
+// the format is by the name alone.
+VERNIER_API std::optional<OtherFormat> other_format(std::string_view begin, const std::string& path, ConvertTo kind);
 
 }  // namespace vernier
