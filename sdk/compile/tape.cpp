@@ -101,6 +101,10 @@ void Watch::look_at_copy(c10::ArrayRef<const c10::IValue> inputs) {
 Tape* Tape::recording = nullptr;
 
 void Tape::record(const std::function<void()>& work) {
+  // Kernels that keep results of products have this key too.
+  if (c10::Dispatcher::singleton().findSchemaOrThrow("aten::mm", "").hasKernelForDispatchKey(tape_key)) {
+    throw Error("activations are computed again");
+  }
   static auto* const library = [] {
     auto* all = new torch::Library(torch::Library::IMPL, "_", tape_key, __FILE__, __LINE__);
     all->fallback(torch::CppFunction::makeFromBoxedFunction<&note>());
@@ -119,12 +123,13 @@ void Tape::record(const std::function<void()>& work) {
 }
 
 void Tape::note(const c10::OperatorHandle& op, c10::DispatchKeySet keys, Values* stack) {
+  const auto below = keys & c10::DispatchKeySet(c10::DispatchKeySet::FULL_AFTER, tape_key);
+  if (recording == nullptr) return op.redispatchBoxed(below, stack);
   const c10::impl::ExcludeDispatchKeyGuard inner(tape_key);
   const auto count = static_cast<std::ptrdiff_t>(op.schema().arguments().size());
   auto arguments = aliases({stack->end() - count, stack->end()});
-  op.redispatchBoxed(keys & c10::DispatchKeySet(c10::DispatchKeySet::FULL_AFTER, tape_key), stack);
+  op.redispatchBoxed(below, stack);
   const auto results = static_cast<std::ptrdiff_t>(op.schema().returns().size());
-  if (recording == nullptr) return;
   std::unordered_set<const void*> known;
   each_tensor(arguments, [&](const at::Tensor& tensor) { known.insert(memory_of(tensor)); });
   each_tensor(Values(stack->end() - results, stack->end()), [&](const at::Tensor& tensor) {

@@ -102,8 +102,9 @@ void register_kernels() {
   static const bool registered = [] {
     static torch::Library all(torch::Library::IMPL, "_", key, __FILE__, __LINE__);
     static torch::Library aten(torch::Library::IMPL, "aten", key, __FILE__, __LINE__);
-    all.fallback(torch::CppFunction::makeFallthrough());
     auto& dispatcher = c10::Dispatcher::singleton();
+    // A tape of operators (sdk/compile/tape.h) may have one, which passes on what it does not record.
+    if (!dispatcher.hasBackendFallbackForDispatchKey(key)) all.fallback(torch::CppFunction::makeFallthrough());
     for (const auto& name : dispatcher.getAllOpNames()) {
       const auto op = dispatcher.findSchema(name);
       if (!name.name.starts_with("aten::") || !op) continue;
