@@ -55,6 +55,7 @@ DataParallel::DataParallel(vernier::Options& options, bool in_backward) : in_bac
   if (!address.empty()) place.address = address;
   if (place.address.empty() || place.address == "localhost") place.address = "127.0.0.1";
   for (const char* key : {"timeout", "port", "address", "interface"}) options.resumable(key);
+  if (!in_backward_) options.resumable("overlap");  // it changes no bits
 }
 
 void DataParallel::attach(vernier::Bus& bus) {

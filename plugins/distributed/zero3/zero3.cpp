@@ -30,7 +30,9 @@ class Zero3 final : public ddp::DataParallel {
   explicit Zero3(vernier::Options& options)
       : DataParallel(options, /*in_backward=*/true),
         keeps_(options.get("keep_gathered", false,
-                           "keep weights of other ranks from forward to backward: less traffic, more memory")) {}
+                           "keep weights of other ranks from forward to backward: less traffic, more memory")) {
+    options.resumable("keep_gathered");
+  }
   ~Zero3() override {
     try {
       if (weights_ && !has_failed_) weights_->meet();  // rank 0 may still fetch weights

@@ -158,14 +158,15 @@ void compare_options(const std::string& table, const Json& before, const Json& n
   }
 }
 
-// The length of a run, its folder and who looks at it may change.
+// The length of a run, its folder and who looks at it may change. So may the ranks, but not what they send.
 void compare_configurations(const Json& before, const Json& now, Differences& differences) {
   const auto seed_of = [](const Json& all) {
     return json_text(all.value("run", Json::object()).value("seed", Json()));
   };
   differences.compare("run.seed", seed_of(before), seed_of(now));
   for (const auto& [role, table] : now.items()) {
-    if (role == "run" || !is_part_of_the_numbers(role + "/") || !before.contains(role)) continue;
+    const bool is_compared = is_part_of_the_numbers(role + "/") || role == Distributed::role;
+    if (role == "run" || !is_compared || !before.contains(role)) continue;
     const auto& other = before[role];
     if (table.is_object() && other.is_object()) compare_options(role, other, table, differences);
     for (std::size_t i = 0; table.is_array() && other.is_array() && i < std::min(table.size(), other.size()); ++i) {
