@@ -477,6 +477,21 @@ TEST_CASE("ddp: a checkpoint with many tensors just below 1 MiB is saved, and th
   CHECK(distance(weights_of(alone, 2), weights_of(together, 2)) <= 1e-4);
 }
 
+TEST_CASE("ddp: a run is resumed with what the ranks send as before, or refused") {
+  RunFolder place(mlp);
+  train(place, 2, sets_of({"run.steps=3", "distributed.compress=bf16"}));
+  const auto resumed = [&](const Words& words) {
+    Ranks ranks(place, 2, with({"--resume"}, words));
+    const auto status = ranks.wait();
+    return std::pair(status[0], ranks.errors());
+  };
+  const auto [status, errors] = resumed({"--set=run.steps=4"});
+  CHECK(status == 2);
+  CHECK_MESSAGE(says(errors, R"(distributed.compress was "bf16" and is "none"; make them the same)"), errors);
+  CHECK(resumed(sets_of({"run.steps=4", "distributed.compress=bf16", "distributed.overlap=true"})).first == 0);
+  CHECK(resumed({"--set=run.steps=5", "--allow-inexact"}).first == 0);
+}
+
 TEST_CASE("ddp: a run is resumed on another number of ranks with the same batches") {
   RunFolder alone(mlp), place(mlp);
   REQUIRE(alone.train() == 0);
