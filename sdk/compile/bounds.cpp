@@ -156,22 +156,24 @@ std::vector<double> bounds_of(const Calls& calls, const std::vector<at::Tensor>&
   const at::NoGradGuard no_grad;
   Interpreter wide(true);
   wide.run(calls);
-  std::vector<Interpreter> narrow;
-  for (std::uint64_t seed = 0; seed <= others; ++seed) narrow.emplace_back(false, seed).run(calls);
+  const auto is_bounded = [&](const at::Tensor& result) {
+    return wide.has(result) && result.is_floating_point() && result.numel() > 0;
+  };
+  const auto exact = [&](const at::Tensor& result) { return wide.own(result.detach()).to(at::kDouble); };
+  const auto largest = [](const at::Tensor& x) { return x.abs().nan_to_num(0, 0, 0).max().item<double>(); };
   const double factor = 1 + std::sqrt(longest_sum(calls));
-  std::vector<double> bounds;
-  for (const auto& result : results) {
-    if (!wide.has(result) || !result.is_floating_point() || result.numel() == 0) {
-      bounds.push_back(0);
-      continue;
+  std::vector<double> bounds(results.size());
+  for (std::size_t i = 0; i < results.size(); ++i) {
+    if (is_bounded(results[i])) bounds[i] = factor * unit * largest(exact(results[i]));
+  }
+  for (std::uint64_t seed = 0; seed <= others; ++seed) {  // one after the other: each has a copy of the weights
+    Interpreter narrow(false, seed);
+    narrow.run(calls);
+    for (std::size_t i = 0; i < results.size(); ++i) {
+      if (!is_bounded(results[i])) continue;
+      const auto close = narrow.own(results[i].detach()).to(at::kDouble);
+      bounds[i] = std::max(bounds[i], factor * largest(close - exact(results[i])));
     }
-    const auto exact = wide.own(result.detach()).to(at::kDouble);
-    double error = unit * exact.abs().max().item<double>();
-    for (auto& one : narrow) {
-      const auto close = one.own(result.detach()).to(at::kDouble);
-      error = std::max(error, (close - exact).abs().max().item<double>());
-    }
-    bounds.push_back(factor * error);
   }
   return bounds;
 }

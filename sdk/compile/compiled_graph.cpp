@@ -31,6 +31,9 @@ bool is_random(const Tape::Call& call) {
 std::string why_not(const Tape::Call& call) {
   const auto& name = call.op.schema().name();
   if (is_random(call)) return name + " draws random numbers";
+  if (call.op.hasTag(at::Tag::data_dependent_output) || call.op.hasTag(at::Tag::dynamic_output_shape)) {
+    return name + " makes the host wait for its result";
+  }
   std::string trouble;
   each_tensor(call.results, [&](const at::Tensor& tensor) {
     if (!tensor.defined()) return;

@@ -92,8 +92,13 @@ std::string run(const Words& words, const fs::path& errors) {
   posix_spawn_file_actions_addopen(&files, 0, "/dev/null", O_RDONLY, 0);
   posix_spawn_file_actions_addopen(&files, 1, errors.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0600);
   posix_spawn_file_actions_adddup2(&files, 1, 2);
+  posix_spawnattr_t attributes;  // a group of its own, so that Ctrl-C stops the run after its step and not the compiler
+  posix_spawnattr_init(&attributes);
+  posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETPGROUP);
+  posix_spawnattr_setpgroup(&attributes, 0);
   pid_t child = 0;
-  const int trouble = posix_spawnp(&child, words[0].c_str(), &files, nullptr, arguments.data(), environ);
+  const int trouble = posix_spawnp(&child, words[0].c_str(), &files, &attributes, arguments.data(), environ);
+  posix_spawnattr_destroy(&attributes);
   posix_spawn_file_actions_destroy(&files);
   const std::string remedy = "; install g++, or set CXX to a compiler of C++17";
   if (trouble != 0) return "the compiler '" + words[0] + "' cannot be started: " + std::strerror(trouble) + remedy;
@@ -159,8 +164,8 @@ Library opened_file(const fs::path& file, const std::string& id) {
 }
 
 // Copied into the cache under another name first, because another process may read or write the same program. Where
-// that fails, as on a full disk, it is compiled again the next time.
-void keep(const fs::path& made, const fs::path& kept, const std::string& checksum) {
+// that fails, as on a full disk, it is compiled again the next time. Returns whether it is kept.
+bool keep(const fs::path& made, const fs::path& kept, const std::string& checksum) {
   std::error_code trouble;
   const auto part = [](fs::path file) { return file += c10::str(".", ::getpid(), ".part"); };
   const auto sum = fs::path(kept).replace_extension("sum");
@@ -170,8 +175,9 @@ void keep(const fs::path& made, const fs::path& kept, const std::string& checksu
     std::ofstream(part(sum)) << checksum;
     fs::rename(part(sum), sum, trouble);
   }
-  if (!trouble) return;
+  if (!trouble) return true;
   for (const auto& file : {kept, sum}) fs::remove(part(file), trouble);
+  return false;
 }
 
 }  // namespace
@@ -192,8 +198,13 @@ Library opened(const std::string& source) {
   for (const auto& word : {std::string("-o"), made.string(), text.string()}) command.push_back(word);
   const auto trouble = run(command, scratch.folder / "errors.txt");
   if (!trouble.empty()) throw Error(trouble);
-  if (!folder.empty()) keep(made, kept, checksum_of(content_of(made)));
-  return opened_file(made, id);
+  const bool is_kept = !folder.empty() && keep(made, kept, checksum_of(content_of(made)));
+  try {
+    return opened_file(made, id);
+  } catch (const Error&) {  // programs in the folder of temporary files may be forbidden
+    if (!is_kept) throw;
+    return opened_file(kept, id);
+  }
 }
 
 }  // namespace vernier::compile

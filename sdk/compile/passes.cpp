@@ -238,7 +238,9 @@ std::string Passes::difference(const Result& a, const Result& b, std::vector<dou
   const auto are_close = [&bound](const torch::Tensor& one, const torch::Tensor& other) {
     const double most = *bound++;
     if (most == 0 || !one.defined() || !other.defined()) return same_bits(one, other);
-    return (one.detach() - other).abs().max().item<double>() <= most;
+    const auto now = one.detach(), then = other.detach();
+    const auto both_nan = now.isnan().logical_and(then.isnan());
+    return (now - then).abs().le(most).logical_or(now.eq(then)).logical_or(both_nan).all().item<bool>();
   };
   if (!are_close(a.loss, b.loss)) return "losses";
   if (!std::ranges::equal(a.gradients, b.gradients, are_close)) return "gradients";
@@ -318,7 +320,9 @@ bool Passes::is_used(TrainerRun& run, const Compute& compute, Shape& shape) {
   const bool is_asked_for = !shape.program.empty();
   if (!shape.pass) {
     const auto recorded = std::ranges::count_if(shapes_, [](const auto& one) { return one.second.is_recorded(); });
-    if (!is_asked_for && (recorded >= most || ++shape.seen <= warm_up)) return false;
+    if (!is_asked_for && ((recorded >= most && !shape.is_recorded()) || ++shape.seen <= warm_up)) {
+      return false;
+    }
     shape.flags = Marks(*run.model).flags();
   }
   const int needed = kind_ == Recordings::exact || is_asked_for ? 1 : batches;
@@ -435,6 +439,7 @@ double Passes::share_of_time(TrainerRun& run, const Compute& compute, const std:
 std::string Passes::save() const {
   std::string text;
   if (kind_ == Recordings::exact) return text;
+  if (!make_) return "compiled-given-up\n";
   text = "compiled\n";
   for (const auto& [key, shape] : shapes_) {
     text += c10::str(key, ' ', shape.seen, ' ', shape.compared, ' ', shape.is_slow, ' ',
@@ -450,6 +455,7 @@ void Passes::load(const std::string& saved, bool allow_inexact) {
   std::istringstream in(saved);
   std::string key;
   std::getline(in, key);  // the engine
+  if (key == "compiled-given-up") return give_up("the run that is resumed had given it up");
   for (Shape shape; in >> key >> shape.seen >> shape.compared >> shape.is_slow >> shape.program >> shape.flags;) {
     if (shape.program == "-") shape.program.clear();
     // The shape is recorded again in its next pass, and used from the same step on as without the stop.

@@ -102,6 +102,7 @@ std::string threshold_backward(const Given& given) {
 }
 
 std::string power(const Given& given) {
+  if (!given.value(1).isScalar()) return "";  // 2 to the power of a tensor
   const auto exponent = given.value(1).toScalar().toDouble();
   static const std::map<double, std::string> values = {{2, "a * a"},  {3, "a * a * a"}, {0.5, "root_of(a)"},
                                                        {-1, "1 / a"}, {1, "a"},         {-0.5, "1 / root_of(a)"}};
@@ -287,7 +288,7 @@ std::string layer_norm_backward(const Given& given) {
 std::string numbers_of(const Given& given, const at::Tensor& numbers) {
   if (numbers.dim() > 1 && !numbers.is_contiguous()) return "";
   const auto step = numbers.is_contiguous() ? 1 : numbers.stride(0);
-  return c10::str("long rows[", numbers.numel(), "];\n{ const auto* const from = ", given.address(numbers),
+  return c10::str("static long rows[", numbers.numel(), "];\n{ const auto* const from = ", given.address(numbers),
                   "; for (long i = 0; i < ", numbers.numel(), "; ++i) rows[i] = from[i * ", step, "]; }\n");
 }
 
@@ -404,12 +405,13 @@ bool is_only_memory(const Tape::Call& call) {
   if (schema.is_mutable()) return false;
   std::vector<const void*> arguments;
   each_tensor(call.arguments, [&](const at::Tensor& tensor) { arguments.push_back(memory_of(tensor)); });
-  bool is_view = true;
+  bool has_results = false, are_views = true;
   each_tensor(call.results, [&](const at::Tensor& tensor) {
     const auto* memory = memory_of(tensor);
-    is_view = is_view && memory != nullptr && std::ranges::find(arguments, memory) != arguments.end();
+    has_results = true;
+    are_views = are_views && memory != nullptr && std::ranges::find(arguments, memory) != arguments.end();
   });
-  return is_view;
+  return has_results && are_views;
 }
 
 std::string statements_of(const Tape::Call& call, std::size_t number, const Memory& memory) {

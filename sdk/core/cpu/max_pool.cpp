@@ -59,7 +59,8 @@ std::optional<Windows> windows_over(const at::Tensor& x, const Rest&... rest) {
 // For each image of x, calls body(kernels, Element{}, image, room for its pixels as floats, for its windows).
 template <class Body>
 void for_each_image(const at::Tensor& x, const Windows& windows, const Body& body) {
-  const auto bytes = (windows.pixels + windows.count) * static_cast<std::int64_t>(sizeof(float));
+  const auto copied = x.scalar_type() == at::kFloat ? 0 : windows.pixels + windows.count;
+  const auto bytes = copied * static_cast<std::int64_t>(sizeof(float));
   const OneThread one(x.numel() < 32768);
   with_row_kernels(x.scalar_type(), [&](const auto& kernels, auto element) {
     in_tasks(x.numel() / windows.pixels, bytes, [&](std::int64_t image, std::uintptr_t memory) {
