@@ -71,7 +71,15 @@ void refuse_other_data(Roles& roles, const Run& run) {
     const bool is_same = in_parts != nullptr && !draft::ModelParts::is_part(name);
     if (is_same) facts[name + ", which the model's files do not name as sharded"] = digest({{name, tensor}});
   }
-  if (in_parts == nullptr) facts["the elements of the model"] = std::to_string(elements);
+  if (in_parts == nullptr) {
+    facts["the elements of the model"] = std::to_string(elements);
+  } else {  // sums over the ranks go by the place of a parameter
+    auto& order = facts["the parameters and buffers in their order"];
+    for (const auto& [name, tensor] : model_tensors(*run.model)) {
+      const auto* kind = draft::ModelParts::is_part(name) ? " in parts" : tensor.requires_grad() ? " trained" : "";
+      order += c10::str(name, ' ', tensor.scalar_type(), kind, ", ");
+    }
+  }
   roles.ranks.refuse_differences(facts);
 }
 

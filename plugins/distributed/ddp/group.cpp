@@ -185,13 +185,14 @@ void Group::Impl::wait(const std::function<bool(Milliseconds most)>& is_done) co
 // NCCL's wait() makes only the current stream wait, and its wait(timeout) aborts the communicator when the time is
 // over. So what runs on a GPU is asked whether it is complete.
 void Group::Impl::wait(c10d::Work& collective, bool is_on_gpu) const {
-  const auto end = Clock::now() + timeout;
+  const auto end = Clock::now() + timeout + Milliseconds(is_on_gpu ? 0 : 1000);  // Gloo's own error comes first
   wait([&collective, is_on_gpu, end](Milliseconds most) {
     if (is_on_gpu && Clock::now() > end) throw Error("it does not answer in time");
     if (is_on_gpu) return is_completed(collective, most);
     try {
       return collective.wait(most);
-    } catch (...) {  // not yet, or it has failed
+    } catch (...) {                   // not yet, or it has failed
+      if (Clock::now() > end) throw;  // a work of several operations never says that it is complete
       return collective.isCompleted();
     }
   });
@@ -283,12 +284,15 @@ std::unique_ptr<Group> Group::join(const Rendezvous& rendezvous, const std::func
   auto impl = std::make_unique<Impl>();
   impl->place = rendezvous.place;
   impl->timeout = rendezvous.timeout;
+  const auto end = Clock::now() + rendezvous.timeout;
   for (bool has_met = false; !has_met;) {
     impl->store = open_store(rendezvous);
     try {
       if (!wait_for_all(*impl->store, rendezvous, is_stopping)) return nullptr;
       has_met = true;
     } catch (const EarlierStore&) {  // rank 0 of this attempt comes later
+      if (is_stopping()) return nullptr;
+      if (Clock::now() > end) throw;
     } catch (const StoreTimeout&) {
       impl->lost("rendezvous", reason());
     } catch (const Error&) {

@@ -36,6 +36,11 @@ class ModelParallel final : public ddp::DataParallel {
     if (reads_all_gradients(other, bus, vernier::Event::GradientsReady)) {
       return {"use", "leaves a part of the gradients on each rank, and " + other.id() + " reads all; leave it out"};
     }
+    const auto* accumulation = dynamic_cast<const vernier::Accumulation*>(&other);
+    if (accumulation != nullptr && accumulation->can_shrink()) {
+      return {"use", "sums over the ranks in each micro-batch, and " + other.id() +
+                         " may give each rank other ones; use accumulation/fixed"};
+    }
     const auto* optimizer = dynamic_cast<const vernier::Optimizer*>(&other);
     const auto* by_element = dynamic_cast<const vernier::draft::UpdatesElements*>(&other);
     if (optimizer != nullptr && (by_element == nullptr || !by_element->updates_each_element())) {
@@ -69,7 +74,7 @@ class ModelParallel final : public ddp::DataParallel {
       auto& gradient = parameter.model.mutable_grad();
       const bool is_part = ModelParts::is_part(parameter.name);
       if (is_part && !gradient.defined()) gradient = at::zeros_like(parameter.model);
-      if (!is_part && !parameter.owned) vernier::draft::leave_elsewhere(gradient);
+      if (!is_part && !parameter.owned && gradient.defined()) vernier::draft::leave_elsewhere(gradient);
     }
   }
 

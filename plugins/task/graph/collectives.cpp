@@ -32,13 +32,14 @@ Tensor waited(const Tensor& tensor) {
   return call("wait_tensor", tensor);
 }
 
-// Each takes as many arguments behind the tensor as its operator. Backward calls operators with gradients again.
+// Each takes as many arguments behind the tensor as its operator, and waits: a graph may read the result before its own
+// wait_tensor. Backward calls operators with gradients again.
 struct AllReduce : Function<AllReduce> {
   static Tensor forward(AutogradContext* context, const Tensor& input, const std::string& op,
                         const std::string& group) {
     context->saved_data["group"] = group;
     const at::AutoDispatchBelowAutograd below;
-    return call("all_reduce", input, op, group);
+    return waited(call("all_reduce", input, op, group));
   }
   static Gradients backward(AutogradContext* context, const Gradients& gradients) {
     return {
@@ -51,7 +52,7 @@ struct AllGather : Function<AllGather> {
     context->saved_data["ranks"] = ranks;
     context->saved_data["group"] = group;
     const at::AutoDispatchBelowAutograd below;
-    return call("all_gather_into_tensor", input.contiguous(), ranks, group);
+    return waited(call("all_gather_into_tensor", input.contiguous(), ranks, group));
   }
   static Gradients backward(AutogradContext* context, const Gradients& gradients) {
     return {waited(call("reduce_scatter_tensor", gradients[0].contiguous(), sum, context->saved_data["ranks"].toInt(),
@@ -67,7 +68,7 @@ struct ReduceScatter : Function<ReduceScatter> {
     context->saved_data["ranks"] = ranks;
     context->saved_data["group"] = group;
     const at::AutoDispatchBelowAutograd below;
-    return call("reduce_scatter_tensor", input.contiguous(), op, ranks, group);
+    return waited(call("reduce_scatter_tensor", input.contiguous(), op, ranks, group));
   }
   static Gradients backward(AutogradContext* context, const Gradients& gradients) {
     return {waited(call("all_gather_into_tensor", gradients[0].contiguous(), context->saved_data["ranks"].toInt(),

@@ -73,7 +73,9 @@ std::set<std::string> GraphNetwork::own_tensors() const {
   for (const auto* bound : {&training_, evaluation_ ? &*evaluation_ : nullptr}) {
     if (bound == nullptr) continue;
     for (const auto& input : bound->program.inputs) {
-      if (input.kind == Input::Kind::constant) own.insert(input.name);
+      const auto found = tensors_.find(input.name);
+      const bool is_weight = found != tensors_.end() && found->second.requires_grad();
+      if (input.kind == Input::Kind::constant && !is_weight) own.insert(input.name);
     }
   }
   return own;

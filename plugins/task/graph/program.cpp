@@ -208,7 +208,11 @@ class Reader {
     std::map<std::string, IValue> constants;
     for (std::size_t i = 0; i < node.arguments.size(); ++i) {
       const auto& name = node.op->schema().arguments()[i].name();
-      if (node.arguments[i].kind == Argument::Kind::constant) constants[name] = node.arguments[i].value;
+      const bool is_constant = node.arguments[i].kind == Argument::Kind::constant;
+      if (is_constant) constants[name] = node.arguments[i].value;
+      if (i > 0 && !is_constant) {
+        archive_.refuse(node.name + " computes its argument '" + name + "', which must be a constant");
+      }
     }
     if (const auto trouble = trouble_with_collective(constants); !trouble.empty()) {
       archive_.refuse(node.name + " " + trouble);

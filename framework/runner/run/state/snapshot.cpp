@@ -151,8 +151,10 @@ void compare_versions(const std::string& before, const std::string& now, Differe
 }
 
 void compare_options(const std::string& table, const Json& before, const Json& now, Differences& differences) {
-  if (before.value("use", Json()) != now.value("use", Json())) return;  // another plugin, already reported
+  const bool is_other = before.value("use", Json()) != now.value("use", Json());
+  if (is_other && table != Distributed::role) return;  // already reported
   for (const auto& [key, value] : now.items()) {
+    if (key == "use" || (is_other && !before.contains(key))) continue;
     differences.compare(table + "." + key, before.contains(key) ? json_text(before[key]) : "not there",
                         json_text(value));
   }
