@@ -82,6 +82,7 @@ class Reader {
   }
 
   void read(const File& file, Text& to) {
+    if (!keeps_) to.changed = fs::last_write_time(file.path);
     if (!append(file, to)) return void(++to.skipped);
     ++to.files;
     to.places.emplace_back(to.size, file.path.string());
@@ -154,7 +155,8 @@ std::string Text::where(std::int64_t first, std::int64_t count) const {
 Windows::Windows(const Text& text, std::int64_t context) : count_(std::max<std::int64_t>(0, text.size - 1) / context) {
   if (!text.mapped.empty() && count_ > 0) {
     mapped_ = vernier::text_dataset(text.mapped, {.length = context});
-    if (mapped_->size() != count_) fail(text.mapped, "has changed while it was read; start again");
+    if (mapped_->size() != count_ || fs::last_write_time(text.mapped) != text.changed)
+      fail(text.mapped, "has changed while it was read; start again");
   } else if (count_ > 0) {
     windows_ = text.bytes.as_strided({count_, context + 1}, {context, 1});
   }
@@ -182,7 +184,8 @@ Part::Part(std::int64_t windows, double share, bool is_held_out)
       share_(share),
       is_held_out_(is_held_out) {
   const auto all = blocks_before(blocks_);
-  const bool has_last = blocks_ > 0 && all > blocks_before(blocks_ - 1);  // the last block may be shorter than the others
+  const bool has_last =
+      blocks_ > 0 && all > blocks_before(blocks_ - 1);  // the last block may be shorter than the others
   count_ = all * block_ - (has_last ? blocks_ * block_ - windows : 0);
 }
 

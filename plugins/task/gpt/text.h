@@ -6,6 +6,7 @@
 #include <vernier/data/dataset.h>
 
 #include <cstdint>
+#include <filesystem>
 #include <string>
 #include <utility>
 #include <vector>
@@ -13,8 +14,9 @@
 namespace gpt {
 
 struct Text {
-  torch::Tensor bytes;  // uint8, all files in order; undefined for a mapped file
-  std::string mapped;   // the only file, if it is so large that it stays on the disk; or empty
+  torch::Tensor bytes;                           // uint8, all files in order; undefined for a mapped file
+  std::string mapped;                            // the only file, if it is so large that it stays on the disk; or empty
+  std::filesystem::file_time_type changed = {};  // when the mapped file was changed, before it was read
   std::int64_t size = 0;
   std::string checksum;  // identifies the bytes when a run is resumed
   std::int64_t files = 0;

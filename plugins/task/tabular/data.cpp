@@ -196,7 +196,8 @@ void with_rows(const torch::Tensor& matrix, const torch::Tensor& rows,
                const std::function<void(const torch::Tensor&)>& work) {
   const auto* row = rows.const_data_ptr<std::int64_t>();
   const auto count = rows.numel(), all = matrix.size(0);
-  if (matrix.numel() == 0 || !matrix.is_contiguous() || !std::is_sorted(row, row + count)) {
+  if (matrix.numel() == 0 || !matrix.is_contiguous() ||
+      std::adjacent_find(row, row + count, std::greater_equal<>()) != row + count) {
     return work(matrix.index_select(0, rows));
   }
   std::vector<bool> is_given(static_cast<std::size_t>(all));

@@ -172,7 +172,15 @@ State Sampler::state_dict() const {
 void Sampler::load_state_dict(const State& state) {
   refuse_other("size", state.integer("size"), size_);
   refuse_other("seed", state.integer("seed"), static_cast<std::int64_t>(seed_));
-  refuse_other("shuffle", state.integer("order"), order_number(order_, size_));
+  const auto saved = state.integer("order"), own = order_number(order_, size_);
+  if (saved != own) {
+    constexpr const char* names[] = {"sequential", "shuffled in memory", "shuffled by shard", "weighted", "computed"};
+    const auto name_of = [&](std::int64_t order) {
+      return order < 0 || order >= std::ssize(names) ? "unknown" : names[order];
+    };
+    refuse(c10::str("the data order was saved as ", name_of(saved), ", and that of this run is ", name_of(own),
+                    "; resume with the same data and order, or start a new run"));
+  }
   const auto epoch = state.integer("epoch"), position = state.integer("position");
   if (epoch < 0 || position < 0 || position >= size_) {
     throw Error(c10::str("the saved data order has no epoch ", epoch, " with position ", position));

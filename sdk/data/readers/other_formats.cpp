@@ -116,6 +116,9 @@ std::optional<OtherFormat> other_format(std::string_view begin, const std::strin
   if (how.empty()) return OtherFormat{format->name, ""};
   const bool is_python = how.starts_with("import"), is_archive = !is_python && !how.ends_with("{}");
   const bool is_packed = !is_python && !is_archive;
+  if (is_python && path.find_first_of("'\"\\$`!\n") != std::string::npos) {
+    return OtherFormat{format->name, "give it a name without signs of the shell first"};
+  }
   std::filesystem::path to = path;
   if (to.has_extension() && (!is_packed || has_ending(*format, path) || path.ends_with(".gz"))) to.replace_extension();
   if (to.extension() == ".tar" && is_archive) to.replace_extension();

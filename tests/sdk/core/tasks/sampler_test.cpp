@@ -157,8 +157,8 @@ TEST_CASE("an order of more than 2^24 samples goes on at any place, and not from
   in_memory.put("order", static_cast<std::int64_t>(Sampler::Order::shuffled));
   CHECK_THROWS_WITH_AS(
       resumed.load_state_dict(in_memory),
-      "the data order was saved with shuffle 1, this run has 4; resume with the same data and seed, or "
-      "start a new run",
+      "the data order was saved as shuffled in memory, and that of this run is computed; resume with the same data and "
+      "order, or start a new run",
       Error);
 }
 
