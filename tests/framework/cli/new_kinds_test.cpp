@@ -272,7 +272,7 @@ const std::vector<Refusal> refusals = {
      {"d.parquet"},
      "is a Parquet file, .*pandas.read_parquet\\('d.parquet'\\).to_csv\\('d.csv'"},
     {file("d.xlsx", "PK\x03\x04"), {"d.xlsx"}, "is a sheet of Excel, .*pandas.read_excel"},
-    {file("d.feather", "ARROW1"), {"d.feather"}, "is an Arrow file, .*pandas.read_feather"},
+    {file("d.feather", "ARROW1"), {"d.feather"}, "is a Feather file, .*pandas.read_feather"},
     {file("d.arrow", "ARROW1"), {"d.arrow"}, "is an Arrow file, .*pandas.read_feather"},
     {file("d.csv", std::string("PAR1\x15\x04", 6)),
      {"d.csv"},

@@ -189,9 +189,10 @@ void CsvReader::infer_types() {
   std::vector<std::string> mixed, late;
   std::string name;  // one among whole numbers
   for (const auto* column : columns()) {
-    if (options_.types.contains(column->name)) continue;
     const auto place = place_of(column->name);
     const auto& values = seen[place];
+    note_signs(*column, values.written, table_.found.odd);
+    if (options_.types.contains(column->name)) continue;
     note_written(*column, values.written, remedies_, table_.found.odd);
     if (column->type != CsvType::category) continue;
     if (is_late[place]) late.push_back(column->name);

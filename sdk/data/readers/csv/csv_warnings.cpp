@@ -155,6 +155,16 @@ void note_odd_columns(CsvTable& table, std::vector<std::string>& odd) {
   }
 }
 
+void note_signs(const CsvColumn& column, const WrittenNumbers& written, std::vector<std::string>& odd) {
+  const std::size_t ways = written.signs.size() + (written.count > 0 ? 1 : 0);
+  if (!column.has_signs || written.signs.empty() || ways < 2) return;
+  std::string all;
+  for (const auto& sign : written.signs) all += (all.empty() ? "" : ", ") + sign;
+  odd.push_back("column '" + shortened(column.name) + "' has numbers with " + all +
+                (written.count > 0 ? " and without" : "") +
+                ", which are read alike: 13% is 13; write all of them in one way");
+}
+
 void note_written(const CsvColumn& column, const WrittenNumbers& written, const Remedies& remedies,
                   std::vector<std::string>& odd) {
   if (column.type != CsvType::number) return;
@@ -166,12 +176,6 @@ void note_written(const CsvColumn& column, const WrittenNumbers& written, const 
   if (written.dates > 0 && written.dates == written.count) {
     odd.push_back(name + " has numbers such as " + written.date + "; if they are dates, set " +
                   types_key(column.name, "date"));
-  }
-  if (written.signs.size() + (written.count > 0 ? 1 : 0) > 1 && !written.signs.empty()) {
-    std::string all;
-    for (const auto& sign : written.signs) all += (all.empty() ? "" : ", ") + sign;
-    odd.push_back(name + " has numbers with " + all + (written.count > 0 ? " and without" : "") +
-                  ", which are read alike: 13% is 13; write all of them in one way");
   }
   const auto sentinel = written.sentinel();
   if (sentinel.empty()) return;

@@ -45,6 +45,9 @@ struct MissingCells {
   }
 };
 
+// Adds a sentence where some numbers of a column have a sign, such as %, and others have another one or none.
+void note_signs(const CsvColumn& column, const WrittenNumbers& written, std::vector<std::string>& odd);
+
 // Adds sentences on numbers that may be names, dates or no value.
 void note_written(const CsvColumn& column, const WrittenNumbers& written, const Remedies& remedies,
                   std::vector<std::string>& odd);
