@@ -1,5 +1,5 @@
-// The kernels of rows, activations and pooling for AVX2. Compiled with vectorisation, and without the compiler's own choice
-// of fused multiplications (CMakeLists.txt).
+// The kernels of rows, activations and pooling for AVX2. Compiled with vectorisation, and without the compiler's own
+// choice of fused multiplications (CMakeLists.txt).
 #include <cmath>
 #include <cstddef>
 #include <type_traits>
