@@ -42,7 +42,7 @@ class Interpreter {
 
   // False for tensors that no operator has used.
   bool has(const at::Tensor& tensor) const { return tensor.defined() && memory_.contains(memory_of(tensor)); }
-  // The own memory of a tensor of the tape, which is copied if this is the first use.
+  // Returns this interpretation's own copy of a tensor of the tape. The first use makes it.
   at::Tensor own(const at::Tensor& tensor) {
     if (!tensor.defined() || tensor.unsafeGetTensorImpl()->is_wrapped_number()) return tensor;
     auto& flat = memory_[memory_of(tensor)];

@@ -1,4 +1,4 @@
-// libvernier_compile.so: forward and backward as a program, written in C++ and compiled when it is first needed.
+// libvernier_compile.so writes forward and backward as a C++ program, and compiles it when it is first needed.
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 #include <c10/util/StringUtil.h>
@@ -45,7 +45,8 @@ std::string why_not(const Tape::Call& call) {
   return trouble;
 }
 
-// An operator without a rule, as the program calls it: into the memory of its result, where it can.
+// Calls an operator without a rule, for the program. It writes into the memory of the result where it has an out=
+// variant.
 class Called {
  public:
   explicit Called(const Tape::Call& call) : call_(call) {

@@ -163,8 +163,8 @@ Library opened_file(const fs::path& file, const std::string& id) {
   return library;
 }
 
-// Copied into the cache under another name first, because another process may read or write the same program. Where
-// that fails, as on a full disk, it is compiled again the next time. Returns whether it is kept.
+// Copies the program into the cache under another name first, because another process may read or write the same one.
+// Returns false where that fails, as on a full disk: the next run compiles it again.
 bool keep(const fs::path& made, const fs::path& kept, const std::string& checksum) {
   std::error_code trouble;
   const auto part = [](fs::path file) { return file += c10::str(".", ::getpid(), ".part"); };

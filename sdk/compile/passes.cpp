@@ -66,7 +66,7 @@ std::vector<const void*> addresses(const std::vector<torch::Tensor>& tensors) {
   return all;
 }
 
-// A hook is a function of the host, which a graph would not call.
+// Returns whether a weight has a hook. A hook is a function of the host, which a recorded graph would not call.
 bool has_hook(const torch::Tensor& weight) {
   return !torch::autograd::impl::hooks(weight).empty() || torch::autograd::impl::post_acc_grad_hooks(weight);
 }
@@ -100,7 +100,7 @@ struct Marks {
   }
 };
 
-// How many hold the memory of each gradient, besides its parameter.
+// Counts the references to each gradient and to its storage, without those of the parameter.
 std::vector<std::size_t> holders(const Run& run, const std::vector<torch::Tensor>& gradients) {
   std::vector<std::size_t> all;
   for (std::size_t i = 0; i < gradients.size(); ++i) {
@@ -458,7 +458,8 @@ void Passes::load(const std::string& saved, bool allow_inexact) {
   if (key == "compiled-given-up") return give_up("the run that is resumed had given it up");
   for (Shape shape; in >> key >> shape.seen >> shape.compared >> shape.is_slow >> shape.program >> shape.flags;) {
     if (shape.program == "-") shape.program.clear();
-    // The shape is recorded again in its next pass, and used from the same step on as without the stop.
+    // The next pass of this shape records it again, so its program runs from the same step as in a run without the
+    // stop.
     shape.seen = std::min(shape.seen, warm_up);
     shapes_[key] = shape;
   }

@@ -76,7 +76,7 @@ Rule filled_with(double number) {
   };
 }
 
-// alpha: the argument with the factor of the second tensor.
+// The rule of a plus or minus alpha * b. alpha: the place of this factor among the arguments.
 Rule sum_of(const char* sign) {
   return [=](const Given& given) {
     const auto alpha = given.number_of(2);

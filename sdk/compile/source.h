@@ -54,7 +54,8 @@ bool is_only_memory(const Tape::Call& call);
 // asks the tape to call if a class or a row does not exist.
 std::string statements_of(const Tape::Call& call, std::size_t number, const Memory& memory);
 
-// Both functions of a program; those operators for which there is no rule are called through the tape.
+// The text of a program, which has two functions: forward and backward. They call operators without a rule through the
+// tape.
 struct Source {
   std::string text;
   std::set<std::string> called;  // the names of operators without a rule

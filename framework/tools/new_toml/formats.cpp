@@ -14,7 +14,8 @@ namespace fs = std::filesystem;
 
 namespace {
 
-// The format of a file by its bytes, or else by its name. Arrays and models that are read may be archives too.
+// Returns a file's format by its bytes, or else by its name. Files that Vernier reads are left out, such as .npz,
+// because they may be archives too.
 std::optional<OtherFormat> format_of(const std::string& path) {
   constexpr std::string_view read = ".npy .npz .safetensors .pt .pt2 .pth ";
   if (read.find(ending_of(path) + " ") != std::string_view::npos) return {};

@@ -34,7 +34,7 @@ class GraphNetwork final : public exported::Network {
   std::string unmet(const std::vector<torch::Tensor>& inputs) const override;
   // The first node whose form in evaluation mode the file does not say; "": it says all.
   const std::string& guessed() const { return training_.program.guessed; }
-  // The place of the file in a model that several ranks hold together. none: it has the whole model.
+  // The rank for which a file of a model in parts is. none: the file has the whole model.
   struct Parts {
     std::int64_t rank = 0, ranks = 1;
     std::set<std::string> sharded;  // names of tensors of which each rank has a part

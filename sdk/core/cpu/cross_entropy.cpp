@@ -32,7 +32,7 @@ bool takes_classes(const at::Tensor& x, const at::Tensor& target, std::int64_t i
                      [&](auto i) { return i == ignored || (i >= 0 && i < x.size(1)); });
 }
 
-// Returns for each row 1 if it counts and 0 if it is ignored, and the class whose probability counts.
+// Returns for each row 1, or 0 if its target is ignored, and the class that gather() reads, or 0 if it is ignored.
 std::pair<at::Tensor, at::Tensor> choices(const at::Tensor& target, std::int64_t ignored) {
   const auto counts = target.ne(ignored);
   return {counts, (target * counts).unsqueeze(1)};
@@ -44,8 +44,8 @@ double share_of(const at::Tensor& target, std::int64_t reduction, std::int64_t i
   return 1 / static_cast<double>(target.numel() - std::count(targets, targets + target.numel(), ignored));
 }
 
-// vernier::cross_entropy: the loss, and the log softmax, which backward needs. Below autograd, so that who records
-// operators sees it. In float64, for which there are no kernels, by LibTorch's operators.
+// vernier::cross_entropy returns the loss, and the log softmax for backward. It is below autograd, so those who record
+// operators see it. LibTorch's operators compute what the kernels do not take.
 std::tuple<at::Tensor, at::Tensor> forward_operator(const at::Tensor& x, const at::Tensor& target,
                                                     std::int64_t reduction, std::int64_t ignored) {
   if (!takes_classes(x, target, ignored)) {

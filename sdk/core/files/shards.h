@@ -12,8 +12,8 @@ namespace vernier {
 // A snapshot has rank 0's state. Adds to it, on rank 0, what differs on the other ranks, below "rank/<r>/". is_sharded:
 // each parameter has a rank that owns it. All ranks must call it at the same moment.
 VERNIER_API void add_state_of_others(State& snapshot, Distributed& distributed, bool is_sharded);
-// Gives this rank its own state back from such a snapshot, if that is of as many ranks; else rank 0's. Throws
-// Error::Kind::configuration where the snapshot has the model in parts (draft::ModelParts), and this run not as many.
+// Gives this rank its own state from a snapshot of as many ranks, else that of rank 0. Throws
+// Error::Kind::configuration if snapshot and run do not have the model in as many parts (draft::ModelParts).
 VERNIER_API void take_own_state(State& snapshot, const Distributed& distributed);
 // Returns this rank's part of a sharded checkpoint: all of rank 0's, of others the entries that no lower rank has.
 // Where the model is in parts, a part is below "rank/<r>/", rank 0's too, and so is what else differs from rank 0's.

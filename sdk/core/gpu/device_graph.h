@@ -73,8 +73,8 @@ class RecordedPasses {
 // Throws Error where Vernier was built without the component compile.
 VERNIER_API std::unique_ptr<RecordedPasses> recorded_passes(MakeDeviceGraph make, Recordings kind);
 
-// Refuses to resume a run that a compiled program trained by the operators, or the other way round, unless
-// allow_inexact, which logs it. saved: by RecordedPasses::save().
+// Refuses to resume with another engine than the run had, a compiled program or the operators. With allow_inexact it
+// only logs that. saved: what RecordedPasses::save() gave.
 VERNIER_API void compare_engines(const std::string& saved, bool is_compiled, bool allow_inexact);
 
 }  // namespace vernier

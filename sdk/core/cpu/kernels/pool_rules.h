@@ -58,7 +58,8 @@ VERNIER_INLINE void pool(const PoolSide& height, const PoolSide& width, const fl
 }
 
 constexpr auto each_lane = std::make_index_sequence<lanes>();
-// Splits two registers into the numbers at even and at odd places, and joins them again, in two halves.
+// split takes the numbers of two registers at even or at odd places. join puts such two together again, and returns
+// their lower or upper half.
 template <int odd>
 VERNIER_INLINE Numbers split(Numbers a, Numbers b) {
   return [&]<std::size_t... i>(std::index_sequence<i...>) {
@@ -82,8 +83,8 @@ constexpr Integers columns = []<std::size_t... i>(std::index_sequence<i...>) {
 }
 (each_lane);
 
-// Calls body(first window, lanes of the windows, lanes of the first register of their pairs, of the second) for the
-// windows of a row, a register of them at a time.
+// Calls body(i, windows, left, right) for each register of windows in a row, of which i is the first. The masks choose
+// its windows, and the pixels of the two registers that these are over.
 template <class Body>
 VERNIER_INLINE void in_pairs(std::int64_t windows, const Body& body) {
   std::int64_t i = 0;

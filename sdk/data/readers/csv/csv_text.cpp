@@ -57,7 +57,7 @@ std::size_t length_at(std::string_view text, std::size_t at) {
   return 0;
 }
 
-// Returns the place of the first byte that is not UTF-8. The pages of the file leave the memory.
+// Returns the place of the first byte that is not UTF-8. Meanwhile it releases the pages of the file that it has read.
 std::size_t first_wrong(const MappedFile& file, std::string_view text) {
   constexpr std::size_t step = 4 << 20;
   std::size_t at = 0, known = 0;
