@@ -200,7 +200,9 @@ bool cross_entropy(const float* x, const long* targets, long ignored, bool is_me
     if (target != ignored && static_cast<unsigned long>(target) >= classes) return false;
     counted += target != ignored;
     float most = x[r * classes];
-    SUM(omp simd reduction(max : most)) (long c = 0; c < classes; ++c) most = x[r * classes + c] > most ? x[r * classes + c] : most;
+    SUM(omp simd reduction(max : most)) (long c = 0; c < classes; ++c) {
+      most = x[r * classes + c] > most ? x[r * classes + c] : most;
+    }
     LOOP (long c = 0; c < classes; ++c) y[r * classes + c] = x[r * classes + c] - most;
   }
   LOOP (long i = 0; i < rows * classes; ++i) parts[i] = exp_of(y[i]);
@@ -238,7 +240,8 @@ bool cross_entropy_backward(const float* slope, const float* y, const long* targ
 
 // weight and bias may be null.
 template <long rows, long n>
-void layer_norm(const float* x, const float* weight, const float* bias, float eps, float* y, float* means, float* inverses) {
+void layer_norm(const float* x, const float* weight, const float* bias, float eps, float* y, float* means,
+                float* inverses) {
   for (long r = 0; r < rows; ++r) {
     const float* from = x + r * n;
     float sum = 0, squares = 0;
@@ -256,8 +259,8 @@ void layer_norm(const float* x, const float* weight, const float* bias, float ep
 
 // Each of dx, dw and db may be null.
 template <long rows, long n>
-void layer_norm_backward(const float* dy, const float* x, const float* means, const float* inverses, const float* weight,
-                         float* dx, float* dw, float* db) {
+void layer_norm_backward(const float* dy, const float* x, const float* means, const float* inverses,
+                         const float* weight, float* dx, float* dw, float* db) {
   LOOP (long i = 0; i < n; ++i) {
     if (dw) dw[i] = 0;
     if (db) db[i] = 0;

@@ -197,7 +197,15 @@ TEST_CASE("compiled runs: a run is not resumed by another program") {
   const auto other = started("compiled", true);
   REQUIRE(other->resume());
   CHECK_THROWS_WITH_AS(other->train(), doctest::Contains("this processor, compiler and version have"), vernier::Error);
+  ::setenv("CXX", "no-such-compiler", 1);
+  stopped("without", true);
   ::unsetenv("CXX");
+  const LogLines log;
+  const auto without = started("without", true);
+  REQUIRE(without->resume());
+  without->train();
+  CHECK(LogLines::count("the run that is resumed had given it up") == 1);
+  CHECK(LogLines::count(in_use) == 0);
 }
 
 }  // namespace compiled_run_test
