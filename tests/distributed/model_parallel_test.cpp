@@ -219,6 +219,7 @@ TEST_CASE("model_parallel: what would train another model is refused before the 
       {"is the part of rank 0 of 2, and this is rank 1 of 2", {"task.model=" + folder + "mlp-0.pt2"}},
       {"optimizer/muon looks at the whole of it", {R"(optimizer={use="muon"})"}},
       {"callback/recovery reads all", {R"(callback=[{use="recovery"}])"}},
+      {"accumulation/fit may change their sizes", {R"(accumulation={use="fit"})"}},
   };
   for (const auto& each : cases) {
     CAPTURE(each.message);

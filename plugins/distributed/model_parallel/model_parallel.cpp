@@ -33,13 +33,13 @@ class ModelParallel final : public ddp::DataParallel {
 
   vernier::Contradiction contradicts(const vernier::Plugin& other, const vernier::Bus& bus) const override {
     if (ranks() == 1) return {};
-    if (reads_all_gradients(other, bus, vernier::Event::GradientsReady)) {
-      return {"use", "leaves a part of the gradients on each rank, and " + other.id() + " reads all; leave it out"};
-    }
     const auto* accumulation = dynamic_cast<const vernier::Accumulation*>(&other);
     if (accumulation != nullptr && accumulation->can_shrink()) {
       return {"use", "sums over the ranks in each micro-batch, and " + other.id() +
-                         " may give each rank other ones; use accumulation/fixed"};
+                         " may change their sizes; use accumulation/fixed"};
+    }
+    if (reads_all_gradients(other, bus, vernier::Event::GradientsReady)) {
+      return {"use", "leaves a part of the gradients on each rank, and " + other.id() + " reads all; leave it out"};
     }
     const auto* optimizer = dynamic_cast<const vernier::Optimizer*>(&other);
     const auto* by_element = dynamic_cast<const vernier::draft::UpdatesElements*>(&other);
