@@ -56,7 +56,8 @@ fs::path folder_of_this_program() {
   return fs::read_symlink("/proc/self/exe").parent_path();
 }
 
-// Returns the folders in which the loader looks for libraries of the programs beside this one, which have its run path.
+// Returns the folders in which the loader looks for the libraries of the programs beside this one. Their run path names
+// LibTorch's folder, and the one of this program does not.
 std::vector<fs::path> library_folders() {
   void* self = ::dlopen(nullptr, RTLD_LAZY);
   Dl_serinfo size = {};
@@ -65,8 +66,16 @@ std::vector<fs::path> library_folders() {
   auto* found = reinterpret_cast<Dl_serinfo*>(room.data());
   *found = size;
   if (::dlinfo(self, RTLD_DI_SERINFO, found) != 0) return {};
-  std::vector<fs::path> folders;
-  for (unsigned i = 0; i < found->dls_cnt; ++i) folders.emplace_back(found->dls_serpath[i].dls_name);
+  const auto beside = folder_of_this_program();
+  std::vector<fs::path> folders, of_system;
+  for (unsigned i = 0; i < found->dls_cnt; ++i) {
+    const auto& [name, from] = found->dls_serpath[i];
+    (from == LA_SER_LIBPATH ? folders : of_system).emplace_back(name);  // LD_LIBRARY_PATH comes first
+  }
+  // An installation, a wheel, and the build tree.
+  const char* const in = fs::exists(beside.parent_path() / "__init__.py") ? "../../torch/lib" : "../lib/libtorch/lib";
+  for (const char* place : {in, "lib/libtorch/lib"}) folders.push_back(beside / place);
+  folders.insert(folders.end(), of_system.begin(), of_system.end());
   return folders;
 }
 

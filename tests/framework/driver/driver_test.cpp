@@ -154,6 +154,7 @@ TEST_CASE("driver: it starts LibTorch for a verb that needs it alone, and is qui
     CHECK_FALSE(starts_libtorch(arguments));
   }
   CHECK(starts_libtorch({"version"}));
+  CHECK(place.shell("! readelf -d \"$vernier\" | grep torch\n") == 0);
   if (!std::string(VERNIER_SANITIZER).empty()) return;
   double least = 1;
   for (int i = 0; i < 5; ++i) {
