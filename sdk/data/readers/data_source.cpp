@@ -22,6 +22,7 @@
 #include <unordered_map>
 
 #include "csv/csv_fit.h"
+#include "csv/csv_values.h"
 #include "data/tensor_dataset.h"
 
 namespace vernier {
@@ -340,7 +341,7 @@ bool are_few_whole(const torch::Tensor& numbers) {
 }
 
 std::string alike_words(const std::vector<std::string>& words) {
-  constexpr std::size_t most = 1000;
+  constexpr std::size_t most = 1000, exact_digits = 15;
   if (words.size() > most) return "";
   std::unordered_map<std::string, std::string> seen;
   for (const auto& word : words) {
@@ -348,7 +349,12 @@ std::string alike_words(const std::vector<std::string>& words) {
     for (const char c : word) plain += static_cast<char>(c >= 'A' && c <= 'Z' ? c | 0x20 : c);
     const auto begin = plain.find_first_not_of(" \t\n"), end = plain.find_last_not_of(" \t\n");
     if (begin == std::string::npos) continue;
-    const auto [same, is_new] = seen.emplace(plain.substr(begin, end + 1 - begin), word);
+    plain = plain.substr(begin, end + 1 - begin);
+    if (double number = 0; plain.size() <= exact_digits && parse_number(plain, {}, number)) {
+      plain.assign(64, 0);
+      plain.resize(std::to_chars(plain.data(), plain.data() + plain.size(), number).ptr - plain.data());
+    }
+    const auto [same, is_new] = seen.emplace(plain, word);
     if (is_new) continue;
     return "'" + shortened(same->second) + "' and '" + shortened(word) +
            "', which are two words; write them alike if they are one class";

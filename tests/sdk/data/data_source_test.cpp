@@ -145,6 +145,10 @@ TEST_CASE("words that are alike are named") {
       {{"HAM", "ham", "spam"}, "'HAM' and 'ham', which are two words; write them alike if they are one class"},
       {{"ham", "spam", "spam "}, "'spam' and 'spam ', which are two words; write them alike if they are one class"},
       {{" Spam", "ham", "spam"}, "' Spam' and 'spam', which are two words; write them alike if they are one class"},
+      {{"0", "0.0", "1"}, "'0' and '0.0', which are two words; write them alike if they are one class"},
+      {{"1", "a", "1e0"}, "'1' and '1e0', which are two words; write them alike if they are one class"},
+      {{"1.5", "15", "-1.5", "1000000", "1000001"}, ""},
+      {{"12345678901234567890", "12345678901234567891"}, ""},
       {{"", " ", "a"}, ""},
       {{}, ""},
   };

@@ -68,7 +68,8 @@ VERNIER_API std::vector<std::string> names_of(const Classes& classes);
 VERNIER_API torch::Tensor class_numbers(const torch::Tensor& numbers);
 // Returns whether numbers are at most 50 different whole ones, so that they might be meant as classes.
 VERNIER_API bool are_few_whole(const torch::Tensor& numbers);
-// Returns a phrase on two words that differ in their case or in blanks at their ends alone; "" if there are none.
+// Returns a phrase on two words that differ in their case or in blanks at their ends alone, or that are one number (1
+// and 1.0); "" if there are none.
 VERNIER_API std::string alike_words(const std::vector<std::string>& words);
 // Returns a line such as "3 classes: ant 20, bee 31, cat 9", with the samples of each.
 VERNIER_API std::string counted(const Classes& classes, const torch::Tensor& codes);
