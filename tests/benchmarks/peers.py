@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""The tables of docs/design/performance.md: Vernier against a plain LibTorch loop, PyTorch eager, torch.compile,
-Lightning, Accelerate and JAX, over five models in float32, bfloat16 and float16 with a scaler.
+"""The tables of docs/design/performance.md: Vernier, also with engine = "compiled", against a plain LibTorch loop, PyTorch
+eager, torch.compile, Lightning, Accelerate and JAX, over five models in float32, bfloat16 and float16 with a scaler.
 
     ./vernier build && ninja -C build/release peers_plain
     python3 tests/benchmarks/peers.py           measures, and writes docs/design/performance.md and its svg
@@ -12,6 +12,9 @@ nothing else. All peers have the same start weights and batches (peers/models.py
 each of them trains some steps, whose losses are compared with PyTorch eager's; then they are timed in turn, round by
 round. The peers in Python and peers_plain stay alive between the rounds. Vernier is the shipped program, started anew
 for each of its rounds with peers/script.toml or peers/gpt.toml; what it needs to start and to warm up is not counted.
+
+Each time is also given as a multiple of the floor: what the products and states of a step need at the rates that
+`vernier profile --floor` measures first. callback/mfu counts it (peers/floor.toml).
 """
 import argparse
 import dataclasses
@@ -37,6 +40,7 @@ except ImportError as missing:
 import report  # noqa: E402, after the path
 
 PRECISIONS = {"fp32": [], "bf16": ["precision.use=bf16"], "fp16": ["precision.use=fp16", "scaler.use=dynamic"]}
+VERNIER = {"vernier": [], "compiled": ["run.engine=compiled"]}
 CURVE = 200  # steps whose losses are compared
 
 
@@ -53,6 +57,10 @@ class Settings:
     slowest: float  # seconds of a step of PyTorch eager; above it the row is left out
     clock: str = "wall"  # or cpu: processor time of all threads
     patience: float = 300  # seconds until a peer that says nothing is given up
+
+    def environment(self):
+        """Of Vernier: it keeps the floor and compiled programs in the folder, and not where its users' are."""
+        return {**os.environ, "XDG_CACHE_HOME": str(self.folder / "cache")}
 
 
 class Lost(Exception):
@@ -126,19 +134,19 @@ def processor_time(process):
 class Vernier:
     """The program, one process for each call."""
 
-    def __init__(self, name, precision, folder, settings):
+    def __init__(self, name, precision, folder, settings, more=()):
         model = models.MODELS[name]
         self.folder, self.settings = folder, settings
+        self.file = HERE / "peers" / f"{model.task}.toml"
         sets = [f"task.batch_size={model.batch_size}", f"run.threads={settings.threads}", "run.output=run"]
-        self.command = [settings.program, "train", HERE / "peers" / f"{model.task}.toml"]
-        for each in [*sets, *model.sets, *PRECISIONS[precision]]:
-            self.command += ["--set", each]
+        self.sets = [*sets, *model.sets, *PRECISIONS[precision], *more]
 
-    def run(self, *sets):
+    def run(self, *sets, files=()):
         """The times at which monitor/progress wrote its lines."""
         shutil.rmtree(self.folder / "run", ignore_errors=True)
-        command = self.command + [word for each in sets for word in ("--set", each)]
-        pipes = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE}
+        command = [self.settings.program, "train", self.file, *files]
+        command += [word for each in (*self.sets, *sets) for word in ("--set", each)]
+        pipes = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE, "env": self.settings.environment()}
         process = Watched(command, self.settings.patience, cwd=self.folder, **pipes)
         try:
             times, last = [], ""
@@ -153,10 +161,21 @@ class Vernier:
         finally:
             process.end()
 
+    def records(self):
+        lines = map(json.loads, (self.folder / "run/losses.jsonl").read_text().splitlines())
+        return [line for line in lines if "loss" in line]
+
     def losses(self, steps):
         self.run(f"run.steps={steps}", "monitor.jsonl.every=1")
-        lines = (self.folder / "run/losses.jsonl").read_text().splitlines()
-        return [float(json.loads(line)["loss"]) for line in lines if '"loss"' in line]
+        return [float(record["loss"]) for record in self.records()]
+
+    def floor(self):
+        """Seconds that a step needs at the rates of the machine's floor."""
+        self.run("run.steps=2", files=[HERE / "peers/floor.toml"])
+        of_second = json.loads((self.folder / "run/summary.json").read_text())["this_process"]["metrics"]
+        if "sol" not in of_second:  # in the first step the operations were counted, which took time
+            raise Lost("callback/mfu knows no floor of this step")
+        return of_second["sol"] * self.records()[-1]["model_flops"] / of_second["model_flops_per_second"]
 
     def seconds_a_step(self, steps):
         """A fourth of the steps comes before, to warm up."""
@@ -171,14 +190,14 @@ class Vernier:
 
 
 def start(peer, name, precision, folder, settings):
-    if peer == "vernier":
-        return Vernier(name, precision, folder, settings)
+    if peer in VERNIER:
+        return Vernier(name, precision, folder, settings, VERNIER[peer])
     if peer == "plain":
         if not os.access(settings.plain, os.X_OK):
             raise Lost("peers_plain is not built; run: ninja -C build/release peers_plain")
         arguments = [settings.plain, folder, precision, models.MODELS[name].batch_size, settings.threads]
-    elif peer == "jax":
-        arguments = [sys.executable, HERE / "peers/jax_peer.py", name, folder, precision, settings.threads]
+    elif peer in ("jax", "jax_loop"):
+        arguments = [sys.executable, HERE / "peers/jax_peer.py", peer, name, folder, precision, settings.threads]
     else:
         arguments = [sys.executable, HERE / "peers/python_peer.py", peer, name, folder, precision, settings.threads]
     return Served(arguments, precision, settings)
@@ -224,7 +243,7 @@ def train_curves(cells, begin, step, is_float32, settings):
     affordable = max(5, int(settings.curve_seconds / step))
     for peer, cell in cells.items():
         # The check that Vernier and eager train the same in float32 is never cut short.
-        is_whole = is_float32 and peer in ("vernier", "eager")
+        is_whole = is_float32 and (peer in VERNIER or peer == "eager")
         steps = settings.curve if is_whole else min(settings.curve, affordable)
 
         def train():
@@ -278,6 +297,20 @@ def measure(name, precision, peers, settings):
     return cells
 
 
+def floor_of(name, precision, settings):
+    """Seconds of a step at the machine's rates; None where Vernier does not know them."""
+    try:
+        return Vernier(name, precision, settings.folder / name, settings).floor()
+    except Lost as reason:
+        print(f"{name} {precision}: no floor: {reason}", file=sys.stderr)
+        return None
+
+
+def measure_machine(settings):
+    command = [settings.program, "profile", "--floor", "--set", f"run.threads={settings.threads}"]
+    subprocess.run(command, cwd=settings.folder, env=settings.environment(), check=True, stderr=subprocess.DEVNULL)
+
+
 def show(name, precision, cells):
     parts = [f"{peer} {cell.lost or f'{report.milliseconds(cell)} ms'}" for peer, cell in cells.items()]
     print(f"{name} {precision}: " + ", ".join(parts), file=sys.stderr, flush=True)
@@ -314,7 +347,7 @@ def arguments():
         parser.error("--clock cpu is for --threads 1: the processor time of several threads says nothing of their speed")
     if given.output is None and not given.check:
         given.output = ROOT / "docs/design/performance.md"
-    if "vernier" in given.peers and not os.access(given.program, os.X_OK):
+    if not os.access(given.program, os.X_OK):
         parser.error(f"{given.program} is not there; build it with ./vernier build, or name another with --program")
     return given
 
@@ -332,17 +365,19 @@ def main():
     given = arguments()
     if (load := os.getloadavg()[0]) > 1 and given.clock == "wall":
         print(f"peers.py: other programs are running (load {load:.1f}); times will be too long", file=sys.stderr)
-    rows = {}
+    rows, floors = {}, {}
     with tempfile.TemporaryDirectory() as folder:
         settings = settings_of(given, pathlib.Path(folder))
+        measure_machine(settings)
         for name in given.models:
             models.write(name, settings.folder / name)
             for precision in given.precisions:
                 rows[name, precision] = measure(name, precision, given.peers, settings)
+                floors[name, precision] = floor_of(name, precision, settings)
                 show(name, precision, rows[name, precision])
             shutil.rmtree(settings.folder / name)
     if given.output is not None:
-        report.write(given.output, rows, given)
+        report.write(given.output, rows, floors, given)
     good = report.tell_differences(rows)
     if given.check:
         good = report.check_bars(rows) and good

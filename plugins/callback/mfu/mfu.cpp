@@ -149,14 +149,19 @@ class Mfu final : public vernier::Callback {
     if (!counts_now_) {
       least_ += *least;
       taken_ += seconds;
+      multiplied_ += flops_;
     }
     run.metrics.set("sol", taken_ > 0 ? least_ / taken_ : *least / seconds);
   }
 
-  // The last validation has removed the metrics of the step.
+  // The last validation has removed the metrics of the step. These are means over the steps that were compared.
   void keep_for_summary(Run& run) const {
     auto metrics = run.metrics;
-    if (taken_ > 0) metrics.set("sol", least_ / taken_);
+    if (taken_ > 0) {
+      metrics.set("sol", least_ / taken_);
+      metrics.set("model_flops_per_second", multiplied_ / taken_);
+      metrics.set("mfu", multiplied_ / taken_ / peak_);
+    }
     run.metrics = std::move(metrics);
   }
 
@@ -190,6 +195,7 @@ class Mfu final : public vernier::Callback {
   std::optional<vernier::Floor> floor_;
   std::optional<double> state_bytes_;  // weights, gradients and the optimizer's state
   double least_ = 0, taken_ = 0;       // seconds of the steps that were compared: the floor's, and their own
+  double multiplied_ = 0;              // operations of these steps
   vernier::Layers layers_;             // none: products count whatever they multiply
   vernier::FlopCounter counter_;
   std::optional<vernier::Intercept> intercept_;  // in the forward of a micro-batch that is counted

@@ -1,7 +1,8 @@
-"""JAX as a peer of peers.py: jax_peer.py MODEL FOLDER PRECISION THREADS
+"""JAX as a peer of peers.py: jax_peer.py PEER MODEL FOLDER PRECISION THREADS
 
 The networks of models.py in jax.numpy, with their start weights. The whole step, update and loss scaling included, is
-one jitted function whose state is donated. Answers as python_peer.py does.
+one jitted function whose state is donated. Of the peer jax_loop the loop over the steps is inside such a function too.
+Answers as python_peer.py does.
 
 bf16 and fp16: products, convolutions and attention take operands in 16 bits; norms, losses and the state of LSTM cells
 are in float32. fp16 has the loss scale of torch.amp.GradScaler.
@@ -15,7 +16,7 @@ import pathlib
 import sys
 import time
 
-model_name, folder, precision, threads = sys.argv[1], pathlib.Path(sys.argv[2]), sys.argv[3], int(sys.argv[4])
+peer, model_name, folder, precision, threads = *sys.argv[1:3], pathlib.Path(sys.argv[3]), sys.argv[4], int(sys.argv[5])
 answers = os.fdopen(os.dup(1), "w", buffering=1)
 os.dup2(2, 1)  # what libraries print is not an answer
 os.environ["JAX_PLATFORMS"] = "cpu"
@@ -36,6 +37,7 @@ except ImportError as missing:
 
 DTYPE = {"fp32": np.float32, "bf16": np.bfloat16, "fp16": np.float16}[precision]
 RATE, DECAY, EPSILON, BETAS = 3e-4, 0.01, 1e-8, (0.9, 0.999)
+MOST = 200  # steps of a call of train_loop()
 SIZES = {"mlp": 128, "cnn": 64, "lstm": 32, "gpt_small": 16, "gpt": 8}
 
 
@@ -144,6 +146,19 @@ def train_step(state, x, y):
     return (*parts, step, scale, good), loss
 
 
+@functools.partial(jax.jit, donate_argnums=0)
+def train_loop(state, inputs, targets, first, steps):
+    """Trains at most MOST steps on batches, beginning with batch `first`, and returns a loss for each."""
+
+    def step(i, carried):
+        state, losses = carried
+        at = (first + i) % len(inputs)
+        state, loss = train_step(state, inputs[at], targets[at])
+        return state, losses.at[i].set(loss)
+
+    return jax.lax.fori_loop(0, steps, step, (state, np.zeros(MOST)))
+
+
 def main():
     weights = {name: np.asarray(value) for name, value in load_file(folder / "start.safetensors").items()}
     zeros = [{name: np.zeros_like(value) for name, value in weights.items()} for _ in range(2)]
@@ -153,19 +168,28 @@ def main():
     if inputs.dtype == numpy.int64:
         inputs = inputs.astype(numpy.int32)
     size = SIZES[model_name]
-    batches = [
-        (np.asarray(inputs[at : at + size]), np.asarray(targets[at : at + size])) for at in range(0, len(inputs), size)
-    ]
-    train_step.lower(state, *batches[0]).compile()
+    inputs, targets = (np.asarray(each.reshape(-1, size, *each.shape[1:])) for each in (inputs, targets))
+    batches = list(zip(inputs, targets))
+    if peer == "jax_loop":
+        train_loop.lower(state, inputs, targets, 0, 1).compile()
+    else:
+        train_step.lower(state, *batches[0]).compile()
     answers.write(json.dumps({"ready": True}) + "\n")
-    endless = itertools.cycle(batches)
+    endless, done = itertools.cycle(batches), 0
     for line in sys.stdin:
-        losses, start = [], now()
-        for x, y in itertools.islice(endless, int(line)):
-            state, loss = train_step(state, x, y)
-            losses.append(loss)
+        losses, start, steps = [], now(), int(line)
+        if peer == "jax_loop":
+            for part in range(0, steps, MOST):
+                count = min(MOST, steps - part)
+                state, some = train_loop(state, inputs, targets, (done + part) % len(batches), count)
+                losses += list(some[:count])
+        else:
+            for x, y in itertools.islice(endless, steps):
+                state, loss = train_step(state, x, y)
+                losses.append(loss)
         jax.block_until_ready(state)
         seconds = now() - start
+        done += steps
         answers.write(json.dumps({"seconds": seconds, "losses": [float(loss) for loss in losses]}) + "\n")
     os._exit(0)
 

@@ -10,21 +10,25 @@ import models
 
 PEERS = {
     "vernier": "Vernier",
+    "compiled": "Vernier, compiled",
     "plain": "plain LibTorch",
     "eager": "PyTorch eager",
     "compile": "torch.compile",
     "lightning": "Lightning",
     "accelerate": "Accelerate",
     "jax": "JAX",
+    "jax_loop": "JAX, steps in a loop",
 }
 COLOURS = {
     "vernier": "#d1495b",
+    "compiled": "#8f2d56",
     "plain": "#30638e",
     "eager": "#8d99ae",
     "compile": "#00798c",
     "lightning": "#edae49",
     "accelerate": "#9c6ade",
     "jax": "#6a994e",
+    "jax_loop": "#386641",
 }
 # The largest distance of two losses, relative where they are above 1. In 16 bits a loss itself has 8 or 11 digits, and
 # peers differ in what they round. A model in which a rounding of the start weights grows to more than that may differ
@@ -56,9 +60,13 @@ def kind_of_processor():
     return "Intel with AMX" if vendor == "GenuineIntel" and "AMX" in has else ""
 
 
-def milliseconds(cell):
-    value = 1e3 * statistics.median(cell.seconds)
+def in_milliseconds(seconds):
+    value = 1e3 * seconds
     return f"{value:.{0 if value >= 100 else 1 if value >= 10 else 2}f}"
+
+
+def milliseconds(cell):
+    return in_milliseconds(statistics.median(cell.seconds))
 
 
 def speed(cell, cells):
@@ -119,20 +127,22 @@ def check_bars(rows):
     return good
 
 
-def cell_text(peer, cells):
+def cell_text(peer, cells, floor):
     cell = cells[peer]
     if cell.lost:
         return "none"
     fastest = max(speed(other, cells) for other in cells.values() if not other.lost)
-    text = f"{milliseconds(cell)} ({speed(cell, cells):.2f}x)"
+    of_floor = f", {statistics.median(cell.seconds) / floor:.2f}" if floor else ""
+    text = f"{milliseconds(cell)} ({speed(cell, cells):.2f}x{of_floor})"
     return f"**{text}**" if speed(cell, cells) == fastest else text
 
 
-def table(rows, peers):
-    lines = ["| model | | " + " | ".join(PEERS[peer] for peer in peers) + " |",
-             "| --- | --- |" + " --- |" * len(peers)]
+def table(rows, floors, peers):
+    lines = ["| model | | floor | " + " | ".join(PEERS[peer] for peer in peers) + " |",
+             "| --- | --- | --- |" + " --- |" * len(peers)]
     for (name, precision), cells in rows.items():
-        texts = [cell_text(peer, cells) for peer in peers]
+        floor = floors[name, precision]
+        texts = [in_milliseconds(floor) if floor else "unknown", *(cell_text(peer, cells, floor) for peer in peers)]
         lines.append(f"| {models.MODELS[name].title} | {precision} | " + " | ".join(texts) + " |")
     return lines
 
@@ -144,7 +154,7 @@ def slower_than(rows):
         if own is None or own.lost:
             continue
         for peer, cell in cells.items():
-            if not cell.lost and speed(cell, cells) > speed(own, cells):
+            if peer != "compiled" and not cell.lost and speed(cell, cells) > speed(own, cells):
                 more = f"{speed(cell, cells) / speed(own, cells):.2f}"
                 yield f"- {models.MODELS[name].title}, {precision}: {PEERS[peer]} is {more} times as fast as Vernier."
 
@@ -187,7 +197,7 @@ def versions():
     return ", ".join(found)
 
 
-def text(rows, given, picture):
+def text(rows, floors, given, picture):
     threads = f"{given.threads} thread{'s' if given.threads > 1 else ''}"
     where = f"{cpuinfo('model name') or 'unknown processor'} ({', '.join(instructions()) or 'no AVX2'}), {threads}"
     clock = "; processor time, because the machine did other work" if given.clock == "cpu" else ""
@@ -195,8 +205,9 @@ def text(rows, given, picture):
     if given.quick:
         lines += ["", "**This was a `--quick` run: few short rounds. It shows that all peers run, and no figures.**"]
     lines += ["", f"![Speed of each peer, PyTorch eager is 1]({picture})", "",
-              "Milliseconds a step, the median over the rounds, and how many times as fast as PyTorch eager:", ""]
-    lines += table(rows, given.peers)
+              "Milliseconds a step, the median over the rounds; how many times as fast as PyTorch eager; and the time as a "
+              "multiple of the floor, what the step's products and states need at this machine's rates:", ""]
+    lines += table(rows, floors, given.peers)
     slower, empty = list(slower_than(rows)), list(lost(rows))
     lines += ["", "Where Vernier is not the fastest:" if slower else "No peer was faster than Vernier."]
     lines += ["", *slower] if slower else []
@@ -228,26 +239,27 @@ def svg(rows, peers):
     speeds = [speed(cell, cells) for cells in rows.values() for cell in cells.values() if not cell.lost]
     most = max(speeds, default=1)
     group, panel, width = 13 * len(peers) + 30, 290, 220
-    height = 60 + group * len(names)
+    height = 76 + group * len(names)
     whole = 20 + panel * max(len(precisions), 3)
     parts = [f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {whole} {height}" font-family="sans-serif">',
              "<style>text{font-size:12px;fill:#222} .small{font-size:10px} .head{font-size:14px}</style>",
              f'<rect width="{whole}" height="{height}" fill="#fff"/>']
     for i, peer in enumerate(peers):
-        parts.append(f'<rect x="{20 + 130 * i}" y="10" width="11" height="11" fill="{COLOURS[peer]}"/>')
-        parts.append(f'<text x="{36 + 130 * i}" y="20">{escape(PEERS[peer])}</text>')
+        left, top = 20 + 170 * (i % 5), 10 + 16 * (i // 5)
+        parts.append(f'<rect x="{left}" y="{top}" width="11" height="11" fill="{COLOURS[peer]}"/>')
+        parts.append(f'<text x="{left + 16}" y="{top + 10}">{escape(PEERS[peer])}</text>')
     for column, precision in enumerate(precisions):
         x = 20 + panel * column
-        parts.append(f'<text x="{x}" y="44" class="head">{precision}</text>')
-        parts.append(f'<path d="M{x + width / most:.1f} 50V{height - 8}" stroke="#222" stroke-dasharray="3 3"/>')
+        parts.append(f'<text x="{x}" y="60" class="head">{precision}</text>')
+        parts.append(f'<path d="M{x + width / most:.1f} 66V{height - 8}" stroke="#222" stroke-dasharray="3 3"/>')
         for line, name in enumerate(names):
-            y = 68 + group * line
+            y = 84 + group * line
             parts.append(f'<text x="{x}" y="{y - 5}">{escape(models.MODELS[name].title)}</text>')
             parts += bars(rows[name, precision], peers, x, y, width, most)
     return "\n".join([*parts, "</svg>"]) + "\n"
 
 
-def write(path, rows, given):
+def write(path, rows, floors, given):
     """Into the file between the two marks of this kind of processor, which it adds at the end; the picture beside it."""
     kind = kind_of_processor() or cpuinfo("model name") or "unknown processor"
     begin, end = f"<!-- peers: {kind} -->\n", f"<!-- /peers: {kind} -->\n"
@@ -258,6 +270,7 @@ def write(path, rows, given):
     _, mark, after = rest.partition(end)
     if not mark:
         raise SystemExit(f"peers.py: {path} has no line {end.strip()} behind {begin.strip()}")
-    picture = path.with_name(f"{path.stem}-{kind.split()[0].lower()}.svg")
+    name = kind.split()[0] if kind in BARS else re.sub(r"\W+", "-", kind).strip("-")
+    picture = path.with_name(f"{path.stem}-{name.lower()}.svg")
     picture.write_text(svg(rows, given.peers))
-    path.write_text(before + begin + "\n" + text(rows, given, picture.name) + "\n\n" + end + after)
+    path.write_text(before + begin + "\n" + text(rows, floors, given, picture.name) + "\n\n" + end + after)

@@ -173,7 +173,15 @@ std::vector<std::map<std::string, double>> metrics_of(const std::vector<std::str
   });
   const auto outcome = small.train();
   REQUIRE_FALSE(outcome.error);
-  CHECK(small.run.metrics.value("sol").has_value() == steps[1].contains("sol"));  // for summary.json
+  CHECK(small.run.metrics.value("sol").has_value() == steps[1].contains("sol"));
+  if (const auto sol = small.run.metrics.value("sol")) {  // the means of summary.json
+    const double rate = *small.run.metrics.value("model_flops_per_second");
+    const auto by_rate = [&](const char* metric) {
+      return steps[1].at(metric) / steps[1].at("model_flops_per_second");
+    };
+    CHECK(*sol / rate == doctest::Approx(by_rate("sol")).epsilon(1e-6));
+    CHECK(*small.run.metrics.value("mfu") / rate == doctest::Approx(by_rate("mfu")).epsilon(1e-6));
+  }
   return steps;
 }
 
