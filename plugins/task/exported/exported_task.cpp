@@ -319,12 +319,13 @@ void ExportedTask::follow() {
 
 std::vector<std::string> ExportedTask::sources_of(const std::vector<std::string>& files) const {
   const auto wanted = inputs_.size();
-  const bool is_one_for_all = files.size() == 1 && wanted > 1 && files[0] == vernier::file_of(files[0]);
+  const bool has_parts = std::ranges::all_of(inputs_, [](const auto& name) { return name != vernier::file_of(name); });
+  const bool is_one_for_all = has_parts && files.size() == 1 && wanted > 1 && files[0] == vernier::file_of(files[0]);
   if (files.size() != wanted && !is_one_for_all) {
-    refuse(c10::str(
-        "the model takes ", wanted, " inputs, and ",
-        files.size() == 1 ? "'" + files[0] + "' names one" : c10::str(files.size(), " are given"),
-        "; name one file that has all of them, such as new.npz, or a file for each, in the order of `inputs`"));
+    refuse(c10::str("the model takes ", wanted, " inputs, and ",
+                    files.size() == 1 ? "'" + files[0] + "' is one" : c10::str(files.size(), " are given"), "; name ",
+                    has_parts ? "one file that has all of them, such as new.npz, or " : "",
+                    "a file for each, in the order of `inputs`: ", c10::Join(", ", inputs_)));
   }
   std::vector<std::string> names;
   for (std::size_t i = 0; i < wanted; ++i) {

@@ -302,7 +302,7 @@ TEST_CASE("columns are found by name, and other words, orders and numbers of inp
     const char* says;
   } refused[] = {
       {{"mars.csv"}, "mars"},
-      {{"turned.csv:a"}, "the model takes 2 inputs, and 'turned.csv:a' names one"},
+      {{"turned.csv:a"}, "the model takes 2 inputs, and 'turned.csv:a' is one"},
       {{"turned.csv", "turned.csv", "turned.csv"}, "the model takes 2 inputs, and 3 are given"},
       {{"turned.csv:c", "turned.csv:a"}, "has words, and the model learned from numbers"},
       {{"data.csv:a,b", "data.csv:c"}, "and the model learned from"},
