@@ -357,10 +357,8 @@ std::optional<double> Trainer::validate_step(const Batch& batch) {
 void Trainer::validate(const std::function<void(Task& task)>& body) {
   as_errors([&] {
     impl_->evaluated([&](auto& run) {
-      return impl_->loop().validation().evaluate(run, [&] {
-        body(*impl_->wiring().task);
-        return torch::Tensor();
-      });
+      impl_->loop().validation().use(run, [&] { body(*impl_->wiring().task); });
+      return torch::Tensor();
     });
   });
 }

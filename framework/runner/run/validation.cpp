@@ -106,6 +106,20 @@ torch::Tensor Validation::evaluate(TrainerRun& run, const std::function<torch::T
   return loss;
 }
 
+void Validation::use(TrainerRun& run, const std::function<void()>& body) {
+  std::int64_t models = 0, model = 0;
+  const auto metrics = run.metrics;
+  evaluate(run, [&] {
+    ++models;
+    return torch::Tensor();
+  });
+  run.metrics = metrics;
+  evaluate(run, [&] {
+    if (++model == models) body();
+    return torch::Tensor();
+  });
+}
+
 Validation::Average Validation::average(TrainerRun& run) {
   AskedWeights asked;
   const EvaluationMode mode(*run.model, run.device);

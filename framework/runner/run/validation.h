@@ -36,6 +36,9 @@ class Validation {
   torch::Tensor evaluate(TrainerRun& run) {
     return evaluate(run, [&] { return roles_.task->validate(run); });
   }
+  // Runs `body` once, as evaluate() would, to use the model and not to validate it. A plugin may evaluate several
+  // models, as callback/ema does with validate = "both". The model of the run is the last of them.
+  void use(TrainerRun& run, const std::function<void()>& body);
   // The ids of the plugins that put weights of their own into the model in the last evaluation.
   const std::vector<std::string>& averages() const { return averages_; }
   // The weights that an evaluation has in the place of the model's own, for each of run.parameters, and the plugin that

@@ -268,12 +268,11 @@ void write_as(const std::string& format, const std::string& part, Prepared& prep
   };
   // Within an evaluation: a callback that has averages puts them into the model there.
   const auto in_evaluation = [&](const std::function<void()>& body) {
-    prepared.trainer.validation().evaluate(run, [&] {
+    prepared.trainer.validation().use(run, [&] {
       if (format != "peft") {
         for (auto* adapter : adapters_of(prepared)) adapter->merge();
       }
       body();
-      return torch::Tensor();
     });
   };
   const auto* predictor = dynamic_cast<const Predictor*>(prepared.wiring->task.get());

@@ -242,7 +242,7 @@ int run(const po::variables_map& given) {
   vernier::apply(of_model, given, settings);
   const vernier::Generator generator(model, prepared->run.device, text("tokenizer"), stop_signal);
   // Within an evaluation, so that precision and averages are those of a validation.
-  prepared->trainer.validation().evaluate(prepared->run, [&] {
+  prepared->trainer.validation().use(prepared->run, [&] {
     if (listens) {
       if (settings.longest_prompt == 0) settings.longest_prompt = model.context();
       vernier::serve_completions(generator, settings, server_of(given));
@@ -251,7 +251,6 @@ int run(const po::variables_map& given) {
     } else {
       print_completion(generator, settings, prompt_of(given));
     }
-    return torch::Tensor();
   });
   return 0;
 }

@@ -163,20 +163,17 @@ int predict(const boost::program_options::variables_map& given) {
 
   const auto prepared = load_run(call, given, Use::model);
   const auto model = model_of(*prepared, given.count("probabilities") != 0);
-  const auto evaluate = [&](const std::function<void()>& body) {
-    prepared->trainer.validation().evaluate(prepared->run, [&] {
-      rows ? about(*rows, body) : body();
-      return torch::Tensor();
-    });
+  const auto with_model = [&](const std::function<void()>& body) {
+    prepared->trainer.validation().use(prepared->run, [&] { rows ? about(*rows, body) : body(); });
   };
   if (listens) {
-    evaluate([&] { serve(model, config, given); });
+    with_model([&] { serve(model, config, given); });
     return 0;
   }
   std::int64_t samples = 0;
   const auto write = [&](const std::string& path, const std::string& name) {
     const auto predictions = write_predictions(path, name);
-    evaluate([&] {
+    with_model([&] {
       model.predict(inputs, [&](const auto& columns, std::int64_t count) { predictions->add(columns, count); });
     });
     samples = predictions->rows();

@@ -584,12 +584,11 @@ struct Runs {
   static double loss(vernier::Prepared& run) { return run.trainer.validation().evaluate(run.run).item<double>(); }
   // As `vernier export --format safetensors` does.
   void write(vernier::Prepared& run, const std::string& file) const {
-    run.trainer.validation().evaluate(run.run, [&] {
+    run.trainer.validation().use(run.run, [&] {
       for (auto* plugin : run.wiring->plugins()) {
         if (auto* adapter = dynamic_cast<vernier::ModelAdapter*>(plugin)) adapter->merge();
       }
       vernier::save_safetensors(folder / file, vernier::model_tensors(*run.run.model), {});
-      return torch::Tensor();
     });
   }
 
@@ -626,6 +625,10 @@ const Weights all_weights[] = {
      "[optimizer]\nuse = 'adamw'\nlearning_rate = 0.05\n[[callback]]\nuse = 'lora'\ntargets = ['*']\n"
      "[[callback]]\nuse = 'ema'\ndecay = 0.7\n",
      "callback/ema", true},
+    {"lora and ema beside the trained weights",
+     "[optimizer]\nuse = 'adamw'\nlearning_rate = 0.05\n[[callback]]\nuse = 'lora'\ntargets = ['*']\n"
+     "[[callback]]\nuse = 'ema'\ndecay = 0.7\nvalidate = 'both'\n",
+     "callback/ema", true},
 };
 const std::string stopping = "[[callback]]\nuse = 'early_stopping'\npatience = 2\n";
 
@@ -660,6 +663,11 @@ TEST_CASE("the model of a run is one thing: reported, evaluated, exported, and t
       const auto close = doctest::Approx(reported).epsilon(1e-5);
       const auto used = runs.used(path);
       CHECK(Runs::loss(*used) == close);
+      std::vector<double> losses;  // a use has one model, also where an evaluation has two
+      used->trainer.validation().use(
+          used->run, [&] { losses.push_back(used->wiring->task->validate(used->run).item<double>()); });
+      REQUIRE(losses.size() == 1);
+      CHECK(losses[0] == close);
       const bool has_begun = used->run.updates > 8 || name != std::string("asgd");
       const std::string by = has_begun ? average : "";
       CHECK(used->trainer.validation().average(used->run).by == by);
