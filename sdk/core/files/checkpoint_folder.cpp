@@ -202,6 +202,10 @@ UnfinishedCheckpoint::UnfinishedCheckpoint(const std::string& path) : path_(path
   refuse_a_shared_folder(parent_);
   struct stat status = {};
   if (::lstat(path.c_str(), &status) == 0 && !S_ISDIR(status.st_mode)) fail(path, "is there, and is not a checkpoint");
+  std::error_code none;
+  if (fs::is_directory(path, none) && !fs::is_empty(path, none) && !is_there(path + "/" + manifest_name)) {
+    fail(path, "is a folder with other files, and not a checkpoint; name another place, or remove it");
+  }
   if (is_there(aside_)) {
     sync_folder(parent_);  // or a loss of power might take the checkpoint at `path` too
     put_back_or_remove(aside_, path);

@@ -159,6 +159,14 @@ TEST_CASE("checkpoint folder: a checkpoint that stands there is replaced, anythi
   const auto file = saved.folder.write("file", "precious");
   CHECK(refusal(file) == failed(file + ": is there, and is not a checkpoint"));
   CHECK(read_text(file) == "precious");
+  for (const char* others : {"papers/thesis.txt", "checkpoints/step-1/manifest.json"}) {
+    const auto mine = saved.folder.write(others, "mine"), place = saved.folder / fs::path(others).begin()->string();
+    CHECK(
+        says(refusal(place).text, place + ": is a folder with other files, and not a checkpoint; name another place"));
+    CHECK(read_text(mine) == "mine");
+  }
+  fs::create_directory(saved.folder / "empty");
+  CHECK(refusal(saved.folder / "empty").text.empty());
   fs::create_directory_symlink(saved.path, saved.folder / "link");
   CHECK(refusal(saved.folder / "link") == failed(saved.folder / "link" + ": is there, and is not a checkpoint"));
 }
