@@ -66,6 +66,7 @@ void convert(State& state, const std::string& name, const torch::Tensor& paramet
 void FusedBucket::add(std::size_t number, const torch::Tensor& parameter) {
   numbers.push_back(number);
   parameters.push_back(parameter);
+  layouts.push_back({at::DimVector(parameter.sizes()), at::DimVector(parameter.strides())});
 }
 
 void FusedBucket::close() {
@@ -78,6 +79,30 @@ void FusedBucket::close() {
 
 std::string FusedBucket::entry(std::size_t member, std::string_view name) const {
   return c10::str(numbers[member], "/", name);
+}
+
+// A parameter gets other memory by set_data() or torch::load(). The kernels walk over raw memory.
+bool FusedBucket::follow(std::size_t member) {
+  const auto& parameter = parameters[member];
+  auto& [sizes, strides] = layouts[member];
+  if (parameter.strides() == strides && parameter.sizes() == sizes) return false;
+  const auto who = c10::str("parameter ", numbers[member]);
+  if (parameter.sizes() != sizes) {
+    throw Error(c10::str(who, " is of the shape ", parameter.sizes(), " now, and of ", c10::IntArrayRef(sizes),
+                         " when the optimizer was made; make a new optimizer"));
+  }
+  if (!parameter.is_non_overlapping_and_dense()) throw Error(who + " has become a view with gaps or overlaps");
+  if (rule.kept_in == AdamState::eight_bit) {
+    throw Error(who +
+                " has other strides than when the optimizer was made, and averages in 8 bits cannot follow; make "
+                "a new optimizer");
+  }
+  strides = parameter.strides();
+  for (std::size_t k = 0; k < slots.size(); ++k) {
+    auto& slot = slots[k][member];
+    if (slot.defined()) slot = rule.slots[k].like(parameter).copy_(slot);
+  }
+  return true;
 }
 
 // Returns the gradient in its parameter's memory layout. It is compared with the bucket, not with the parameter, which
@@ -106,6 +131,7 @@ void FusedBucket::collect() {
   for (std::size_t i = 0; i < parameters.size(); ++i) {
     const auto& gradient = parameters[i].grad();
     if (!gradient.defined()) continue;
+    if (follow(i)) same = false;
     same = same && gradients.size() < active.size() && active[gradients.size()] == i;
     gradients.push_back(fit(gradient, i));
   }
@@ -157,6 +183,7 @@ void FusedBucket::step(double lr, const torch::Tensor& found_inf, const torch::T
 
 void FusedBucket::step_one(std::size_t member, double lr) {
   UpdateLists one;
+  follow(member);
   one.gradients.push_back(fit(parameters[member].grad(), member));
   put(member, one);
   if (rule.counts_steps) step_views[member].add_(1);

@@ -2,6 +2,8 @@
 // kernel updates them.
 #pragma once
 
+#include <ATen/core/DimVector.h>
+
 #include <string>
 #include <vector>
 
@@ -43,7 +45,11 @@ struct FusedBucket {
   TensorVector parameters;
   std::vector<std::size_t> numbers;  // indices of the parameters in the whole optimizer
   std::vector<TensorVector> slots;   // undefined until a parameter's first gradient
-  torch::Tensor steps;               // 1-D: one count for each parameter, so that one kernel advances all of them
+  struct Layout {
+    at::DimVector sizes, strides;
+  };
+  std::vector<Layout> layouts;  // of the parameters, as their slots have them
+  torch::Tensor steps;          // 1-D: one count for each parameter, so that one kernel advances all of them
   TensorVector step_views;
 
   UpdateLists lists;
@@ -52,7 +58,8 @@ struct FusedBucket {
   torch::Tensor skip;               // on a GPU: found_inf as 0 or 1
 
  private:
-  void activate();  // fits `lists` to the parameters that have gradients
+  bool follow(std::size_t member);  // fits its slots to the parameter's memory; returns whether they are others now
+  void activate();                  // fits `lists` to the parameters that have gradients
   void put(std::size_t member, UpdateLists& into);
   void advance(const MaybeTensor& skipped);
   void apply(const UpdateLists& to, double lr, const MaybeTensor& grad_scale, const MaybeTensor& skipped) const;
