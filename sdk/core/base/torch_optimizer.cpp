@@ -3,6 +3,7 @@
 #include <vernier/error.h>
 #include <vernier/torch_optimizer.h>
 
+#include <algorithm>
 #include <utility>
 
 namespace vernier {
@@ -18,15 +19,23 @@ void TorchOptimizer::prepare(Run& run) {
   for (const auto& parameter : run.parameters) weights.push_back(parameter.master);
   optimizer_ = make_(weights);
   if (optimizer_ == nullptr) throw Error("the function that makes it returned null", Error::Kind::plugin);
-  std::size_t count = 0;
   rates_.clear();
+  std::vector<torch::Tensor> own;
   for (const auto& group : optimizer_->param_groups()) {
-    count += group.params().size();
+    own.insert(own.end(), group.params().begin(), group.params().end());
     rates_.push_back(group.options().get_lr());
   }
-  if (count == weights.size()) return;
-  throw Error(c10::str("it has ", count, " of the ", weights.size(), " parameters in its groups; give it all of them"),
-              Error::Kind::plugin);
+  const auto refuse = [](const std::string& what) {
+    throw Error(what + "; give its groups the tensors that its function is called with, each once",
+                Error::Kind::plugin);
+  };
+  for (const auto& parameter : run.parameters) {
+    if (std::ranges::none_of(own, [&](const auto& each) { return each.is_same(parameter.master); })) {
+      refuse("it leaves out the parameter '" + parameter.name + "'");
+    }
+  }
+  if (own.size() == weights.size()) return;
+  refuse(c10::str("it has ", own.size(), " parameters in its groups, and the model has ", weights.size()));
 }
 
 void TorchOptimizer::step(Run& run) {

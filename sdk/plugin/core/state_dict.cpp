@@ -2,6 +2,7 @@
 #include <c10/util/StringUtil.h>
 #include <c10/util/Type.h>
 #include <torch/nn/module.h>
+#include <torch/optim/lbfgs.h>
 #include <torch/optim/optimizer.h>
 #include <torch/serialize/archive.h>
 #include <vernier/error.h>
@@ -60,6 +61,14 @@ std::string shapes_of(const torch::optim::Optimizer& optimizer) {
 }  // namespace
 
 State state_dict(const torch::optim::Optimizer& optimizer) {
+  // LBFGS cannot write its room for numbers of a step while it is in part undefined. The next step does not read it.
+  for (const auto& [parameter, each] : optimizer.state()) {
+    auto* memory = dynamic_cast<torch::optim::LBFGSParamState*>(each.get());
+    if (memory == nullptr || !memory->al()) continue;
+    for (auto& number : *memory->al()) {
+      if (!number.defined()) number = torch::zeros({});
+    }
+  }
   torch::serialize::OutputArchive archive;
   optimizer.save(archive);
   std::ostringstream bytes;

@@ -2,6 +2,7 @@
 #include <doctest/doctest.h>
 #include <torch/optim/adagrad.h>
 #include <torch/optim/adam.h>
+#include <torch/optim/lbfgs.h>
 #include <torch/optim/sgd.h>
 #include <vernier/torch_optimizer.h>
 
@@ -24,8 +25,12 @@ const std::pair<const char*, TorchOptimizer::Make> optimizers[] = {
      }},
     {"Adam",
      [](const Weights& all) { return std::make_unique<torch::optim::Adam>(all, torch::optim::AdamOptions(0.01)); }},
-    {"Adagrad", [](const Weights& all) {
+    {"Adagrad",
+     [](const Weights& all) {
        return std::make_unique<torch::optim::Adagrad>(all, torch::optim::AdagradOptions(0.1));
+     }},
+    {"LBFGS", [](const Weights& all) {
+       return std::make_unique<torch::optim::LBFGS>(all, torch::optim::LBFGSOptions(0.1).max_iter(4).history_size(3));
      }}};
 
 void halve(vernier::Run& run) {
@@ -39,10 +44,20 @@ std::string by_hand(const TorchOptimizer::Make& make) {
   const auto optimizer = make(run.model->parameters());
   const double rate = optimizer->param_groups()[0].options().get_lr();
   for (int step = 0; step < 6; ++step) {
-    optimizer->zero_grad();
-    task.loss(task.next()).backward();
+    const auto batch = task.next();
+    const auto compute = [&] {
+      optimizer->zero_grad();
+      auto loss = task.loss(batch);
+      loss.backward();
+      return loss;
+    };
     optimizer->param_groups()[0].options().set_lr(rate * (step < 3 ? 1.0 : 0.5));
-    optimizer->step();
+    if (dynamic_cast<torch::optim::LBFGS*>(optimizer.get()) != nullptr) {
+      optimizer->step(compute);
+    } else {
+      compute();
+      optimizer->step();
+    }
   }
   return vernier::digest(*run.model);
 }
@@ -82,11 +97,29 @@ TEST_CASE("torch optimizer: a skipped update changes nothing, and groups must ha
   const auto before = vernier::digest(*skips.run.model);
   skips.trainer->train(skips.run);
   CHECK(vernier::digest(*skips.run.model) == before);
-  Toy half;
-  half.wiring.optimizer = std::make_unique<TorchOptimizer>(
-      [](const Weights& all) { return std::make_unique<torch::optim::SGD>(Weights{all[0]}, 0.1); });
-  CHECK(thrown_by([&] { half.prepare(); }) ==
-        refused("optimizer/torch: it has 1 of the 2 parameters in its groups; give it all of them"));
+  using Groups = std::function<Weights(const Weights&)>;
+  const std::pair<Groups, std::string> wrong[] = {
+      {[](const Weights& all) { return Weights{all[0]}; }, "it leaves out the parameter 'second'"},
+      {[](const Weights& all) {
+         return Weights{all[0], all[1].detach().clone().requires_grad_()};
+       },
+       "it leaves out the parameter 'second'"},
+      {[](const Weights& all) {
+         return Weights{all[1], all[1]};
+       },
+       "it leaves out the parameter 'first'"},
+      {[](const Weights& all) {
+         return Weights{all[0], all[1], torch::ones({2}).requires_grad_()};
+       },
+       "it has 3 parameters in its groups, and the model has 2"}};
+  for (const auto& [chosen, says] : wrong) {
+    Toy toy;
+    toy.wiring.optimizer = std::make_unique<TorchOptimizer>(
+        [&](const Weights& all) { return std::make_unique<torch::optim::SGD>(chosen(all), 0.1); });
+    CHECK(thrown_by([&] { toy.prepare(); }) ==
+          refused("optimizer/torch: " + says +
+                  "; give its groups the tensors that its function is called with, each once"));
+  }
 }
 
 }  // namespace torch_optimizer_test
