@@ -446,7 +446,7 @@ void Trainer::reset_amp() {
     auto& run = impl_->prepared->run;
     run.amp = {};
     if (run.model == nullptr) return;  // stopped before it was prepared
-    impl_->loop().step().update_log().take_scale(run, *impl_->wiring().scaler);
+    impl_->loop().step().update_log().take_scale(run, impl_->loop().roles().scaler.current());
   });
 }
 

@@ -179,6 +179,11 @@ bool SupervisedTask::reads_data() const {
 }
 
 void SupervisedTask::set_training(DatasetPtr dataset, torch::Tensor weights) {
+  if (dataset == nullptr || dataset->size() < 1) {
+    const auto what = dataset == nullptr ? "is null" : c10::str("has ", dataset->size(), " samples");
+    throw Error(id() + ": the training set " + what + "; give set_training() at least one sample",
+                Error::Kind::configuration, id());
+  }
   impl_->training = std::move(dataset);
   impl_->options.weights = std::move(weights);
 }

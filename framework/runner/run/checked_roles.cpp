@@ -16,7 +16,12 @@ namespace {
 // Throws Error if a strategy loses samples: it would train on something else than the user's batch, without a word.
 void refuse_half_a_batch(const std::vector<Batch>& micro_batches, const Batch& batch) {
   std::int64_t samples = 0;
-  for (const auto& micro_batch : micro_batches) samples += micro_batch.samples;
+  for (const auto& micro_batch : micro_batches) {
+    samples += micro_batch.samples;
+    if (micro_batch.samples > 0 && micro_batch.tensors.empty() == batch.tensors.empty()) continue;
+    throw Error(c10::str("it split a batch of ", batch.samples, " samples, and a micro-batch has ", micro_batch.samples,
+                         " samples and ", micro_batch.tensors.size(), " tensors; leave out those that are empty"));
+  }
   if (samples == batch.samples && (samples == 0 || !micro_batches.empty())) return;
   throw Error(c10::str("it split a batch of ", batch.samples, " samples into ", samples));
 }
@@ -139,6 +144,17 @@ void CheckedScaler::unscale(TrainerRun& run) const {
 void CheckedScaler::update(TrainerRun& run) const {
   const StepNumbers by_scaler(run, get());
   (*this)->update(run);
+}
+
+Scaler::Current CheckedScaler::current() const {
+  note();
+  auto now = get()->current();
+  for (const auto& [name, tensor] : {std::pair{"scale", now.scale}, {"growth_tracker", now.growth_tracker}}) {
+    if (!tensor.defined() || tensor.numel() == 1) continue;
+    throw Error(c10::str("its current() has a ", name, " of the shape ", tensor.sizes(), ", and must be one number"),
+                Error::Kind::plugin);
+  }
+  return now;
 }
 
 std::vector<Batch> CheckedAccumulation::split(const TrainerRun& run) const {

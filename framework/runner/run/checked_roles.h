@@ -48,6 +48,7 @@ class CheckedScaler : public Role<Scaler> {
   torch::Tensor scale(const torch::Tensor& loss, c10::Device device) const;
   void unscale(TrainerRun& run) const;
   void update(TrainerRun& run) const;
+  Scaler::Current current() const;
 };
 
 class CheckedAccumulation : public Role<Accumulation> {

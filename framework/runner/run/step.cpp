@@ -153,7 +153,7 @@ void Step::emit(Event event, TrainerRun& run, Part next) {
 
 void Step::note_plugins(TrainerRun& run) {
   const auto& wiring = roles_.wiring;
-  update_log_.take_scale(run, *wiring.scaler);
+  update_log_.take_scale(run, scaler_.current());
   for (std::size_t i = 0; i < has_listeners_.size(); ++i) {
     has_listeners_[i] = std::ranges::any_of(
         wiring.plugins(), [&](const Plugin* plugin) { return wiring.bus.listens(*plugin, static_cast<Event>(i)); });
@@ -291,7 +291,7 @@ void Step::finish_step(TrainerRun& run) {
   run.samples += std::llround(whole.samples);
   run.tokens += whole.tokens;
   ranks_.end_step(run);
-  update_log_.count(run, *roles_.wiring.scaler);
+  update_log_.count(run, scaler_.current());
   clock_.show(run.metrics, run.device.is_cpu());
   run.step += 1;  // callbacks after the update see the new count
   plan_.count_again(run);

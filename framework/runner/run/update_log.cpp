@@ -27,12 +27,12 @@ void set_scale(TrainerRun& run, std::int64_t step, const Scaler::Current& now) {
 
 }  // namespace
 
-void UpdateLog::take_scale(TrainerRun& run, const Scaler& scaler) {
+void UpdateLog::take_scale(TrainerRun& run, const Scaler::Current& scale) {
   if (last() && last_->scale) {  // the scaler before has left it
     run.amp.set_scale(run.step + 1, last_->scale);
     last_->scale.reset();
   }
-  set_scale(run, run.step + 1, scaler.current());
+  set_scale(run, run.step + 1, scale);
 }
 
 void UpdateLog::look(const Run& run) {
@@ -59,7 +59,7 @@ void UpdateLog::count_one(TrainerRun& run, std::int64_t step, const KnownUpdate&
 }
 
 // Scale and tracker that are on a device come with the result of the update.
-void UpdateLog::count(TrainerRun& run, const Scaler& scaler) {
+void UpdateLog::count(TrainerRun& run, const Scaler::Current& scale) {
   best_loss_ = lesser_of(best_loss_, run.loss);
   run.amp.add({.is_amp = is_mixed_});
   const auto* share = HostApi::find(run.metrics, "underflow");
@@ -71,7 +71,6 @@ void UpdateLog::count(TrainerRun& run, const Scaler& scaler) {
   if (before) count_one(run, run.step, *before);
   if (before && before->scale) run.amp.set_scale(run.step + 1, before->scale, before->growth_tracker);
   last_.reset();
-  const auto scale = scaler.current();
   const bool is_sent = run.results_are_late && run.skip_update.defined();
   if (!is_sent) set_scale(run, run.step + 2, scale);
   if (!run.skip_update.defined()) {

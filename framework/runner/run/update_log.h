@@ -24,7 +24,7 @@ struct KnownUpdate {
 class UpdateLog {
  public:
   // Called before the first step and after a swap: the statistics have the scale of the scaler that there is now.
-  void take_scale(TrainerRun& run, const Scaler& scaler);
+  void take_scale(TrainerRun& run, const Scaler::Current& scale);
   // Called at the begin of a step, and after each forward pass in it. is_mixed: it computed in fewer bits than float32.
   void begin() { is_forward_seen_ = false; }
   void see_forward(bool is_mixed) { is_mixed_ = is_mixed || (std::exchange(is_forward_seen_, true) && is_mixed_); }
@@ -32,8 +32,8 @@ class UpdateLog {
   void look(const Run& run);
   // Called at the end of the step: counts it, and the updates that are known now, in run.updates, run.last_update and
   // run.amp. Writes the notice `step_skipped`. Where results are not late, also writes `non_finite` if the loss is not
-  // finite, no scaler looks at the gradients, and no callback has reported it. scaler: after its update.
-  void count(TrainerRun& run, const Scaler& scaler);
+  // finite, no scaler looks at the gradients, and no callback has reported it. scale: after the update of the scaler.
+  void count(TrainerRun& run, const Scaler::Current& scale);
   // Returns the update of the step before, if count() has not counted it because it was late. Waits for the device.
   std::optional<KnownUpdate> last();
   // Counts last() after the last step of a run.

@@ -165,6 +165,16 @@ TEST_CASE("tasks that lack a part are named") {
       add_validation(make_data());
     }
   };
+  class NoSamples final : public Own {
+   public:
+    using Own::Own;
+    void build(Run& run) override {
+      Own::build(run);
+      set_training(vernier::subset(make_data(), torch::empty({0}, torch::kInt64)));
+    }
+  };
+  OwnRun without(std::make_unique<NoSamples>(options()));
+  CHECK_THROWS_WITH(without.prepare(), doctest::Contains("the training set has 0 samples"));
   OwnRun twice(std::make_unique<TwoMains>(options()));
   CHECK_THROWS_WITH(twice.prepare(), doctest::Contains("a second validation set needs a name"));
 

@@ -1024,6 +1024,17 @@ TEST_CASE("trainer: a task that breaks its promises is refused") {
   toy.wiring.accumulation = std::make_unique<toy::MicroBatches>(Sizes{});
   CHECK(thrown_by([&] { toy.prepare().train(toy.run); }) ==
         failed("accumulation/micro_batches in step 1: it split a batch of 6 samples into 0"));
+  Toy with_empty;
+  with_empty.wiring.accumulation = std::make_unique<toy::MicroBatches>(Sizes{6, 0});
+  CHECK(says(thrown_by([&] { with_empty.prepare().train(with_empty.run); }).text,
+             "it split a batch of 6 samples, and a micro-batch has 0 samples and "));
+  struct TwoScales final : vernier::Scaler {
+    Current current() const override { return {torch::ones({2}), {}}; }
+  };
+  Toy scaled;
+  scaled.wiring.scaler = std::make_unique<TwoScales>();
+  CHECK(says(thrown_by([&] { scaled.prepare().train(scaled.run); }).text,
+             "its current() has a scale of the shape [2], and must be one number"));
 }
 
 TEST_CASE("trainer: accumulation/fixed splits as evenly as can be") {
