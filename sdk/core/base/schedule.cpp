@@ -84,6 +84,10 @@ double warmup_stable_decay(const LearningRateSchedule& schedule, double t, doubl
 
 double cosine_restarts(const LearningRateSchedule& schedule, double t, double) {
   require(schedule, schedule.period, "period");
+  if (schedule.multiplier < 1) {
+    refuse(c10::str("a schedule of the kind \"cosine_restarts\" has the multiplier ", schedule.multiplier,
+                    ", and it must be at least 1"));
+  }
   auto period = static_cast<double>(schedule.period);
   if (schedule.multiplier == 1) {
     t = std::fmod(t, period);
@@ -128,7 +132,12 @@ double learning_rate_factor(const LearningRateSchedule& schedule, std::int64_t d
   const auto* kind = std::ranges::find(schedules::kinds, schedule.kind,
                                        [](const schedules::Kind& each) { return std::string_view(each.name); });
   if (kind == std::end(schedules::kinds)) refuse("there is no schedule of the kind \"" + schedule.kind + "\"");
-  const auto warmup = static_cast<double>(schedule.warmup_steps), updates = static_cast<double>(done);
+  if (schedule.shape != "linear" && schedule.shape != "cosine" && schedule.shape != "sqrt") {
+    refuse("a schedule cannot have the shape \"" + schedule.shape + "\"; it takes linear | cosine | sqrt");
+  }
+  const bool has_warmup = std::string_view(kind->name) != "one_cycle";
+  const auto warmup = has_warmup ? static_cast<double>(schedule.warmup_steps) : 0.0,
+             updates = static_cast<double>(done);
   if (updates < warmup) return (updates + 1) / (warmup + 1);
   const auto end = static_cast<double>(schedule.decay_steps != 0 ? schedule.decay_steps : length);
   return kind->factor(schedule, updates - warmup, std::max(end - warmup, 1.0));

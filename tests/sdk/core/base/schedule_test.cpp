@@ -31,6 +31,7 @@ TEST_CASE("schedule: a warm-up, then the schedule") {
                {step, 9, 1},
                {step, 10, 0.5},
                {step, 35, 0.125},
+               {LearningRateSchedule{.kind = "one_cycle", .warmup_steps = 50}, 0, 0.04},
                {LearningRateSchedule{.kind = "constant"}, 7, 1}};
   for (const auto& each : cases) {
     CAPTURE(each.schedule.kind);
@@ -43,7 +44,9 @@ TEST_CASE("schedule: what a schedule lacks is named") {
   const std::pair<LearningRateSchedule, const char*> cases[] = {
       {{.kind = "cosin"}, "there is no schedule of the kind \"cosin\""},
       {{.kind = "step"}, "a schedule of the kind \"step\" needs `every`"},
-      {{.kind = "cosine_restarts"}, "a schedule of the kind \"cosine_restarts\" needs `period`"}};
+      {{.kind = "cosine_restarts"}, "a schedule of the kind \"cosine_restarts\" needs `period`"},
+      {{.kind = "cosine_restarts", .period = 3, .multiplier = 0}, "has the multiplier 0, and it must be at least 1"},
+      {{.shape = "lineer"}, "a schedule cannot have the shape \"lineer\"; it takes linear | cosine | sqrt"}};
   for (const auto& [schedule, text] : cases) {
     CHECK(says(thrown_by([&, &schedule = schedule] { learning_rate_factor(schedule, 1, 10); }).text, text));
   }
