@@ -50,7 +50,8 @@ struct Chunks {
   Rows all;
   std::int64_t rows;  // rows of a chunk
   explicit Chunks(const Rows& whole, std::int64_t most = std::numeric_limits<std::int64_t>::max())
-      : all(whole), rows(std::max({std::int64_t{1}, worth / whole.columns, (whole.count + most - 1) / most})) {}
+      : all(whole),
+        rows(std::max({std::int64_t{1}, worth / whole.columns, whole.count / most + (whole.count % most != 0)})) {}
 
   std::int64_t count() const { return (all.count + rows - 1) / rows; }
   // Calls body(first element, first row, rows, chunk), on several threads where that pays.
