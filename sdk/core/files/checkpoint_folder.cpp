@@ -149,7 +149,44 @@ class CheckedFile {
 };
 
 bool is_of_model(const std::string& file) {
-  return file == model_name || file.starts_with("model-rank-");
+  return file.starts_with("model");
+}
+
+// The index of a model in several files; "" for a model in one.
+std::string index_of(const std::string& folder, const CheckpointFiles& files) {
+  std::uint64_t bytes = 0;
+  std::map<std::string, std::string> places;
+  for (const auto& [name, said] : files) {
+    if (name.find("-of-") == std::string::npos) continue;
+    const SafetensorsFile file(folder + "/" + name, O_NOFOLLOW);
+    for (const auto& entry : file.entries()) {
+      bytes += entry.end - entry.begin;
+      places[entry.name] = name;
+    }
+  }
+  return places.empty() ? "" : index_text(folder, bytes, places);
+}
+
+// Called once all ranks have written. A file with a part of the model gets another name than one with the whole, so
+// that nobody takes it for that. Several files get the names and the index that Hugging Face's libraries read.
+void name_model_files(const std::string& folder, CheckpointFiles& files) {
+  std::vector<std::string> parts = {model_name};
+  for (const auto& [name, said] : files) {
+    if (is_of_model(name) && name != model_name) parts.push_back(name);
+  }
+  const bool is_shared = files.at(state_name).tensors.contains("run/model_parts");
+  if (parts.size() == 1 && !is_shared) return;
+  for (std::size_t i = 0; i < parts.size(); ++i) {
+    const auto name = is_shared ? checkpoint_shared_file : checkpoint_model_part(i + 1, parts.size());
+    if (::rename((folder + "/" + parts[i]).c_str(), (folder + "/" + name).c_str()) != 0) {
+      fail_with_errno(folder + "/" + parts[i], "cannot be renamed");
+    }
+    files[name] = std::move(files.at(parts[i]));
+    files.erase(parts[i]);
+  }
+  if (const auto index = index_of(folder, files); !index.empty()) {
+    write_text(folder + "/" + checkpoint_index_file, index);
+  }
 }
 
 }  // namespace
@@ -189,6 +226,8 @@ Manifest verify_checkpoint(const std::string& place) {
   const auto path = standing(place);
   auto manifest = read_manifest(path);
   for (const auto& [name, file] : manifest.files) CheckedFile(path, manifest, name).verify();
+  const auto index = path + "/" + checkpoint_index_file, text = index_of(path, manifest.files);
+  if (!text.empty() && read_text(index) != text) fail(index, "was changed: it does not list the files of the manifest");
   return manifest;
 }
 
@@ -238,6 +277,7 @@ Manifest UnfinishedCheckpoint::complete(Manifest about) {
   about.version = checkpoint_format_version;
   about.versions["vernier"] = VERNIER_VERSION;
   about.versions["torch"] = TORCH_VERSION;
+  name_model_files(folder_, about.files);
   const auto manifest = folder_ + "/" + manifest_name;
   write_text(manifest, manifest_text(manifest, about));
   sync_folder(folder_);

@@ -3,6 +3,8 @@
 #include <vernier/checksum.h>
 #include <vernier/json_text.h>
 
+#include <algorithm>
+
 #include "file.h"
 #include "json.h"
 
@@ -116,6 +118,17 @@ void check_own_checksum(const std::string& path, std::string_view text) {
   if (is != said) fail(path, "was changed: its checksum is " + is + ", and it says " + std::string(said));
 }
 
+// The names that the files of the model must have.
+std::vector<std::string> model_files(const Json& files) {
+  std::vector<std::string> names;
+  for (std::size_t count = 2; count <= files.size(); ++count) {
+    if (!files.contains(checkpoint_model_part(1, count))) continue;
+    for (std::size_t i = 1; i <= count; ++i) names.push_back(checkpoint_model_part(i, count));
+    return names;
+  }
+  return {files.contains(checkpoint_shared_file) ? checkpoint_shared_file : checkpoint_model_file};
+}
+
 }  // namespace
 
 std::string manifest_text(const std::string& path, const Manifest& manifest) {
@@ -153,14 +166,12 @@ Manifest parse_manifest(const std::string& path, const std::string& text) {
   }
   manifest.configuration = json_text(structure(path, json, "configuration"));
   const Json& files = structure(path, json, "files");
-  for (const char* name : {checkpoint_model_file, checkpoint_state_file}) {
-    manifest.files[name] = file_in(path, structure(path, files, name));
-  }
-  for (std::int64_t rank = 1; manifest.files.size() < files.size(); ++rank) {
-    const auto name = checkpoint_shard_file(rank), model = checkpoint_model_shard_file(rank);
+  const auto take = [&](const std::string& name) {
     manifest.files[name] = file_in(path, structure(path, files, name.c_str()));
-    if (files.contains(model)) manifest.files[model] = file_in(path, structure(path, files, model.c_str()));
-  }
+  };
+  std::ranges::for_each(model_files(files), take);
+  take(checkpoint_state_file);
+  for (std::int64_t rank = 1; manifest.files.size() < files.size(); ++rank) take(checkpoint_shard_file(rank));
   return manifest;
 }
 
@@ -170,6 +181,18 @@ std::string checkpoint_shard_file(std::int64_t rank) {
 
 std::string checkpoint_model_shard_file(std::int64_t rank) {
   return "model-rank-" + std::to_string(rank) + ".safetensors";
+}
+
+std::string checkpoint_model_part(std::size_t number, std::size_t count) {
+  const auto five_digits = [](std::size_t value) { return std::to_string(100'000 + value).substr(1); };
+  return "model-" + five_digits(number) + "-of-" + five_digits(count) + ".safetensors";
+}
+
+std::string index_text(const std::string& path, std::uint64_t bytes, const std::map<std::string, std::string>& files) {
+  return "{\n \"metadata\": {\"total_size\": " + std::to_string(bytes) +
+         "},\n \"weight_map\": " + joined("{", files, ",", "\n }\n}\n", [&](const auto& entry) {
+           return "\n  " + quoted(path, entry.first) + ": " + quoted(path, entry.second);
+         });
 }
 
 std::string files_text(const std::string& path, const std::map<std::string, Manifest::File>& files) {

@@ -15,6 +15,7 @@
 #include <span>
 #include <utility>
 
+#include "files/checkpoint_manifest.h"
 #include "files/json.h"
 
 namespace vernier {
@@ -68,6 +69,10 @@ Tensors read(const InitOptions& options, std::string& path) {
     std::error_code none;
     if (checkpoints.empty() && std::filesystem::is_directory(options.from, none)) {
       refuse(options.from + ": is neither a checkpoint nor the folder of a run with one");
+    }
+    const auto folder = std::filesystem::path(options.from).parent_path().string();
+    if (checkpoints.empty() && is_checkpoint(folder) && !read_manifest(folder).files.contains(checkpoint_model_file)) {
+      refuse(options.from + ": is not a file with the whole model; set init_from = \"" + folder + "\"");
     }
     path = checkpoints.empty() ? options.from : checkpoints.front();
     const auto [all, average, adapter] =

@@ -11,10 +11,12 @@
 #include <fstream>
 #include <functional>
 #include <iterator>
+#include <nlohmann/json.hpp>
 #include <set>
 
 #include "file_mode.h"
 #include "files/checkpoint_manifest.h"
+#include "files/weights.h"
 #include "same_tensors.h"
 #include "temporary_folder.h"
 #include "thrown.h"
@@ -129,6 +131,56 @@ TEST_CASE("checkpoint folder: the parts that ranks write of a state are read as 
     CHECK(fs::exists(given_up.folder()));
   }
   CHECK(std::distance(fs::directory_iterator(folder.path()), {}) == 2);
+}
+
+TEST_CASE("checkpoint folder: a model in parts has the names and the index that Hugging Face's libraries read") {
+  const TemporaryFolder folder;
+  const auto path = folder / "step-00000010", index = path + "/model.safetensors.index.json";
+  const std::vector<std::string> names = {"model-00001-of-00003.safetensors", "model-00002-of-00003.safetensors",
+                                          "model-00003-of-00003.safetensors"};
+  Tensors whole = {{"a", torch::ones({2, 3})}};
+  vernier::UnfinishedCheckpoint unfinished(path);
+  auto manifest = about();
+  manifest.files = vernier::write_checkpoint_files(unfinished.folder(), {whole}, {some_state()});
+  for (const int rank : {1, 2, 3}) {  // rank 2 has none of the model
+    Tensors part = {{c10::str("r", rank), torch::full({2}, rank)}};
+    if (rank != 2) {
+      const auto name = c10::str("w", rank);
+      whole[name] = torch::full({5}, rank, torch::kBFloat16);
+      part["model/" + name] = whole[name];
+    }
+    manifest.files.merge(vernier::write_checkpoint_shard(unfinished.folder(), rank, {part}));
+  }
+  const auto written = unfinished.complete(manifest);
+  const auto json = nlohmann::json::parse(read_text(index));
+  CHECK(json == nlohmann::json{{"metadata", {{"total_size", 44}}},
+                               {"weight_map", {{"a", names[0]}, {"w1", names[1]}, {"w3", names[2]}}}});
+  CHECK_FALSE(fs::exists(path + "/model.safetensors"));
+  for (const auto& [name, place] : json["weight_map"].items()) {
+    check_equal({{name, whole.at(name)}}, vernier::load_safetensors(path + "/" + place.get<std::string>()));
+  }
+  CHECK(vernier::verify_checkpoint(path).files.size() == written.files.size());
+  check_equal(whole, vernier::read_checkpoint(path).model.tensors);
+  check_equal(whole, vernier::read_checkpoint_model(path).model.tensors);
+  check_equal(whole, vernier::model_of_run(path).tensors);
+  folder.write("step-00000010/model.safetensors.index.json", read_text(index) + " ");
+  CHECK(thrown_by([&] { vernier::verify_checkpoint(path); }) ==
+        failed(index + ": was changed: it does not list the files of the manifest"));
+  fs::remove(path + "/" + names[1]);
+  CHECK(says(thrown_by([&] { vernier::read_checkpoint_model(path); }).text, names[1] + ": cannot be opened"));
+}
+
+TEST_CASE("checkpoint folder: a model of which each rank has a part of the tensors does not look whole") {
+  const TemporaryFolder folder;
+  const auto path = folder / "step-00000010";
+  auto state = some_state();
+  state["run/model_parts"] = torch::tensor(2);
+  vernier::write_checkpoint(path, about(), some_model(), state);
+  CHECK_FALSE(fs::exists(path + "/model.safetensors"));
+  CHECK_FALSE(fs::exists(path + "/model.safetensors.index.json"));
+  check_equal(some_model(), vernier::load_safetensors(path + "/model-shared.safetensors"));
+  check_equal(some_model(), vernier::read_checkpoint(path).model.tensors);
+  vernier::verify_checkpoint(path);
 }
 
 TEST_CASE("checkpoint folder: only its owner reads it, whatever the umask") {

@@ -6,6 +6,7 @@
 #include <vernier/checkpoint_folder.h>
 #include <vernier/plugin.h>
 #include <vernier/safetensors.h>
+#include <vernier/unfinished_checkpoint.h>
 
 #include "temporary_folder.h"
 #include "thrown.h"
@@ -91,6 +92,32 @@ TEST_CASE("init_weights: a run stands for its newest checkpoint") {
   CHECK(init(run + "/checkpoints/step-00000009") == std::pair(Thrown{}, 9.0));
   std::filesystem::remove(run + "/checkpoints/step-00000010/model.safetensors");
   CHECK(says(init(run).first.text, run + "/checkpoints/step-00000010/model.safetensors: cannot be opened"));
+}
+
+TEST_CASE("init_weights: a file with a part of a checkpoint's model is refused, and the checkpoint is named") {
+  const TemporaryFolder folder;
+  const auto path = folder / "step-00000001";
+  const auto weights = other_weights();
+  {
+    vernier::UnfinishedCheckpoint unfinished(path);
+    vernier::CheckpointManifest about;
+    about.files = vernier::write_checkpoint_files(unfinished.folder(), {{{"first", weights.at("first")}}}, {});
+    about.files.merge(vernier::write_checkpoint_shard(
+        unfinished.folder(), 1, {{{"model/second", weights.at("second")}, {"model/seen", weights.at("seen")}}}));
+    unfinished.complete(about);
+  }
+  for (const char* name : {"model.safetensors", "model-00001-of-00002.safetensors", "model.safetensors.index.json"}) {
+    CAPTURE(name);
+    Model model;
+    const auto from = path + "/" + name;
+    CHECK(thrown_by([&] {
+            vernier::init_weights(model, {from, {}, true});
+          }) == refusal(from + ": is not a file with the whole model; set init_from = \"" + path + "\""));
+  }
+  Model model;
+  CHECK(thrown_by([&] { vernier::init_weights(model, {path, {}, true}); }) == Thrown{});
+  CHECK(model.first.equal(weights.at("first")));
+  CHECK(model.seen.equal(weights.at("seen")));
 }
 
 TEST_CASE("init_weights: names that are missing or not in the model are refused, or reported where that is allowed") {
