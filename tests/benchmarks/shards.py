@@ -3,10 +3,11 @@
 thread a rank.
 
     ./vernier build && python3 tests/benchmarks/shards.py [--layers 12] [--width 768] [--context 128] [--batch 4]
-        [--steps 6] [--set KEY=VALUE] [--program build/release/vernier]
+        [--steps 6] [--set KEY=VALUE] [--resume] [--program build/release/vernier]
 
 Prints the peak of a rank's resident memory and the median time of a step, with the ratios to ddp. The first step is
-left out of the times. By default the model has 12 layers of 768: 85 million parameters. The program ends with an error
+left out of the times. With --resume each run is also saved and resumed, and the peak of a rank that resumes is printed.
+By default the model has 12 layers of 768: 85 million parameters. The program ends with an error
 if the weights differ from those of ddp. Use a machine that does nothing else.
 """
 import argparse
@@ -56,6 +57,16 @@ def peak(process):
     return usage.ru_maxrss * 1024
 
 
+def run_ranks(place, command):
+    """Returns the highest peak of the two ranks."""
+    port = str(free_port())
+    ranks = []
+    for rank in range(2):
+        place_of_rank = {"RANK": str(rank), "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+        ranks.append(subprocess.Popen(command, cwd=place, env={**os.environ, **place_of_rank}))
+    return max(peak(one) for one in ranks)
+
+
 def train(use, settings, args):
     with tempfile.TemporaryDirectory() as folder:
         place = pathlib.Path(folder)
@@ -63,15 +74,16 @@ def train(use, settings, args):
         (place / "text.bin").write_bytes(bytes(i * i % 251 for i in range(1 << 16)))
         command = [str(pathlib.Path(args.program).resolve()), "train", "run.toml", "--quiet"]
         command += [f"--set={one}" for one in settings + [f"distributed.use={use}"]]
-        port = str(free_port())
-        ranks = []
-        for rank in range(2):
-            place_of_rank = {"RANK": str(rank), "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
-            ranks.append(subprocess.Popen(command, cwd=place, env={**os.environ, **place_of_rank}))
-        memory = max(peak(one) for one in ranks)
-        steps = list(csv.DictReader((place / "out/metrics.csv").open()))[1:]
-        step = statistics.median(float(one["step_time"]) for one in steps)
-        return memory, step, json.loads((place / "out/summary.json").read_text())["digest"]
+        steps = f"--set=run.steps={args.steps}"
+        memory = run_ranks(place, command + [steps])
+        rows = list(csv.DictReader((place / "out/metrics.csv").open()))[1:]
+        step = statistics.median(float(one["step_time"]) for one in rows)
+        digest = json.loads((place / "out/summary.json").read_text())["digest"]
+        if not args.resume:
+            return memory, step, digest, 0
+        saving = ["--set=run.output=saved", "--set=checkpoint.use=rolling", "--set=checkpoint.async=false"]
+        run_ranks(place, command + saving + ["--set=run.steps=1"])
+        return memory, step, digest, run_ranks(place, command + saving + ["--set=run.steps=2", "--resume"])
 
 
 def main():
@@ -79,16 +91,17 @@ def main():
     for key, value in {"layers": 12, "width": 768, "context": 128, "batch": 4, "steps": 6}.items():
         parser.add_argument(f"--{key}", type=int, default=value)
     parser.add_argument("--set", action="append", default=[])
+    parser.add_argument("--resume", action="store_true")
     parser.add_argument("--program", default=ROOT / "build/release/vernier")
     args = parser.parse_args()
-    settings = [f"run.steps={args.steps}", f"task.layers={args.layers}", f"task.width={args.width}", "task.heads=12",
+    settings = [f"task.layers={args.layers}", f"task.width={args.width}", "task.heads=12",
                 f"task.context={args.context}", f"task.batch_size={args.batch}"] + args.set
     first = None
     for use, own in (("ddp", []), ("zero1", []), ("zero3", []), ("zero3", ["distributed.keep_gathered=true"])):
-        memory, step, digest = train(use, settings + own, args)
+        memory, step, digest, resumed = train(use, settings + own, args)
         first = first or (memory, step, digest)
         print(f"{use:6} {' '.join(own):31} {memory / 1e6:6.0f} MB ({memory / first[0]:.2f})  {1e3 * step:7.0f} ms a step "
-              f"({step / first[1]:.2f})", flush=True)
+              f"({step / first[1]:.2f})" + (f"  resumed: {resumed / 1e6:6.0f} MB" if args.resume else ""), flush=True)
         if digest != first[2]:
             sys.exit("shards.py: the weights differ from those of ddp")
 

@@ -4,6 +4,7 @@
 
 #include "common/config/config.h"
 #include "common/own_runs.h"
+#include "files/shards.h"
 #include "status.h"
 #include "summary.h"
 
@@ -100,7 +101,11 @@ void rethrow_of_run(const std::string& path, Error::Kind otherwise) {
 }
 
 void resume(Prepared& prepared, const std::string& from, bool allow_inexact) try {
-  auto snapshot = read_snapshot(*prepared.wiring->checkpoint, prepared.run, from);
+  const auto read = [&] {
+    const OwnPart part(prepared.run, *prepared.wiring->distributed);
+    return read_snapshot(*prepared.wiring->checkpoint, prepared.run, from);
+  };
+  auto snapshot = read();
   if (!snapshot) {
     refuse("there is no checkpoint to resume from in " + prepared.run.output +
            "; leave --resume out to start a new run");

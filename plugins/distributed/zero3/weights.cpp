@@ -36,16 +36,6 @@ bool can_be_in_parts(const torch::Tensor& weight) {
          weight.storage_offset() == 0 && weight.storage().nbytes() == weight.nbytes();
 }
 
-// Moves a weight out of memory that it shares with others, as that of a checkpoint which was read at once.
-void give_own_memory(const torch::Tensor& weight) {
-  auto* const allocator = c10::GetAllocator(c10::DeviceType::CPU);
-  const auto& storage = weight.storage();
-  if (storage.data_ptr().get_deleter() == allocator->raw_deleter()) return;
-  auto own = allocator->allocate(storage.nbytes());
-  std::memcpy(own.get(), storage.data(), storage.nbytes());
-  storage.unsafeGetStorageImpl()->set_data_ptr_noswap(std::move(own));
-}
-
 // While it lives, operators are called as if the model had not called any: without interceptors, autocast and autograd.
 class PlainOperators {
   torch::NoGradGuard no_grad_;
@@ -83,7 +73,6 @@ Weights::Weights(const vernier::Run& run, ddp::Group& group, std::int64_t rank, 
     const auto& [name, model, master, frozen, owned] = run.parameters[i];
     weights_.push_back({model, static_cast<std::int64_t>(owner[i]), can_be_in_parts(model)});
     if (!weights_.back().is_in_parts) whole_.push_back(name);
-    if (weights_.back().is_in_parts && owned) give_own_memory(model);
   }
   active = this;
   callback_ = at::addThreadLocalCallback(

@@ -35,8 +35,8 @@ class Zero3 final : public ddp::DataParallel {
   }
   ~Zero3() override {
     try {
-      if (weights_ && !has_failed_) weights_->meet();  // rank 0 may still fetch weights
-    } catch (...) {                                    // the run is over, and a rank that is lost has been reported
+      if (is_well_) weights_->meet();  // rank 0 may still fetch weights
+    } catch (...) {                    // the run is over, and a rank that is lost has been reported
     }
   }
 
@@ -45,7 +45,10 @@ class Zero3 final : public ddp::DataParallel {
   void attach(vernier::Bus& bus) override {
     DataParallel::attach(bus);
     if (ranks() == 1) return;
-    bus.on(Event::RunBegin, [this](Run& run) { begin(run); });
+    bus.on(Event::RunBegin, [this](Run&) {
+      is_well_ = true;
+      if (rank() == 0) info(weights_->describe());
+    });
     bus.on(Event::BatchReady, [this](Run&) { weights_->keep(keeps_); });
     bus.on(Event::LossReady, [this](Run&) { weights_->throw_failure(); });
     bus.on(Event::BackwardDone, [this](Run&) {
@@ -53,7 +56,7 @@ class Zero3 final : public ddp::DataParallel {
       weights_->keep(false);
     });
     bus.on(Event::RunFailed, [this](Run&) {
-      has_failed_ = true;
+      is_well_ = false;
       if (weights_) weights_->stop();
     });
   }
@@ -76,6 +79,12 @@ class Zero3 final : public ddp::DataParallel {
     if (ranks() > 1) parts_.emplace([this](const torch::Tensor& numbers) { sum(numbers)(); });
   }
 
+  // Frees weights before a resumed run reads its checkpoint.
+  void check(const Run& run) override {
+    DataParallel::check(run);
+    if (ranks() > 1) weights_.emplace(run, group(), rank(), ranks());
+  }
+
   void broadcast(const std::vector<std::vector<torch::Tensor>>& of_ranks) override {
     if (!weights_) return DataParallel::broadcast(of_ranks);
     auto whole = of_ranks;
@@ -86,13 +95,6 @@ class Zero3 final : public ddp::DataParallel {
   }
 
  private:
-  // Called once the weights are those of a resumed run.
-  void begin(Run& run) {
-    if (weights_) return;
-    weights_.emplace(run, group(), rank(), ranks());
-    if (rank() == 0) info(weights_->describe());
-  }
-
   void meet() override {
     if (weights_) weights_->meet();
   }
@@ -102,9 +104,9 @@ class Zero3 final : public ddp::DataParallel {
   }
 
   bool keeps_;
-  bool has_failed_ = false;
+  bool is_well_ = false;  // true from RunBegin on, unless the run fails
   std::optional<vernier::draft::GradientParts> parts_;
-  std::optional<zero3::Weights> weights_;  // from RunBegin on
+  std::optional<zero3::Weights> weights_;  // from check() on
 };
 
 VERNIER_PLUGIN(Zero3, "zero3", "1.0.0")

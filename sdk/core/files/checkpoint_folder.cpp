@@ -19,6 +19,7 @@
 #include "checkpoint_manifest.h"
 #include "file.h"
 #include "safetensors_file.h"
+#include "shards.h"
 
 namespace vernier {
 
@@ -131,7 +132,12 @@ class CheckedFile {
       : said_(manifest.files.at(name)), file_(folder + "/" + name, O_NOFOLLOW) {
     compare(file_, said_);
   }
-  Tensors read() const { return file_.read_all(check()); }
+  // Checks all tensors and returns them, without those that OwnPart leaves out. prefix: of their names in a snapshot.
+  Tensors read(const std::string& prefix = "") const {
+    return file_.read_all(check(), [&](const SafetensorsFile::Entry& entry) {
+      return OwnPart::leaves_out(prefix + entry.name, entry.end - entry.begin);
+    });
+  }
   void verify() const { file_.verify_all(check()); }
 
  private:
@@ -204,7 +210,7 @@ StoredCheckpoint read_checkpoint(const std::string& place) {
   for (const auto& [name, file] : files) {
     const bool is_model = is_of_model(name);
     auto& tensors = (is_model ? stored.model : stored.state).tensors;
-    auto read = file.read();
+    auto read = file.read(is_model ? "model/" : "");
     tensors.merge(read);
     if (read.empty()) continue;
     fail(path, read.begin()->first,

@@ -47,8 +47,7 @@ bool is_of_libtorch(const at::DataPtr& data) {
 }
 
 bool can_change_hands(const torch::Tensor& live, const torch::Tensor& saved) {
-  constexpr std::size_t smallest = 4096;  // a smaller tensor would keep the memory of the whole file alive
-  return are_alike(live, saved) && saved.nbytes() >= smallest && saved.use_count() == 1 &&
+  return are_alike(live, saved) && saved.nbytes() >= HugePages::smallest && saved.use_count() == 1 &&
          saved.storage().use_count() == 1 && has_memory_of_its_own(live) && has_memory_of_its_own(saved) &&
          HugePages::holds(saved.storage().data_ptr()) && is_of_libtorch(live.storage().data_ptr());
 }

@@ -12,6 +12,8 @@ namespace vernier {
 
 class HugePages {
  public:
+  static constexpr std::size_t smallest = 4096;  // bytes; a smaller tensor that stays is not worth the block
+
   // sizes: of the parts, in bytes. Uses small pages where the system has no huge ones. Throws std::bad_alloc.
   explicit HugePages(const std::vector<std::uint64_t>& sizes);
   // A contiguous tensor in the i-th part. The block is freed with the last of its tensors. Any thread.

@@ -365,17 +365,25 @@ void SafetensorsFile::for_each_entry(const std::function<void(const Entry&)>& bo
   }
 }
 
-Tensors SafetensorsFile::read_all(const Check& check) const try {
+Tensors SafetensorsFile::read_all(const Check& check, const std::function<bool(const Entry&)>& leaves_out) const try {
   std::vector<std::uint64_t> sizes;
-  for (const Entry& entry : entries_) sizes.push_back(entry.end - entry.begin);
+  std::vector<const Entry*> taken;
+  for (const Entry& entry : entries_) {
+    if (leaves_out && leaves_out(entry)) continue;
+    taken.push_back(&entry);
+    sizes.push_back(entry.end - entry.begin < HugePages::smallest ? 0 : entry.end - entry.begin);
+  }
   const HugePages memory(sizes);
   Tensors tensors;
-  for (std::size_t i = 0; i < entries_.size(); ++i) {
-    tensors[entries_[i].name] = memory.tensor(i, entries_[i].shape, entries_[i].type);
+  for (std::size_t i = 0; i < taken.size(); ++i) {
+    const auto& [name, type, shape, begin, end] = *taken[i];
+    tensors[name] = sizes[i] == 0 ? at::empty(shape, type) : memory.tensor(i, shape, type);
   }
   for_each_entry([&](const Entry& entry) {
+    const auto place = tensors.find(entry.name);
+    if (place == tensors.end()) return verify(entry, check);
     Checksum checksum;
-    read(entry, tensors.find(entry.name)->second, check ? &checksum : nullptr);
+    read(entry, place->second, check ? &checksum : nullptr);
     if (check) check(entry.name, checksum);
   });
   return tensors;
@@ -383,19 +391,21 @@ Tensors SafetensorsFile::read_all(const Check& check) const try {
   fail(path(), "there is no memory for its " + std::to_string(size_) + " bytes");
 }
 
+void SafetensorsFile::verify(const Entry& entry, const Check& check) const {
+  char bytes[checked_chunk];
+  Checksum checksum;
+  for (std::uint64_t done = entry.begin; done < entry.end;) {
+    const auto count = std::min<std::uint64_t>(sizeof bytes, entry.end - done);
+    file_.read(bytes, count, head_.size() + done);
+    checksum.add(bytes, count);
+    refuse_other_than_bool(path(), entry, bytes, count);
+    done += count;
+  }
+  if (check) check(entry.name, checksum);
+}
+
 void SafetensorsFile::verify_all(const Check& check) const {
-  for_each_entry([&](const Entry& entry) {
-    char bytes[checked_chunk];
-    Checksum checksum;
-    for (std::uint64_t done = entry.begin; done < entry.end;) {
-      const auto count = std::min<std::uint64_t>(sizeof bytes, entry.end - done);
-      file_.read(bytes, count, head_.size() + done);
-      checksum.add(bytes, count);
-      refuse_other_than_bool(path(), entry, bytes, count);
-      done += count;
-    }
-    check(entry.name, checksum);
-  });
+  for_each_entry([&](const Entry& entry) { verify(entry, check); });
 }
 
 CheckpointManifest::File write_safetensors(File& file, const Tensors& tensors, const Metadata& metadata,

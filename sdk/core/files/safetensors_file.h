@@ -41,11 +41,13 @@ class VERNIER_API SafetensorsFile {
   // Receives the name of each tensor and the checksum of its bytes, on any thread. Throws to refuse the tensor.
   using Check = std::function<void(const std::string& name, const Checksum&)>;
 
-  // Read every tensor, several at a time. Of several refused tensors, the error names the first in the file.
-  Tensors read_all(const Check& check = {}) const;
+  // Read every tensor, several at a time. Of several refused tensors, the error names the first in the file. A tensor
+  // that `leaves_out` names is checked with a small buffer instead.
+  Tensors read_all(const Check& check = {}, const std::function<bool(const Entry&)>& leaves_out = {}) const;
   void verify_all(const Check& check) const;  // with a small buffer for each thread
 
  private:
+  void verify(const Entry& entry, const Check& check) const;
   void read(const Entry& entry, const torch::Tensor& into, Checksum* checksum) const;
   void for_each_entry(const std::function<void(const Entry&)>& body) const;
 

@@ -9,7 +9,9 @@
 #include <vernier/roles.h>
 
 #include <set>
+#include <sstream>
 
+#include "files/huge_pages.h"
 #include "files/weights.h"
 
 namespace vernier {
@@ -67,7 +69,38 @@ State part_of(const State& snapshot, Distributed& distributed) {
   return shard;
 }
 
+const OwnPart* own_part = nullptr;
+
 }  // namespace
+
+OwnPart::OwnPart(const Run& run, const Distributed& distributed) : own_(c10::str("rank/", distributed.rank(), "/")) {
+  for (const auto& parameter : run.parameters) {
+    if (!parameter.owned) others_.insert(parameter.name);
+  }
+  for (const auto& [name, tensor] : model_tensors(*run.model)) {
+    if (draft::is_elsewhere(tensor)) others_.insert("model/" + name);
+  }
+  own_part = this;
+}
+
+OwnPart::~OwnPart() {
+  own_part = nullptr;
+}
+
+// Entries of a parameter are those of optimizer and precision that have its name between two slashes, or at the end.
+bool OwnPart::leaves_out(const std::string& name, std::uint64_t bytes) {
+  if (own_part == nullptr || bytes < HugePages::smallest) return false;
+  if (name.starts_with("rank/")) return !name.starts_with(own_part->own_);
+  if (const auto model = ("/" + name).rfind("/model/"); model != std::string::npos) {
+    return own_part->others_.contains(name.substr(model));
+  }
+  if (!is_sharded_entry(name)) return false;
+  std::istringstream words(name);
+  for (std::string word; std::getline(words, word, '/');) {
+    if (own_part->others_.contains(word)) return true;
+  }
+  return false;
+}
 
 torch::Tensor here(const torch::Tensor& tensor) {
   return draft::is_elsewhere(tensor) ? tensor.detach().clone() : tensor;

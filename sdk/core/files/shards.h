@@ -3,8 +3,11 @@
 
 #include <vernier/abi.h>
 #include <vernier/distributed.h>
+#include <vernier/run.h>
 #include <vernier/state.h>
 
+#include <cstdint>
+#include <set>
 #include <string>
 
 namespace vernier {
@@ -18,6 +21,21 @@ VERNIER_API void take_own_state(State& snapshot, const Distributed& distributed)
 // Returns this rank's part of a sharded checkpoint: all of rank 0's, of others the entries that no lower rank has.
 // Where the model is in parts, a part is below "rank/<r>/", rank 0's too, and so is what else differs from rank 0's.
 VERNIER_API State shard_of(const State& snapshot, Distributed& distributed);
+
+// While one exists, read_checkpoint() leaves out large tensors that this rank of a run does not need, because another
+// rank keeps them: it checks their bytes, without memory for them. Main thread only.
+class VERNIER_API OwnPart {
+ public:
+  OwnPart(const Run& run, const Distributed& distributed);
+  ~OwnPart();
+  OwnPart(const OwnPart&) = delete;
+  OwnPart& operator=(const OwnPart&) = delete;
+  static bool leaves_out(const std::string& name, std::uint64_t bytes);  // name: in a snapshot
+
+ private:
+  std::string own_;               // "rank/1/"
+  std::set<std::string> others_;  // parameters that other ranks update, and weights that they keep, as "model/NAME"
+};
 
 // A State in bytes, for Distributed::gather; its tensors are copied to the CPU.
 VERNIER_API std::string to_bytes(const State& state);

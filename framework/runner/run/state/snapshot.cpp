@@ -89,6 +89,7 @@ void refuse_another_model(const Tensors& saved, const Tensors& live) {
   const std::string of_another = ": it is a checkpoint of another model; resume with the configuration that wrote it";
   for (const auto& [name, tensor] : live) {
     const auto found = saved.find(name);
+    if (found == saved.end() && draft::is_elsewhere(tensor)) continue;  // its rank has read it
     if (found == saved.end()) refuse("the checkpoint has no tensor '" + name + "'" + of_another);
     if (found->second.sizes() != tensor.sizes()) {
       refuse("'" + name + "' is " + shape_of(found->second) + " in the checkpoint and " + shape_of(tensor) +
@@ -111,8 +112,9 @@ void compare_dtypes(const Tensors& saved, const Tensors& live, Differences& diff
   std::string first;
   std::int64_t more = -1;
   for (const auto& [name, tensor] : live) {
-    const auto before = saved.at(name).scalar_type();
-    if (before == tensor.scalar_type()) continue;
+    const auto found = saved.find(name);
+    if (found == saved.end() || found->second.scalar_type() == tensor.scalar_type()) continue;
+    const auto before = found->second.scalar_type();
     if (++more == 0) first = c10::str("'", name, "' was ", before, " and is ", tensor.scalar_type());
   }
   if (more >= 0) differences.push_back(first + (more > 0 ? c10::str(" (and ", more, " more)") : ""));

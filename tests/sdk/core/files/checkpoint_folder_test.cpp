@@ -1,9 +1,12 @@
 #include <ATen/Parallel.h>
 #include <doctest/doctest.h>
 #include <sys/stat.h>
+#include <torch/nn/module.h>
 #include <unistd.h>
 #include <vernier/checkpoint_folder.h>
+#include <vernier/draft/gradient_parts.h>
 #include <vernier/error.h>
+#include <vernier/host.h>
 #include <vernier/safetensors.h>
 #include <vernier/unfinished_checkpoint.h>
 
@@ -16,6 +19,7 @@
 
 #include "file_mode.h"
 #include "files/checkpoint_manifest.h"
+#include "files/shards.h"
 #include "files/weights.h"
 #include "same_tensors.h"
 #include "temporary_folder.h"
@@ -168,6 +172,48 @@ TEST_CASE("checkpoint folder: a model in parts has the names and the index that 
         failed(index + ": was changed: it does not list the files of the manifest"));
   fs::remove(path + "/" + names[1]);
   CHECK(says(thrown_by([&] { vernier::read_checkpoint_model(path); }).text, names[1] + ": cannot be opened"));
+}
+
+TEST_CASE("checkpoint folder: a rank reads its own part, and checks the bytes of the others") {
+  struct Second final : vernier::Distributed {
+    std::int64_t rank() const override { return 1; }
+  } const second;
+  const TemporaryFolder folder;
+  const auto path = folder / "step-00000010";
+  const auto large = torch::ones({2048}), small = torch::ones({});
+  const std::string adamw = "plugin/optimizer/adamw/", master = "plugin/precision/bf16/master/";
+  const Tensors own = {{adamw + "own/exp_avg", large},
+                       {adamw + "their/step", small},
+                       {master + "own", large},
+                       {"rank/1/model/x", large},
+                       {"plugin/callback/ema/their", large}},
+                others = {{adamw + "their/exp_avg", large},
+                          {master + "their", large},
+                          {"rank/0/model/x", large},
+                          {"trainer/rewind/1/" + adamw + "their/exp_avg", large},
+                          {"trainer/rewind/1/model/their", large}};
+  auto state = own;
+  state.insert(others.begin(), others.end());
+  vernier::write_checkpoint(path, about(), {{"own", large}, {"their", large}}, state);
+  vernier::TrainerRun run;
+  run.model = std::make_shared<torch::nn::Module>();
+  for (const std::string name : {"own", "their"}) {
+    const auto weight = run.model->register_parameter(name, large.clone());
+    run.parameters.push_back({name, weight, weight, false, name == "own"});
+  }
+  vernier::draft::leave_elsewhere(run.parameters[1].model);
+  const auto read = [&] {
+    const vernier::OwnPart part(run, second);
+    return vernier::read_checkpoint(path);
+  };
+  check_equal(own, read().state.tensors);
+  check_equal({{"own", large}}, read().model.tensors);
+  check_equal(state, vernier::read_checkpoint(path).state.tensors);
+
+  const auto file = path + "/model.safetensors";
+  std::fstream bytes(file, std::ios::in | std::ios::out | std::ios::binary);
+  bytes.seekp(-1, std::ios::end).put('!').flush();
+  CHECK(says(thrown_by([&] { read(); }).text, file + ": tensor 'their': its bytes were changed"));
 }
 
 TEST_CASE("checkpoint folder: a model of which each rank has a part of the tensors does not look whole") {
