@@ -230,6 +230,16 @@ TEST_CASE("zero3: whatever reads a checkpoint of parts does what it does with th
   }
 }
 
+TEST_CASE("zero3: a rank that dies after the end of the run leaves a summary without a digest") {
+  RunFolder place(wide);
+  const std::string dies = VERNIER_BINARY_DIR "/fixtures/plugins/callback/disagrees.so";
+  Ranks ranks(place, 2, sets_of({"distributed.use=zero3", "callback=[{use=\"" + dies + "\",what=\"dies\"}]"}));
+  CHECK(ranks.wait() == std::vector<int>{0, 3});
+  CHECK(place.summary()["steps"] == 12);
+  CHECK_FALSE(place.summary().contains("digest"));
+  CHECK(says(read_text(place.at("out/log.txt")), "has no digest of the weights: a rank that keeps weights is lost"));
+}
+
 TEST_CASE("zero3: what needs all weights or gradients at once is refused, with what to do instead") {
   struct Case {
     std::string setting, message;

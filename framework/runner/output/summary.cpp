@@ -128,7 +128,11 @@ void write_summary(const std::string& path, const Run& run, const RunOptions& op
                              {"metrics", varying_metrics(run)}};
   if (!outcome.slow_plugins.empty()) summary["this_process"]["slow_plugins"] = outcome.slow_plugins;
   if (!run.emulated.empty()) summary["this_process"]["emulated"] = run.emulated;
-  if (!outcome.error || !draft::GradientParts::exist()) summary["digest"] = "xxh3-128:" + digest(*run.model);
+  try {
+    if (!outcome.error || !draft::GradientParts::exist()) summary["digest"] = "xxh3-128:" + digest(*run.model);
+  } catch (const Error& error) {
+    log(Level::warning, path, std::string("has no digest of the weights: ") + error.what());
+  }
   summary["device"] = run.device.str();
   summary["threads"] = at::get_num_threads();
   if (const auto ranks = wiring.distributed->ranks(); ranks > 1) summary["ranks"] = ranks;

@@ -52,7 +52,10 @@ class Weights::Readers final : public at::ObserverContext {
     for (const auto i : read_) all_.weights_[i].readers += 1;
   }
   ~Readers() override {
-    for (const auto i : read_) all_.weights_[i].readers -= 1;
+    for (const auto i : read_) {
+      all_.weights_[i].readers -= 1;
+      if (all_.failure_) all_.release(all_.weights_[i]);  // it has zeros
+    }
   }
 
  private:

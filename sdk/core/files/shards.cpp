@@ -103,7 +103,10 @@ bool OwnPart::leaves_out(const std::string& name, std::uint64_t bytes) {
 }
 
 torch::Tensor here(const torch::Tensor& tensor) {
-  return draft::is_elsewhere(tensor) ? tensor.detach().clone() : tensor;
+  if (!draft::is_elsewhere(tensor)) return tensor;
+  auto copy = tensor.detach().clone();
+  if (draft::is_elsewhere(tensor)) throw Error("a rank that keeps weights is lost");
+  return copy;
 }
 
 std::string to_bytes(const State& state) {

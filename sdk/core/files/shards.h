@@ -41,7 +41,8 @@ class VERNIER_API OwnPart {
 VERNIER_API std::string to_bytes(const State& state);
 VERNIER_API State from_bytes(const std::string& bytes);
 
-// Returns the tensor. If another rank keeps its values (distributed/zero3), returns a copy, which fetches them.
+// Returns the tensor. If another rank keeps its values (distributed/zero3), returns a copy, which fetches them. Throws
+// Error if that rank is lost.
 VERNIER_API torch::Tensor here(const torch::Tensor& tensor);
 
 }  // namespace vernier
