@@ -68,6 +68,23 @@ TEST_CASE("apart: what one of two ranks does alone ends both within that step or
   }
 }
 
+TEST_CASE("apart: a veto of one rank alone ends all, also in the last step, and where weights are in parts") {
+  for (const std::string use : {"ddp", "zero1", "zero3"}) {
+    for (const std::string steps : {"6", "8"}) {
+      CAPTURE(use);
+      CAPTURE(steps);
+      const TemporaryFolder folder;
+      const auto ends =
+          ends_of("[run]\nsteps = " + steps + "\n[task]\ninputs = 64\nhidden = [64, 96]\n[distributed]\nuse = '" + use +
+                      "'\n[[callback]]\nuse = 'disagrees'\nwhat = 'veto'\n",
+                  folder);
+      for (const auto& end : ends) {
+        CHECK_MESSAGE(says(end, "the number of updates is 6 on rank 0, and 5 on rank 1"), end);
+      }
+    }
+  }
+}
+
 TEST_CASE("apart: an option of one rank alone, such as the timeout, is a mistake of the configuration") {
   const TemporaryFolder folder;
   const auto ends = texts_of(2, folder, [&](int rank) -> std::string {
