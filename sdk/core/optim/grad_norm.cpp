@@ -59,15 +59,15 @@ TensorVector norms(const TensorVector& tensors, double p) {
 
 torch::Tensor total_norm(const std::vector<TensorVector>& kinds, double p) {
   if (!(p > 0)) throw Error(c10::str("the order of a norm must be positive, not ", p), Error::Kind::configuration);
-  if (kinds.empty()) return torch::zeros({}, torch::kFloat32);
-  auto all = norms(kinds.front(), p);
+  const auto* parts = draft::ModelParts::current();
+  if (kinds.empty() && parts == nullptr) return torch::zeros({}, torch::kFloat32);
+  auto all = kinds.empty() ? TensorVector{at::zeros({}, torch::kFloat32)} : norms(kinds.front(), p);
   for (std::size_t i = 1; i < kinds.size(); ++i) {
     for (const auto& norm : norms(kinds[i], p)) all.push_back(moved(norm, all.front().device()));
   }
   const auto total = at::linalg_vector_norm(at::stack(all), p);  // stack promotes to the widest dtype
-  // A gradient may have a part on each rank, and p need not be 2.
-  const auto* parts = draft::ModelParts::current();
-  return parts == nullptr ? total : at::linalg_vector_norm(parts->of_all_ranks(total), p);
+  // A gradient may have a part on each rank, of any dtype or empty, and p need not be 2.
+  return parts == nullptr ? total : at::linalg_vector_norm(parts->of_all_ranks(total.to(torch::kFloat64)), p);
 }
 
 // Computes on the host what the operators of the other branch below compute, in the dtype of the norm; nan stays nan.

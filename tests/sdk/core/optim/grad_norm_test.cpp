@@ -1,5 +1,6 @@
 #include <doctest/doctest.h>
 #include <torch/nn/utils/clip_grad.h>
+#include <vernier/draft/model_parts.h>
 #include <vernier/error.h>
 #include <vernier/grad_norm.h>
 
@@ -27,6 +28,10 @@ double exact_norm(const Gradients& gradients, double p) {
   return torch::cat(flat).norm(p).item<double>();
 }
 
+torch::Tensor exact_norm_of(const Gradients& gradients, double p) {
+  return torch::full({1}, gradients.empty() || gradients[0].numel() == 0 ? 0.0 : exact_norm(gradients, p));
+}
+
 }  // namespace
 
 TEST_CASE("grad_norm: the norm over all elements of all tensors") {
@@ -52,6 +57,22 @@ TEST_CASE("grad_norm: dtypes may differ, the widest counts") {
 TEST_CASE("grad_norm: float16 does not overflow") {
   const Gradients gradients{torch::full({100}, 60000, torch::kHalf), torch::full({100}, 60000, torch::kHalf)};
   CHECK(grad_norm(gradients).item<double>() == doctest::Approx(exact_norm(gradients, 2)).epsilon(1e-6));
+}
+
+TEST_CASE("grad_norm: a rank with a part of no elements, or of another dtype, has the norm of all ranks") {
+  const std::vector<Gradients> own = {
+      {}, {torch::empty({0, 3})}, {torch::full({4}, 2.0)}, {torch::full({4}, 2.0, torch::kFloat64)}};
+  for (const auto& gradients : own) {
+    for (const double p : {1.0, 2.0, infinity}) {
+      const double expected = exact_norm({torch::cat({exact_norm_of(gradients, p), torch::full({1}, 5.0)})}, p);
+      const vernier::draft::ModelParts parts(0, 2, [](const torch::Tensor& numbers) {
+        REQUIRE((numbers.scalar_type() == torch::kFloat64));  // ranks can only sum what has one dtype
+        numbers[1] += 5;                                      // the norm of rank 1
+      });
+      CHECK(grad_norm(gradients, p).item<double>() == doctest::Approx(expected).epsilon(1e-6));
+      CHECK(clip_grad_norm_(gradients, 100.0, p).item<double>() == doctest::Approx(expected).epsilon(1e-6));
+    }
+  }
 }
 
 TEST_CASE("grad_norm: nothing has the norm 0") {
