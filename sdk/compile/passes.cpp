@@ -3,10 +3,6 @@
 #include <ATen/Parallel.h>
 #include <torch/autograd.h>
 #include <torch/csrc/autograd/functions/utils.h>
-#include <torch/csrc/autograd/variable.h>
-#include <torch/nn/module.h>
-#include <vernier/checksum.h>
-#include <vernier/random_state.h>
 
 #include <algorithm>
 #include <cmath>
@@ -21,6 +17,7 @@
 
 #include "files/weights.h"
 #include "gpu/device_graph.h"
+#include "run_state.h"
 #include "tape.h"
 
 namespace vernier::compile {
@@ -32,134 +29,6 @@ constexpr std::ptrdiff_t most = 8;     // recorded shapes, each of which holds g
 constexpr std::size_t most_seen = 64;  // shapes that are counted
 constexpr int batches = 3;             // on which a program with other last bits is compared
 constexpr double gain = 0.95;          // most of the operators' time that such a program may take
-
-std::vector<torch::Tensor> clones(const std::vector<torch::Tensor>& tensors) {
-  std::vector<torch::Tensor> all;
-  for (const auto& tensor : tensors) all.push_back(tensor.defined() ? tensor.detach().clone() : tensor);
-  return all;
-}
-
-void copy_to(const std::vector<torch::Tensor>& live, const std::vector<torch::Tensor>& copies) {
-  const torch::NoGradGuard no_grad;
-  for (std::size_t i = 0; i < live.size(); ++i) {
-    if (live[i].defined()) live[i].detach().copy_(copies[i]);
-  }
-}
-
-std::vector<torch::Tensor> gradients_of(const Run& run) {
-  std::vector<torch::Tensor> all;
-  for (const auto& parameter : run.parameters) all.push_back(parameter.model.grad());
-  return all;
-}
-
-void set_gradients(const Run& run, const std::vector<torch::Tensor>& gradients) {
-  for (std::size_t i = 0; i < gradients.size(); ++i) run.parameters[i].model.mutable_grad() = gradients[i];
-}
-
-bool has_any(const std::vector<torch::Tensor>& tensors) {
-  return std::ranges::any_of(tensors, &torch::Tensor::defined);
-}
-
-std::vector<const void*> addresses(const std::vector<torch::Tensor>& tensors) {
-  std::vector<const void*> all;
-  for (const auto& tensor : tensors) all.push_back(tensor.defined() ? tensor.const_data_ptr() : nullptr);
-  return all;
-}
-
-// Returns whether a weight has a hook. A hook is a function of the host, which a recorded graph would not call.
-bool has_hook(const torch::Tensor& weight) {
-  return !torch::autograd::impl::hooks(weight).empty() || torch::autograd::impl::post_acc_grad_hooks(weight);
-}
-
-// The parts of a model that a recording depends on: the memory of weights and buffers, weights that are frozen or
-// hooked, and modules that are not in training mode. As addresses, because these are compared in each step.
-struct Marks {
-  explicit Marks(const torch::nn::Module& model)
-      : weights(model.parameters()), buffers(model.buffers()), modules(model.modules()), recorded(now()) {}
-  std::vector<const void*> now() const {
-    auto all = addresses(buffers);
-    for (const auto& weight : weights) {
-      all.push_back(weight.const_data_ptr());
-      if (!weight.requires_grad() || has_hook(weight)) all.push_back(weight.unsafeGetTensorImpl());
-    }
-    for (const auto& module : modules) {
-      if (!module->is_training()) all.push_back(module.get());
-    }
-    return all;
-  }
-  std::vector<torch::Tensor> weights, buffers;
-  std::vector<std::shared_ptr<torch::nn::Module>> modules;
-  std::vector<const void*> recorded;
-
-  // The same without addresses: equal in a resumed run.
-  std::string flags() const {
-    std::string text;
-    for (const auto& weight : weights) text += weight.requires_grad() && !has_hook(weight) ? '1' : '0';
-    for (const auto& module : modules) text += module->is_training() ? '1' : '0';
-    return checksum_of(text).substr(0, 8);
-  }
-};
-
-// Counts the references to each gradient and to its storage, without those of the parameter.
-std::vector<std::size_t> holders(const Run& run, const std::vector<torch::Tensor>& gradients) {
-  std::vector<std::size_t> all;
-  for (std::size_t i = 0; i < gradients.size(); ++i) {
-    const auto& gradient = gradients[i];
-    const std::size_t own = run.parameters[i].model.grad().is_same(gradient) ? 1 : 0;
-    all.push_back(gradient.defined() ? gradient.use_count() + gradient.storage().use_count() - own : 0);
-  }
-  return all;
-}
-
-torch::Tensor random_of(const Run& run) {
-  return at::globalContext().defaultGenerator(run.device).get_state();
-}
-
-// Gradients, written buffers, random generators and the micro-batch, as they were when it was made.
-class PutBack {
- public:
-  explicit PutBack(TrainerRun& run)
-      : run_(run), batch_(run.micro_batch), gradients_(gradients_of(run)), sums_(clones(gradients_)) {
-    for (const auto& buffer : run.model->buffers()) {
-      buffers_.push_back({buffer, buffer.detach().clone(), buffer._version(), false});
-    }
-    random_.take(run.device);
-  }
-  ~PutBack() { now(); }
-  PutBack(PutBack&&) = delete;
-
-  void now() {
-    run_.micro_batch = batch_;
-    set_gradients(run_, gradients_);
-    copy_to(gradients_, sums_);
-    for (auto& [live, copy, version, is_written] : buffers_) {
-      // Neither a replay nor batch normalisation raises the version.
-      is_written = is_written || live._version() != version || !same_bits(live, copy);
-      if (is_written) copy_to({live}, {copy});
-    }
-    random_.restore(run_.device);
-  }
-  bool has_gradients() const { return has_any(gradients_); }
-  std::vector<torch::Tensor> written() const {  // buffers, until the last now()
-    std::vector<torch::Tensor> all;
-    for (const auto& buffer : buffers_) {
-      if (buffer.is_written) all.push_back(buffer.live);
-    }
-    return all;
-  }
-
- private:
-  struct Buffer {
-    torch::Tensor live, copy;
-    std::int64_t version;
-    bool is_written;
-  };
-  TrainerRun& run_;
-  Batch batch_;
-  std::vector<torch::Tensor> gradients_, sums_;
-  std::vector<Buffer> buffers_;
-  RandomState random_;
-};
 
 // Copies between tensors of one shape and dtype. On a CPU without an operator, which would take longer than its work.
 void write_to(const torch::Tensor& from, const torch::Tensor& to) {
