@@ -33,6 +33,7 @@ class Interpreter {
 
   void run(const Calls& calls) {
     const at::AutoDispatchBelowAutograd no_graph;
+    const at::AutoGradMode keeps_workspaces(true);  // oneDNN's LSTM writes none without gradients
     const c10::impl::ExcludeDispatchKeyGuard no_interceptors(c10::DispatchKey::TESTING_ONLY_GenericMode);
     for (const auto& call : calls) {
       const auto stack = called(call);
@@ -63,6 +64,7 @@ class Interpreter {
     const auto in_float32 = [](at::Tensor tensor) {
       return tensor.defined() && tensor.scalar_type() == at::kDouble ? tensor.to(at::kFloat) : tensor;
     };
+    if (in_float64_ && is_recurrent(call)) return recurrent_in_float64(call, stack);
     auto narrow = stack;
     try {
       call.op.callBoxed(stack);
@@ -116,6 +118,7 @@ class Interpreter {
       for (std::size_t i = 0; i < all.size(); ++i) take(all[i], tape[i]);
     } else if (now.isTensor() && now.toTensor().defined()) {
       const auto tensor = recorded.toTensor();
+      if (now.toTensor().numel() == 0) return;
       auto& flat = memory_[memory_of(tensor)];
       if (!flat.defined()) flat = made_for(tensor);
       const auto to = view(flat, tensor);

@@ -12,4 +12,9 @@ namespace vernier::compile {
 // operators err. Returns the bound for each result; 0 if its bits must be the same.
 std::vector<double> bounds_of(const Calls& calls, const std::vector<at::Tensor>& results);
 
+// A layer of an LSTM, which oneDNN does not compute in float64, by LibTorch's other operators and autograd. given: its
+// arguments. The workspace has no elements.
+bool is_recurrent(const Tape::Call& call);
+Tape::Values recurrent_in_float64(const Tape::Call& call, const Tape::Values& given);
+
 }  // namespace vernier::compile

@@ -120,4 +120,9 @@ std::string Memory::address(const at::Tensor& tensor) const {
   return c10::str("inside<", type, ">(arena + ", block.place, ", ", offset, ")");
 }
 
+bool Memory::is_read_after(std::size_t call, const at::Tensor& tensor) const {
+  const auto& block = blocks_.at(memory_of(tensor));
+  return block.is_outside || block.last > call;
+}
+
 }  // namespace vernier::compile

@@ -136,6 +136,27 @@ void product(float* c, const float* a, const float* b, const float* to) {
   }
 }
 
+// LibTorch's MKL exports it.
+extern "C" void sgemm_(const char* turn_a, const char* turn_b, const int* m, const int* n, const int* k,
+                       const float* alpha, const float* a, const int* row_a, const float* b, const int* row_b,
+                       const float* beta, float* c, const int* row_c);
+
+// The same as product. BLAS has columns next to each other, so it computes that c turned is b turned times a turned.
+template <long M, long N, long K, long am, long ak, long bk, long bn, long cm, long im>
+void large_product(float* c, const float* a, const float* b, const float* to) {
+  constexpr auto larger = [](long x, long y) { return static_cast<int>(x < y ? y : x); };
+  constexpr bool a_has_rows = ak == 1 || K == 1, b_has_rows = bn == 1 || N == 1;
+  const int m = M, n = N, k = K, row_c = cm;
+  const int row_a = a_has_rows ? larger(am, K) : larger(ak, M), row_b = b_has_rows ? larger(bk, N) : larger(bn, K);
+  const float one = 1, beta = to ? 1 : 0;
+  if (to && to != c) {
+    for (long i = 0; i < M; ++i) {
+      LOOP (long j = 0; j < N; ++j) c[i * cm + j] = to[i * im + j];
+    }
+  }
+  sgemm_(b_has_rows ? "N" : "T", a_has_rows ? "N" : "T", &n, &m, &k, &one, b, &row_b, a, &row_a, &beta, c, &row_c);
+}
+
 // Cephes' ranges and polynomials of another order: within two units of the last place.
 inline float exp_of(float x) {
   const float n = __builtin_rintf(x * 1.44269504f);

@@ -1,14 +1,13 @@
 #include <ATen/ScalarOps.h>
 #include <ATen/core/Reduction.h>
-#include <c10/util/StringUtil.h>
+#include <dlfcn.h>
 
 #include <algorithm>
 #include <array>
-#include <functional>
 #include <string_view>
 #include <unordered_map>
 
-#include "loops.h"
+#include "rules.h"
 
 namespace vernier::compile {
 
@@ -16,44 +15,6 @@ namespace {
 
 // Multiplications from which on LibTorch's product is called.
 constexpr std::int64_t large_product = 1 << 20;
-
-// The arguments of a rule.
-struct Given {
-  const Tape::Call& call;
-  std::size_t number;
-  const Memory& memory;
-
-  const c10::IValue& value(std::size_t i) const { return call.arguments.at(i); }
-  at::Tensor tensor(std::size_t i) const { return value(i).isTensor() ? value(i).toTensor() : at::Tensor(); }
-  at::Tensor operand(std::size_t i) const {  // a scalar is a wrapped number, as LibTorch makes of it
-    return value(i).isScalar() ? at::native::wrapped_scalar_tensor(value(i).toScalar()) : tensor(i);
-  }
-  at::Tensor result(std::size_t i = 0) const {
-    return call.results.at(i).isTensor() ? call.results[i].toTensor() : at::Tensor();
-  }
-  std::string address(const at::Tensor& tensor) const {
-    return tensor.defined() ? memory.address(tensor) : "static_cast<float*>(nullptr)";
-  }
-  std::string number_of(std::size_t i) const {
-    return constant(value(i).toScalar().toDouble(), type_of(result().scalar_type()));
-  }
-  // The operator raises the error that it raises without a program.
-  std::string or_call(const std::string& condition) const {
-    return c10::str("if (!", condition, ") call(program, ", number, ");");
-  }
-};
-
-using Rule = std::function<std::string(const Given&)>;
-
-bool is_float(const at::Tensor& tensor) {
-  return tensor.defined() && tensor.scalar_type() == at::kFloat;
-}
-bool is_plain(const at::Tensor& tensor, at::ScalarType dtype = at::kFloat) {
-  return tensor.defined() && tensor.scalar_type() == dtype && tensor.is_contiguous();
-}
-bool is_plain_or_none(const at::Tensor& tensor) {
-  return !tensor.defined() || is_plain(tensor);
-}
 
 // value: of a, b, c, which are the first `count` arguments.
 Rule elements(std::size_t count, std::string value) {
@@ -111,10 +72,14 @@ std::string power(const Given& given) {
   return element_by_element(given.memory, given.result(), {given.tensor(0)}, found->second);
 }
 
+// True if sgemm_ reads a matrix of these strides: its rows or its columns are next to each other.
+bool is_for_blas(const at::Tensor& a) {
+  return std::ranges::any_of(std::array{0, 1}, [&](int dim) { return a.size(dim) == 1 || a.stride(dim) == 1; });
+}
+
 // to: added to the product; undefined: nothing is.
 std::string product(const Given& given, at::Tensor a, at::Tensor b, at::Tensor to, at::Tensor c) {
   if (!is_float(a) || !is_float(b) || !is_float(c) || a.dim() != 2 || a.numel() == 0 || c.numel() == 0) return "";
-  if (a.size(0) * a.size(1) * b.size(1) > large_product) return "";
   if (c.stride(1) != 1) {  // the columns of c are next to each other
     std::swap(a, b);
     a = a.t();
@@ -127,9 +92,12 @@ std::string product(const Given& given, at::Tensor a, at::Tensor b, at::Tensor t
     to = to.expand(c.sizes());
     if (to.stride(1) != 1 && c.size(1) != 1) return "";
   }
-  return c10::str("product<", a.size(0), ", ", b.size(1), ", ", a.size(1), ", ", a.stride(0), ", ", a.stride(1), ", ",
-                  b.stride(0), ", ", b.stride(1), ", ", c.stride(0), ", ", to.defined() ? to.stride(0) : 0, ">(",
-                  given.address(c), ", ", given.address(a), ", ", given.address(b), ", ", given.address(to), ");");
+  const bool is_large = a.size(0) * a.size(1) * b.size(1) > large_product;
+  if (is_large && !(has_large_products() && is_for_blas(a) && is_for_blas(b))) return "";
+  return c10::str(is_large ? "large_product<" : "product<", a.size(0), ", ", b.size(1), ", ", a.size(1), ", ",
+                  a.stride(0), ", ", a.stride(1), ", ", b.stride(0), ", ", b.stride(1), ", ", c.stride(0), ", ",
+                  to.defined() ? to.stride(0) : 0, ">(", given.address(c), ", ", given.address(a), ", ",
+                  given.address(b), ", ", given.address(to), ");");
 }
 
 std::string mm(const Given& given) {
@@ -377,6 +345,8 @@ const std::unordered_map<std::string_view, Rule>& rules() {
       {"aten::embedding", embedding},
       {"aten::embedding_dense_backward", embedding_backward},
       {"aten::index_select", index_select},
+      {"aten::mkldnn_rnn_layer", recurrent},
+      {"aten::mkldnn_rnn_layer_backward", recurrent_backward},
       {"vernier::cross_entropy", cross_entropy},
       {"vernier::cross_entropy_backward", cross_entropy_backward},
   };
@@ -396,6 +366,15 @@ bool is_of_another_kind(const Tape::Call& call) {
 }
 
 }  // namespace
+
+at::Tensor Given::operand(std::size_t i) const {
+  return value(i).isScalar() ? at::native::wrapped_scalar_tensor(value(i).toScalar()) : tensor(i);
+}
+
+bool has_large_products() {
+  static const bool has = ::dlsym(RTLD_DEFAULT, "sgemm_") != nullptr;
+  return has;
+}
 
 bool is_only_memory(const Tape::Call& call) {
   const auto& schema = call.op.schema();
@@ -430,7 +409,7 @@ std::string statements_of(const Tape::Call& call, std::size_t number, const Memo
 }
 
 Source source_of(const Calls& calls, std::size_t forward, const Memory& memory) {
-  Source source{prelude, {}, 0};
+  Source source{std::string(prelude) + recurrent_head, {}, 0};
   const auto begin = [&](const char* name) {
     source.text += c10::str("extern \"C\" void vernier_", name,
                             "(char* const arena, void* const* const memory, Call call, void* program) {\n");

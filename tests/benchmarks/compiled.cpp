@@ -7,6 +7,8 @@
 #include <torch/utils.h>
 #include <vernier/fused_kernels.h>
 
+#include <algorithm>
+#include <cmath>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
@@ -22,10 +24,23 @@ std::string flats() {
   const auto file = std::filesystem::temp_directory_path() / "vernier-compiled-flats.csv";
   std::ofstream out(file);
   out << "city,rooms,square_metres,built,furnished,heating,balcony,rent\n";
-  for (int i = 0; i < 3000; ++i) {
+  for (int i = 0; i < 3200; ++i) {
     out << (i % 3 == 0 ? "Bern," : "Basel,") << 1 + i % 5 << ',' << 30 + i % 97 << ',' << 1900 + i % 120 << ','
         << (i % 2 == 0 ? "yes," : "no,") << (i % 5 == 0 ? "gas," : "oil,") << (i % 7 == 0 ? "yes," : "no,")
         << 300 + 17 * (i % 97) + 100 * (i % 5) << '\n';
+  }
+  return file.string();
+}
+
+// A series of 32 columns, for an LSTM.
+std::string waves() {
+  const auto file = std::filesystem::temp_directory_path() / "vernier-compiled-waves.csv";
+  std::ofstream out(file);
+  for (int column = 0; column < 32; ++column) out << (column == 0 ? "x" : ",x") << column;
+  out << '\n';
+  for (int row = 0; row < 2112; ++row) {
+    for (int column = 0; column < 32; ++column) out << (column == 0 ? "" : ",") << std::sin(0.01 * row * (1 + column));
+    out << '\n';
   }
   return file.string();
 }
@@ -48,8 +63,13 @@ PlainLoop plain_loop() {
   });
 }
 
-void compare_engines(const char* title, const std::vector<std::string>& sets, int steps_a_round,
+// The words of the command line name the networks; none: all.
+std::vector<std::string> chosen;
+
+void compare_engines(const std::string& title, const std::vector<std::string>& sets, int steps_a_round,
                      std::vector<Rival> rivals = {}) {
+  const auto is_in_title = [&](const std::string& word) { return title.find(word) != std::string::npos; };
+  if (!chosen.empty() && std::ranges::none_of(chosen, is_in_title)) return;
   VernierLoop operators(sets), compiled(sets, /*undo_failed_steps=*/true, /*is_compiled=*/true);
   for (int i = 0; i < 8; ++i) compiled.step();  // recorded, compared and compiled
   operators.step();
@@ -57,12 +77,14 @@ void compare_engines(const char* title, const std::vector<std::string>& sets, in
   rivals.push_back({"compiled", [&] { compiled.step(); }});
   rivals.push_back({"operators, gradients alone", [&] { operators.gradients(); }});
   rivals.push_back({"compiled, gradients alone", [&] { compiled.gradients(); }});
-  compare(title, std::move(rivals), /*rounds=*/40, steps_a_round, processor_seconds);
+  compare(title.c_str(), std::move(rivals), /*rounds=*/40, steps_a_round, processor_seconds);
 }
 
 }  // namespace
 
-int main() {
+int main(int count, char** words) {
+  chosen.assign(words + 1, words + count);
+  std::setvbuf(stdout, nullptr, _IOLBF, 0);
   at::set_num_threads(1);
   torch::manual_seed(1);
   vernier::use_fused_kernels(true);
@@ -83,4 +105,10 @@ int main() {
                   {"task.use=mlp", "task.inputs=784", "task.hidden=[512, 512]", "task.batch_size=128",
                    "task.samples=2048", "task.validation=0.0", adamw},
                   4);
+  compare_engines(
+      "lstm 32 to 128, 64 steps, batch 32",
+      {"task.use=sequence", "task.kind=forecast", "task.data=" + waves(), "task.context=64", "task.horizon=1",
+       "task.validation_share=0.0", "task.model=lstm", "task.width=128", "task.batch_size=32", adamw},
+      2);
+  compare_engines("gpt 2 x 128, 16 windows of 128", gpt_configuration(/*layers=*/2, /*batch_size=*/16), 1);
 }

@@ -94,6 +94,9 @@ TEST_CASE("compiled runs: weights are close to those of a run by operators") {
        {"[task]\nuse = \"gpt\"\ndata = ['" + table +
             "']\nlayers = 1\nheads = 2\nwidth = 16\ncontext = 16\nbatch_size = 4\nvalidation = 0\n",
         "[optimizer]\nuse = \"sgd\"\n"}},
+      {"lstm",
+       {"[task]\nuse = \"sequence\"\nkind = \"forecast\"\ndata = '" + table +
+        ":rooms,floor,rent'\ncontext = 8\nwidth = 24\nbatch_size = 16\n"}},
       {"another optimizer at step 8",
        {mlp, "[[callback]]\nuse = \"switch\"\nat_step = 8\nto = { optimizer = { use = \"sgd\" } }\n"}},
   };
