@@ -4,6 +4,7 @@
 #include <dlfcn.h>
 #include <fcntl.h>
 #include <spawn.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -64,62 +65,79 @@ std::string processor() {
   return text;
 }
 
-// Which file the compiler is: an update of it is another compiler.
-std::string identity_of(const Words& compiler) {
-  std::string text = c10::Join(" ", compiler);
-  const char* path = std::getenv("PATH");
-  std::istringstream folders(compiler[0].find('/') == std::string::npos && path != nullptr ? path : "");
-  fs::path file = compiler[0];
-  for (std::string folder; std::getline(folders, folder, ':');) {
-    if (::access((fs::path(folder) / compiler[0]).c_str(), X_OK) != 0) continue;
-    file = fs::path(folder) / compiler[0];
-    break;
-  }
-  std::error_code none;
-  const auto real = fs::canonical(file, none);
-  const auto size = fs::file_size(real, none);
-  const auto written = fs::last_write_time(real, none).time_since_epoch().count();
-  return c10::str(text, ' ', real.string(), ' ', size, ' ', written);
-}
+struct Ended {
+  int trouble = 0;  // errno, if the program could not be started
+  int status = 0;
+  std::string said;
+};
 
-// Its standard error, or "" if it ended well.
-std::string run(const Words& words, const fs::path& errors) {
+Ended call(const Words& words) {
+  const int output = ::memfd_create("output", MFD_CLOEXEC);
+  if (output < 0) return {errno, 0, ""};
   std::vector<char*> arguments;
   for (const auto& word : words) arguments.push_back(const_cast<char*>(word.c_str()));
   arguments.push_back(nullptr);
   posix_spawn_file_actions_t files;
   posix_spawn_file_actions_init(&files);
   posix_spawn_file_actions_addopen(&files, 0, "/dev/null", O_RDONLY, 0);
-  posix_spawn_file_actions_addopen(&files, 1, errors.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0600);
-  posix_spawn_file_actions_adddup2(&files, 1, 2);
+  posix_spawn_file_actions_adddup2(&files, output, 1);
+  posix_spawn_file_actions_adddup2(&files, output, 2);
   posix_spawnattr_t attributes;  // a group of its own, so that Ctrl-C stops the run after its step and not the compiler
   posix_spawnattr_init(&attributes);
   posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETPGROUP);
   posix_spawnattr_setpgroup(&attributes, 0);
   pid_t child = 0;
-  const int trouble = posix_spawnp(&child, words[0].c_str(), &files, &attributes, arguments.data(), environ);
+  Ended ended;
+  ended.trouble = posix_spawnp(&child, words[0].c_str(), &files, &attributes, arguments.data(), environ);
   posix_spawnattr_destroy(&attributes);
   posix_spawn_file_actions_destroy(&files);
-  const std::string remedy = "; install g++, or set CXX to a compiler of C++17";
-  if (trouble != 0) return "the compiler '" + words[0] + "' cannot be started: " + std::strerror(trouble) + remedy;
-  int status = 0;
-  while (::waitpid(child, &status, 0) < 0) {
-    if (errno != EINTR) return std::string("the compiler cannot be waited for: ") + std::strerror(errno);
+  while (ended.trouble == 0 && ::waitpid(child, &ended.status, 0) < 0) {
+    if (errno != EINTR) ended.trouble = errno;
   }
-  if (status == 0) return "";
-  const auto said = content_of(errors);
-  auto line = said.substr(0, said.find('\n'));
+  ended.said = content_of(c10::str("/proc/self/fd/", output));
+  ::close(output);
+  return ended;
+}
+
+const std::string remedy = "; install g++, or set CXX to a compiler of C++17";
+
+// What the compiler says that it is: $CXX may be ccache, or a script, whose file an update of the compiler leaves
+// alone.
+std::string identity_of(Words compiler) {
+  const auto text = c10::Join(" ", compiler);
+  compiler.emplace_back("--version");
+  const auto ended = call(compiler);
+  if (ended.trouble == 0) return text + ' ' + ended.said;
+  throw Error("the compiler '" + compiler[0] + "' cannot be started: " + std::strerror(ended.trouble) + remedy);
+}
+
+// Throws Error with the first error that the compiler prints.
+void compile(const Words& words) {
+  const auto ended = call(words);
+  const auto& said = ended.said;
+  if (ended.trouble == 0 && ended.status == 0) return;
+  auto line = ended.trouble != 0 ? std::strerror(ended.trouble) : said.substr(0, said.find('\n'));
   if (const auto place = said.find("error: "); place != std::string::npos) {
     line = said.substr(place, said.find('\n', place) - place);
   }
-  const std::string how = WIFSIGNALED(status) ? c10::str("was ended by signal ", WTERMSIG(status)) : "has failed";
-  return "the compiler '" + words[0] + "' " + how + (line.empty() ? "" : ": " + shortened(line)) + remedy;
+  const std::string how =
+      WIFSIGNALED(ended.status) ? c10::str("was ended by signal ", WTERMSIG(ended.status)) : "has failed";
+  throw Error("the compiler '" + words[0] + "' " + how + (line.empty() ? "" : ": " + shortened(line)) + remedy);
 }
 
+// Returns true if this user alone writes in the folder, and nobody else but root can put another one in its place.
 bool is_private(const fs::path& folder) {
-  struct stat facts {};
-  return ::stat(folder.c_str(), &facts) == 0 && facts.st_uid == ::geteuid() &&
-         (facts.st_mode & (S_IWGRP | S_IWOTH)) == 0;
+  std::error_code trouble;
+  auto part = fs::canonical(folder, trouble);
+  if (trouble) return false;
+  for (bool is_parent = false;; is_parent = true, part = part.parent_path()) {
+    struct stat facts {};
+    if (::stat(part.c_str(), &facts) != 0) return false;
+    const bool is_own = facts.st_uid == ::geteuid() || (is_parent && facts.st_uid == 0);
+    const bool is_kept = is_parent && (facts.st_mode & S_ISVTX) != 0;  // as /tmp is: nobody renames what others made
+    if (!is_own || ((facts.st_mode & (S_IWGRP | S_IWOTH)) != 0 && !is_kept)) return false;
+    if (part == part.root_path()) return true;
+  }
 }
 
 // Returns "" if there is no folder in which this user alone writes.
@@ -196,8 +214,7 @@ Library opened(const std::string& source) {
   write(text, source);
   for (const auto& flag : words_of(flags)) command.push_back(flag);
   for (const auto& word : {std::string("-o"), made.string(), text.string()}) command.push_back(word);
-  const auto trouble = run(command, scratch.folder / "errors.txt");
-  if (!trouble.empty()) throw Error(trouble);
+  compile(command);
   const bool is_kept = !folder.empty() && keep(made, kept, checksum_of(content_of(made)));
   try {
     return opened_file(made, id);

@@ -129,6 +129,15 @@ Tensor recurrent(const Tensors& w, const Tensors& in) {
   return at::mse_loss(h, in[2]);
 }
 
+// Layers of oneDNN's LSTM, the gradient of whose inputs and whose last state are used.
+Tensor lstm(const Tensors& w, const Tensors& in) {
+  const auto x = in[0] * w[0], state = in[1] * 0.5;
+  const std::vector<Tensor> weights(w.begin() + 1, w.end());
+  const auto layers = static_cast<std::int64_t>(weights.size() / 4);
+  const auto [y, h, c] = at::lstm(x, {state, in[1]}, weights, true, layers, 0, true, false, /*batch_first=*/true);
+  return y.select(1, -1).pow(2).mean() + (y * y).mean() + h.pow(2).sum() * 0.1 + c.pow(2).sum() * 0.1;
+}
+
 Tensors randn(const std::vector<std::vector<std::int64_t>>& shapes, double scale = 0.3) {
   Tensors all;
   for (const auto& shape : shapes) all.push_back(torch::randn(shape).mul_(scale));
@@ -138,7 +147,7 @@ Tensors randn(const std::vector<std::vector<std::int64_t>>& shapes, double scale
 std::vector<Network> networks() {
   std::vector<Network> all;
   for (const auto& [batch, in, hidden, classes] : std::vector<std::array<std::int64_t, 4>>{
-           {8, 32, 32, 10}, {1, 3, 5, 2}, {7, 17, 33, 19}, {33, 64, 48, 16}, {16, 40, 8, 100}}) {
+           {8, 32, 32, 10}, {1, 3, 5, 2}, {7, 17, 33, 19}, {33, 64, 48, 16}, {16, 40, 8, 100}, {128, 96, 120, 9}}) {
     all.push_back({c10::str("mlp ", batch, " ", in, " ", hidden, " ", classes),
                    [=] {
                      return randn({{hidden, in}, {hidden}, {classes, hidden}, {classes}});
@@ -170,6 +179,25 @@ std::vector<Network> networks() {
                    return randn({{3, 4, 5}, {4, 8}, {4, 8}}, 1);
                  },
                  recurrent});
+  for (const auto& [batch, steps, in, width] :
+       std::vector<std::array<std::int64_t, 4>>{{5, 3, 4, 7}, {13, 2, 3, 40}, {1, 1, 1, 16}}) {
+    all.push_back({c10::str("lstm ", batch, " ", steps, " ", in, " ", width),
+                   [=] {
+                     return randn({{in},
+                                   {4 * width, in},
+                                   {4 * width, width},
+                                   {4 * width},
+                                   {4 * width},
+                                   {4 * width, width},
+                                   {4 * width, width},
+                                   {4 * width},
+                                   {4 * width}});
+                   },
+                   [=] {
+                     return randn({{batch, steps, in}, {2, batch, width}}, 1);
+                   },
+                   lstm});
+  }
   return all;
 }
 
@@ -278,7 +306,19 @@ TEST_CASE("compiled graph: trouble with the compiler and the cache") {
   const auto id = bounds();
   const auto kept = folder.path() / "vernier/compiled" / (id + ".so");
   REQUIRE(std::filesystem::exists(kept));
-  {  // from the cache: the compiler is the same file, and is not called
+  {  // another version of the compiler behind the same command
+    const auto script = [&](const std::string& version) {
+      const auto file =
+          folder.write("c++", "#!/bin/sh\n[ \"$1\" = --version ] && echo " + version + " && exit\nexec c++ \"$@\"\n");
+      std::filesystem::permissions(file, std::filesystem::perms::owner_all);
+      const Variable compiler("CXX", file);
+      return bounds();
+    };
+    const auto before = script("12.2.0");
+    CHECK(script("12.2.0") == before);
+    CHECK(script("12.3.0") != before);
+  }
+  {  // from the cache: the compiler is the same, and compiles nothing
     const auto size = std::filesystem::file_size(kept);
     std::filesystem::resize_file(kept, size / 2);
     CHECK(bounds() == id);
@@ -287,12 +327,17 @@ TEST_CASE("compiled graph: trouble with the compiler and the cache") {
     CHECK(bounds() == id);
     CHECK(std::filesystem::last_write_time(kept) == written);
   }
-  // A folder in which others write is not used.
-  std::filesystem::permissions(kept.parent_path(), std::filesystem::perms::others_write,
-                               std::filesystem::perm_options::add);
-  std::filesystem::remove(kept);
+  // A folder in which others write, or could put another folder, is not used.
+  using std::filesystem::perm_options, std::filesystem::perms;
+  for (const auto& shared : {kept.parent_path(), kept.parent_path().parent_path()}) {
+    std::filesystem::permissions(shared, perms::others_write, perm_options::add);
+    std::filesystem::remove(kept);
+    CHECK(bounds() == id);
+    CHECK_FALSE(std::filesystem::exists(kept));
+    std::filesystem::permissions(shared, perms::others_write, perm_options::remove);
+  }
   CHECK(bounds() == id);
-  CHECK_FALSE(std::filesystem::exists(kept));
+  CHECK(std::filesystem::exists(kept));
 }
 
 }  // namespace compiled_graph_test
