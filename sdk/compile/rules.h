@@ -1,4 +1,4 @@
-// What rules of operators have in common.
+// Parts that the rules of operators have in common.
 #pragma once
 
 #include <c10/util/StringUtil.h>

@@ -146,6 +146,47 @@ use = "jsonl"
   CHECK(killed->losses() == whole->losses());
 }
 
+TEST_CASE("crash: a run by compiled programs, killed at random times, ends as if it never was" *
+          doctest::test_suite("compile")) {
+  const TemporaryFolder cache;
+  ::setenv("XDG_CACHE_HOME", cache.path().c_str(), 1);
+  // Three micro-batches of two shapes; the last batch of an epoch has others.
+  const std::string toml = R"(
+[run]
+steps = 3000
+output = "out"
+threads = 1
+engine = "compiled"
+validate_every = 50
+[task]
+use = "mlp"
+samples = 50
+batch_size = 11
+[accumulation]
+micro_batches = 3
+[optimizer]
+use = "adamw"
+[checkpoint]
+use = "rolling"
+every = 7
+[[monitor]]
+use = "jsonl"
+)";
+  auto random = random_numbers(4);
+  const Started whole(toml);
+  whole.finish();
+  CHECK(says(read_text(whole.out() / "log.txt"), "engine: a recording computes forward and backward"));
+  for (int i = 0; i < (is_long() ? 10 : 1); ++i) {
+    const Started killed(toml);
+    kill_while_it_trains(killed, is_long() ? 4 : 2, random);
+    killed.finish();
+    REQUIRE(whole.digest() != "");
+    CHECK(killed.digest() == whole.digest());
+    CHECK((killed.losses() == whole.losses()));
+  }
+  ::unsetenv("XDG_CACHE_HOME");
+}
+
 TEST_CASE("crash: vernier train without room for one of its files") {
   const auto toml = program_run(that_goes_on, 3);
   const Started whole(toml);

@@ -145,8 +145,8 @@ std::string agreement(const ReplayedRun& replayed, const StepView& view) {
   if (is_same) return "same bits: loss " + view.bits.loss + " is that of losses.jsonl";
   return c10::str("other bits: loss ", view.bits.loss, ", and losses.jsonl has ", *kept,
                   "; since this step the run was resumed with other options (a longer run changes its schedules), its "
-                  "data have changed, it was trained on another machine or by another build, or its operations are "
-                  "not deterministic");
+                  "data have changed, it was trained on another machine, by another build or by compiled programs, or "
+                  "its operations are not deterministic");
 }
 
 }  // namespace vernier

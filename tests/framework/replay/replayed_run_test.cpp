@@ -240,6 +240,31 @@ TEST_CASE("replay: data names the samples of a step, and through a rewind" * doc
   }
 }
 
+TEST_CASE("replay: a step of a compiled run is found again, and what the engine changed is named" *
+          doctest::test_suite("compile")) {
+  RunFolder run(base);
+  ::setenv("XDG_CACHE_HOME", run.folder.path().c_str(), 1);
+  REQUIRE(run.train({"--set", "run.engine=compiled"}) == 0);
+  CHECK(says(run.err, "engine: a recording computes forward and backward"));
+  for (const auto* const step : {"2", "7", "12"}) {
+    CAPTURE(step);
+    REQUIRE_MESSAGE(run.call({"replay", "out", "--step", step}) == 0, run.err);
+    // A replay begins by the operators, which add up in another order than the program.
+    std::smatch losses;
+    if (std::regex_search(run.out, losses, std::regex("other bits: loss (\\S+) .*losses.jsonl has ([^;]+);"))) {
+      CHECK(std::stod(losses[1]) == doctest::Approx(std::stod(losses[2])).epsilon(1e-5));
+      CHECK(says(run.out, "compiled programs"));
+    } else {
+      CHECK_MESSAGE(says(run.out, "same bits: loss"), run.out);
+    }
+  }
+  REQUIRE(run.train({"--set", "run.output=operators"}) == 0);
+  CHECK(run.call({"compare", "out", "operators"}) == 0);
+  CHECK(run.call({"replay", "out", "--against", "operators"}) == 4);
+  CHECK_MESSAGE(says(run.out, "first difference"), run.out);
+  ::unsetenv("XDG_CACHE_HOME");
+}
+
 TEST_CASE("replay: a watched layer is printed step by step, so that a stopped replay has shown what it had") {
   RunFolder run(base);
   REQUIRE(run.train({"--set", "run.steps=2000", "--set", "checkpoint.use=none"}) == 0);

@@ -239,6 +239,38 @@ TEST_CASE("compiled graph: loss and gradients are those of LibTorch in float64")
   vernier::use_fused_kernels(false);
 }
 
+TEST_CASE("compiled graph: a small loss is within its bound") {
+  const TemporaryFolder folder;
+  const Variable cache("XDG_CACHE_HOME", folder.path().string());
+  vernier::use_fused_kernels(true);
+  torch::manual_seed(6);
+  const Network network{"",
+                        [] {
+                          return randn({{32, 8}, {32}, {50, 32}, {50}});
+                        },
+                        [] {
+                          return Tensors{torch::randn({1, 8}), torch::ones({1}, torch::kInt64)};
+                        },
+                        mlp};
+  Pass pass(network, vernier::compiled_graphs());
+  pass.bounds();
+  for (int batch = 0; batch < 100; ++batch) {
+    CAPTURE(batch);
+    {
+      const torch::NoGradGuard no_grad;
+      pass.inputs[0].normal_();
+      pass.weights[3].select(0, 1).fill_(8 + 0.05 * batch);
+    }
+    const auto close = pass.bounds();
+    pass.replay();
+    const auto loss = by_operators(pass.weights, pass.inputs, network.loss)[0];
+    CHECK(loss.item<double>() < 0.2);
+    CHECK(std::abs(loss.item<double>() - pass.results[0].item<double>()) <= close[0]);
+    CHECK(close[0] < 4e-6);
+  }
+  vernier::use_fused_kernels(false);
+}
+
 TEST_CASE("compiled graph: a class that does not exist is refused as the operators refuse it") {
   const TemporaryFolder folder;
   const Variable cache("XDG_CACHE_HOME", folder.path().string());
