@@ -235,11 +235,12 @@ TEST_CASE("zero1: `vernier check` shows that each rank keeps its part of masters
   };
   const auto sets = sets_of({R"(precision={use="bf16",level="O2"})", "task.hidden=[64,64,64]", "task.inputs=64"});
   std::map<std::string, std::vector<std::pair<double, double>>> bytes;
-  for (const std::string use : {"ddp", "zero1"}) {
+  for (const std::string use : {"ddp", "zero1", "zero3"}) {
     Ranks ranks(place, 3, with(sets, {"--set=distributed.use=" + use}), {}, {}, "check");
     REQUIRE_MESSAGE(ranks.wait() == all_of(3, 0), ranks.errors());
     CHECK(says(ranks[0].out(), "ready: nothing was trained or written"));
     CHECK(ranks[1].out().empty());
+    if (use == "zero3") continue;
     bytes[use] = bytes_of(ranks[0].out());
     REQUIRE(bytes[use].size() == 3);
   }

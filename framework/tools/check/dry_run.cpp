@@ -2,6 +2,7 @@
 
 #include <ATen/ops/aminmax.h>
 #include <torch/nn/module.h>
+#include <vernier/draft/gradient_parts.h>
 #include <vernier/error.h>
 #include <vernier/linear_call.h>
 #include <vernier/sampler.h>
@@ -126,7 +127,8 @@ class DryRunListener final : public Plugin {
     for (const auto& parameter : run.parameters) {
       const auto& gradient = parameter.master.grad();
       if (is_16_bit(parameter.master.scalar_type())) dry_run_.without_masters.push_back(parameter.name);
-      if (gradient.defined()) dry_run_.gradients[parameter.name] = gradient.to(torch::kCPU, torch::kFloat32).clone();
+      if (!gradient.defined() || draft::is_elsewhere(gradient)) continue;
+      dry_run_.gradients[parameter.name] = gradient.to(torch::kCPU, torch::kFloat32).clone();
     }
   }
 
