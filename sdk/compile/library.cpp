@@ -76,7 +76,8 @@ struct Ended {
   std::string said;
 };
 
-Ended call(const Words& words) {
+// Calls the compiler, which speaks English then. said: what it writes to its output, and perhaps its errors.
+Ended call(const Words& words, bool with_errors) {
   const int output = ::memfd_create("output", MFD_CLOEXEC);
   if (output < 0) return {errno, 0, ""};
   std::vector<char*> arguments;
@@ -86,14 +87,24 @@ Ended call(const Words& words) {
   posix_spawn_file_actions_init(&files);
   posix_spawn_file_actions_addopen(&files, 0, "/dev/null", O_RDONLY, 0);
   posix_spawn_file_actions_adddup2(&files, output, 1);
-  posix_spawn_file_actions_adddup2(&files, output, 2);
+  if (with_errors) {
+    posix_spawn_file_actions_adddup2(&files, output, 2);
+  } else {
+    posix_spawn_file_actions_addopen(&files, 2, "/dev/null", O_WRONLY, 0);
+  }
   posix_spawnattr_t attributes;  // a group of its own, so that Ctrl-C stops the run after its step and not the compiler
   posix_spawnattr_init(&attributes);
   posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETPGROUP);
   posix_spawnattr_setpgroup(&attributes, 0);
   pid_t child = 0;
   Ended ended;
-  ended.trouble = posix_spawnp(&child, words[0].c_str(), &files, &attributes, arguments.data(), environ);
+  std::string locale = "LC_ALL=C";
+  std::vector<char*> variables = {locale.data()};
+  for (char** each = environ; *each != nullptr; ++each) {
+    if (!std::string_view(*each).starts_with("LC_ALL=")) variables.push_back(*each);
+  }
+  variables.push_back(nullptr);
+  ended.trouble = posix_spawnp(&child, words[0].c_str(), &files, &attributes, arguments.data(), variables.data());
   posix_spawnattr_destroy(&attributes);
   posix_spawn_file_actions_destroy(&files);
   while (ended.trouble == 0 && ::waitpid(child, &ended.status, 0) < 0) {
@@ -110,14 +121,14 @@ const std::string remedy = "; install g++, or set CXX to a compiler of C++17";
 std::string identity_of(Words compiler) {
   const auto text = c10::Join(" ", compiler);
   compiler.emplace_back("--version");
-  const auto ended = call(compiler);
+  const auto ended = call(compiler, /*with_errors=*/false);
   if (ended.trouble == 0) return text + ' ' + ended.said;
   throw Error("the compiler '" + compiler[0] + "' cannot be started: " + std::strerror(ended.trouble) + remedy);
 }
 
 // Throws Error with the first error that the compiler prints.
 void compile(const Words& words) {
-  const auto ended = call(words);
+  const auto ended = call(words, /*with_errors=*/true);
   const auto& said = ended.said;
   if (ended.trouble == 0 && ended.status == 0) return;
   auto line = ended.trouble != 0 ? std::strerror(ended.trouble) : said.substr(0, said.find('\n'));
@@ -129,7 +140,7 @@ void compile(const Words& words) {
   throw Error("the compiler '" + words[0] + "' " + how + (line.empty() ? "" : ": " + shortened(line)) + remedy);
 }
 
-// Returns true if this user alone writes in the folder, and nobody else but root can put another one in its place.
+// Returns true if only this user can write in the folder, and only this user or root can replace it.
 bool is_private(const fs::path& folder) {
   std::error_code trouble;
   auto part = fs::canonical(folder, trouble);
@@ -138,7 +149,7 @@ bool is_private(const fs::path& folder) {
     struct stat facts {};
     if (::stat(part.c_str(), &facts) != 0) return false;
     const bool is_own = facts.st_uid == ::geteuid() || (is_parent && facts.st_uid == 0);
-    // In a folder like /tmp, nobody renames what others made.
+    // In a sticky folder such as /tmp, only root and the owners rename an entry.
     const bool is_kept = is_parent && (facts.st_mode & S_ISVTX) != 0;
     if (!is_own || ((facts.st_mode & (S_IWGRP | S_IWOTH)) != 0 && !is_kept)) return false;
     if (part == part.root_path()) return true;
@@ -156,9 +167,12 @@ fs::path cache() {
   } else {
     return {};
   }
-  folder /= "vernier/compiled";
   std::error_code trouble;
   fs::create_directories(folder, trouble);
+  for (const char* part : {"vernier", "compiled"}) {  // private, whatever umask says
+    folder /= part;
+    if (fs::create_directory(folder, trouble)) fs::permissions(folder, fs::perms::owner_all, trouble);
+  }
   return !trouble && is_private(folder) && ::access(folder.c_str(), W_OK) == 0 ? folder : fs::path();
 }
 

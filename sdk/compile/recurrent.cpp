@@ -1,4 +1,4 @@
-// The rules of an LSTM's layer, whose operators are oneDNN's, and the head of programs that have one.
+// The rules of LSTM layers, which oneDNN computes for LibTorch, and the head of each program with such a layer.
 #include <ATen/Context.h>
 #include <ATen/TensorOperators.h>
 #include <ATen/core/grad_mode.h>
@@ -71,7 +71,7 @@ std::string recurrent(const Given& given) {
 }
 
 std::string recurrent_backward(const Given& given) {
-  const auto workspace = given.tensor(22), slope = given.tensor(10);
+  const auto workspace = given.tensor(22);
   if (!can_be_written(given, workspace)) return "";
   if (!is_plain(given.tensor(7))) return "";
   auto text = c10::str("recurrent_backward<", sizes(given), ">(");
@@ -131,13 +131,16 @@ Tape::Values recurrent_in_float64(const Tape::Call& call, const Tape::Values& gi
                                                /*create_graph=*/false, /*allow_unused=*/true);
   Tape::Values all;
   for (std::size_t i = 0; i < 7; ++i) {
-    all.emplace_back(gradients[i].defined() ? gradients[i].detach() : at::zeros_like(leaves[i]).detach());
+    // A layer without biases gets zeros of the shape of its weights, and gives gradients of the shape of a bias.
+    const auto sizes = i == 3 || i == 4 ? std::vector<std::int64_t>{leaves[2].size(0)} : leaves[i].sizes().vec();
+    all.emplace_back(gradients[i].defined() ? gradients[i].detach() : at::zeros(sizes, at::kDouble));
   }
   return all;
 }
 
-// Gates are in the order of LibTorch: input, forget, cell, output. A step multiplies its inputs and the last state at
-// once, by weights in panels of the four gates of one vector of units. work: gates, cells, and tanh of cells.
+// Gates are in the order of LibTorch: input, forget, cell, output. A step multiplies its input and the last state by
+// the weights in one product. The weights lie in panels, each with the four gates of one vector of units. work: holds
+// gates, cells, and the tanh of cells.
 const char* const recurrent_head = R"head(
 template <int high, int n, long I, long H>
 inline __attribute__((always_inline)) void gate_tile(const float* x, const float* h, const float* panel, float* gates) {

@@ -72,9 +72,13 @@ std::string power(const Given& given) {
   return element_by_element(given.memory, given.result(), {given.tensor(0)}, found->second);
 }
 
-// True if sgemm_ reads a matrix of these strides: its rows or its columns are next to each other.
+// True if sgemm_ can read a matrix with these strides: the elements of each row, or of each column, are adjacent, and
+// no two rows or columns overlap, as those of an expanded or unfolded tensor do.
 bool is_for_blas(const at::Tensor& a) {
-  return std::ranges::any_of(std::array{0, 1}, [&](int dim) { return a.size(dim) == 1 || a.stride(dim) == 1; });
+  return std::ranges::any_of(std::array{0, 1}, [&](int dim) {
+    const int other = 1 - dim;
+    return (a.size(dim) == 1 || a.stride(dim) == 1) && (a.size(other) == 1 || a.stride(other) >= a.size(dim));
+  });
 }
 
 // to: added to the product; undefined: nothing is.

@@ -22,7 +22,7 @@ struct Given {
   at::Tensor result(std::size_t i = 0) const {
     return call.results.at(i).isTensor() ? call.results[i].toTensor() : at::Tensor();
   }
-  // Returns false for a result that no later operator reads and nobody holds.
+  // Returns true if a later operator reads the result, or if somebody holds it.
   bool is_read(const at::Tensor& result) const { return memory.is_read_after(number, result); }
   std::string address(const at::Tensor& tensor) const {
     return tensor.defined() ? memory.address(tensor) : "static_cast<float*>(nullptr)";
@@ -52,9 +52,9 @@ inline bool is_plain_or_none(const at::Tensor& tensor) {
 // True where this process exports the product of a BLAS, which programs call if a product is large.
 bool has_large_products();
 
-// A layer of an LSTM, which LibTorch's operators compute by oneDNN.
+// Returns the code of an LSTM layer, which LibTorch computes with oneDNN.
 std::string recurrent(const Given& given);
 std::string recurrent_backward(const Given& given);
-extern const char* const recurrent_head;  // the functions that they call
+extern const char* const recurrent_head;  // the source of the functions that the code of recurrent() calls
 
 }  // namespace vernier::compile

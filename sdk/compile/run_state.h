@@ -17,7 +17,7 @@ void set_gradients(const Run& run, const std::vector<torch::Tensor>& gradients);
 bool has_any(const std::vector<torch::Tensor>& tensors);
 std::vector<const void*> addresses(const std::vector<torch::Tensor>& tensors);
 
-// Returns whether a weight has a hook. A hook is a function of the host, which a recorded graph would not call.
+// Returns whether a weight has a hook. A hook runs on the host, so a recorded graph would not call it.
 bool has_hook(const torch::Tensor& weight);
 
 // Counts the references to each gradient and to its storage, without those of the parameter.
@@ -31,13 +31,13 @@ torch::Tensor random_of(const Run& run);
 struct Marks {
   explicit Marks(const torch::nn::Module& model);
   std::vector<const void*> now() const;
-  std::string flags() const;  // the same without addresses: equal in a resumed run
+  std::string flags() const;  // the same text without addresses, so that a resumed run gives an equal one
   std::vector<torch::Tensor> weights, buffers;
   std::vector<std::shared_ptr<torch::nn::Module>> modules;
   std::vector<const void*> recorded;
 };
 
-// Gradients, written buffers, random generators and the micro-batch, as they were when it was made.
+// Keeps gradients, written buffers, random generators and the micro-batch as they were when it was made.
 class PutBack {
  public:
   explicit PutBack(TrainerRun& run);
@@ -46,7 +46,7 @@ class PutBack {
 
   void now();
   bool has_gradients() const { return has_any(gradients_); }
-  std::vector<torch::Tensor> written() const;  // buffers, until the last now()
+  std::vector<torch::Tensor> written() const;  // the buffers that were written before the last call of now()
 
  private:
   struct Buffer {

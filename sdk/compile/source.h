@@ -25,7 +25,7 @@ class Memory {
   void take() const;
 
   std::string address(const at::Tensor& tensor) const;  // a pointer to its first element, in C++
-  // Returns false if no call after this one has the tensor's memory, and nobody else holds it.
+  // Returns true if a later call uses the tensor's memory, or if somebody else holds it.
   bool is_read_after(std::size_t call, const at::Tensor& tensor) const;
   const std::vector<void*>& outside() const { return outside_; }
   char* arena() const { return static_cast<char*>(arena_.data_ptr()); }

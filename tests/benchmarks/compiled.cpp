@@ -63,7 +63,7 @@ PlainLoop plain_loop() {
   });
 }
 
-// The words of the command line name the networks; none: all.
+// The arguments name the networks to run. Without arguments, all run.
 std::vector<std::string> chosen;
 
 void compare_engines(const std::string& title, const std::vector<std::string>& sets, int steps_a_round,

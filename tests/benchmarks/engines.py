@@ -14,6 +14,7 @@ import argparse
 import os
 import pathlib
 import resource
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -70,7 +71,7 @@ class Runs:
         """Returns the processor time of a run."""
         sets = [f"run.engine={engine}", f"run.steps={steps}", "run.epochs=0", "run.threads=1", "run.validate_every=0"]
         sets += ["checkpoint.use=none", f"run.output={self.folder}/{engine}-{steps}"]
-        subprocess.run(["rm", "-rf", f"{self.folder}/{engine}-{steps}"], check=True)
+        shutil.rmtree(f"{self.folder}/{engine}-{steps}", ignore_errors=True)
         before = resource.getrusage(resource.RUSAGE_CHILDREN)
         words = self.start + [word for one in sets for word in ("--set", one)]
         done = subprocess.run(words, cwd=self.folder, capture_output=True, text=True)

@@ -58,7 +58,7 @@ struct Result {
   std::vector<torch::Tensor> weights;
 };
 
-// rounded: a factor of all weights before the first step.
+// rounded: multiplies all weights before the first step, as a rounding would.
 Result trained(const std::vector<std::string>& tables, bool is_compiled, double rounded = 1) {
   const TemporaryFolder folder;
   const LogLines log;
