@@ -70,7 +70,8 @@ std::vector<fs::path> library_folders() {
   std::vector<fs::path> folders, of_system;
   for (unsigned i = 0; i < found->dls_cnt; ++i) {
     const auto& [name, from] = found->dls_serpath[i];
-    (from == LA_SER_LIBPATH ? folders : of_system).emplace_back(name);  // LD_LIBRARY_PATH comes first
+    const bool is_of_system = from != LA_SER_LIBPATH && from != LA_SER_RUNPATH;  // LD_LIBRARY_PATH, and ../lib
+    (is_of_system ? of_system : folders).emplace_back(name);
   }
   // An installation, a wheel, and the build tree.
   const char* const in = fs::exists(beside.parent_path() / "__init__.py") ? "../../torch/lib" : "../lib/libtorch/lib";
@@ -138,11 +139,12 @@ void refuse_another_libtorch() {
 void become(const std::string& verb, char** argv) {
   if (verb.find('/') != std::string::npos) return;  // a path
   const auto* built = built_verb(verb);
-  if (built != nullptr && built->has_libtorch) refuse_another_libtorch();
   const auto name = std::string(program_prefix) + std::string(built != nullptr ? built->program : verb);
+  const auto program = folder_of_this_program() / name;
+  if (built != nullptr && built->has_libtorch && fs::exists(program)) refuse_another_libtorch();
   auto called = std::string(program_prefix) + verb;  // a program of several verbs runs this one
   argv[0] = called.data();
-  ::execv((folder_of_this_program() / name).c_str(), argv);
+  ::execv(program.c_str(), argv);
   if (errno == ENOENT) ::execvp(name.c_str(), argv);
   // EACCES: also if a folder of PATH may not be read.
   if (errno == ENOENT || errno == ENOTDIR || errno == EACCES) return;

@@ -154,7 +154,7 @@ TEST_CASE("driver: it starts LibTorch for a verb that needs it alone, and is qui
     CHECK_FALSE(starts_libtorch(arguments));
   }
   CHECK(starts_libtorch({"version"}));
-  CHECK(place.shell("! readelf -d \"$vernier\" | grep torch\n") == 0);
+  CHECK(place.shell("said=$(readelf -d \"$vernier\") && case $said in *torch*) exit 1 ;; esac\n") == 0);
   if (!std::string(VERNIER_SANITIZER).empty()) return;
   double least = 1;
   for (int i = 0; i < 5; ++i) {
@@ -218,6 +218,8 @@ TEST_CASE("driver: a verb whose program is missing or cannot be started is refus
                      "\x7f"
                      "ELF");
   fs::permissions(place.folder / "vernier-train", fs::perms::owner_all);
+  fs::create_directory(place.folder / "lib");
+  fs::create_directory_symlink(VERNIER_BINARY_DIR "/lib/libtorch", place.folder / "lib/libtorch");
   CHECK(place.shell("./vernier train run.toml\n") == 2);
   CHECK(place.err == "vernier: vernier-train cannot be started: Exec format error\n");
 }
