@@ -22,7 +22,7 @@ void refuse_half_a_batch(const std::vector<Batch>& micro_batches, const Batch& b
     throw Error(c10::str("it split a batch of ", batch.samples, " samples, and a micro-batch has ", micro_batch.samples,
                          " samples and ", micro_batch.tensors.size(), " tensors; leave out those that are empty"));
   }
-  if (samples == batch.samples && (samples == 0 || !micro_batches.empty())) return;
+  if (samples == batch.samples) return;
   throw Error(c10::str("it split a batch of ", batch.samples, " samples into ", samples));
 }
 

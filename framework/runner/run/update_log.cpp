@@ -96,7 +96,7 @@ void UpdateLog::conclude(TrainerRun& run) {
 
 KnownUpdate UpdateLog::now(const Run& run) {
   if (!is_set(run.skip_update)) return {};
-  // One rank alone may have a veto, and it must not ask others then for the gradients that they keep.
+  // Perhaps only this rank has a veto. It must not ask the other ranks here for the gradients that they keep.
   if (not_finite_.empty() && !draft::GradientParts::exist()) not_finite_ = run.non_finite_gradients();
   const bool has_overflowed = run.found_inf.defined() && is_set(run.found_inf);
   return {has_overflowed ? UpdateResult::found_inf : UpdateResult::vetoed, some_of(not_finite_), {}};

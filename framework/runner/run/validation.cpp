@@ -118,6 +118,9 @@ void Validation::use(TrainerRun& run, const std::function<void()>& body) {
     if (++model == models) body();
     return torch::Tensor();
   });
+  if (model >= models && models > 0) return;
+  throw Error(c10::str("the model was not used: evaluate() of a plugin called its body ", models, " times, and then ",
+                       model, " times; it must do the same each time"));
 }
 
 Validation::Average Validation::average(TrainerRun& run) {

@@ -132,7 +132,8 @@ class CheckedFile {
       : said_(manifest.files.at(name)), file_(folder + "/" + name, O_NOFOLLOW) {
     compare(file_, said_);
   }
-  // Checks all tensors and returns them, without those that OwnPart leaves out. prefix: of their names in a snapshot.
+  // Checks all tensors and returns them, without those that OwnPart leaves out. prefix: begins their names in a
+  // snapshot.
   Tensors read(const std::string& prefix = "") const {
     return file_.read_all(check(), [&](const SafetensorsFile::Entry& entry) {
       return OwnPart::leaves_out(prefix + entry.name, entry.end - entry.begin);
@@ -241,6 +242,20 @@ bool is_checkpoint(const std::string& place) {
   return is_there(standing(place) + "/" + manifest_name);
 }
 
+namespace {
+
+// Returns whether a folder has more than the files of a checkpoint that lost its manifest.
+bool has_other_files(const std::string& folder) {
+  return std::ranges::any_of(fs::directory_iterator(folder), [](const fs::directory_entry& entry) {
+    const auto name = entry.path().filename().string();
+    const bool is_named_so = name.starts_with("model") || name.starts_with("state");
+    const bool is_kind = name.ends_with(".safetensors") || name.ends_with(".json");
+    return !entry.is_regular_file() || !is_named_so || !is_kind;
+  });
+}
+
+}  // namespace
+
 UnfinishedCheckpoint::UnfinishedCheckpoint(const std::string& path) : path_(path), aside_(aside_of(path)) {
   const fs::path target = fs::path(path).lexically_normal();
   parent_ = target.has_parent_path() ? target.parent_path().string() : ".";
@@ -248,8 +263,8 @@ UnfinishedCheckpoint::UnfinishedCheckpoint(const std::string& path) : path_(path
   struct stat status = {};
   if (::lstat(path.c_str(), &status) == 0 && !S_ISDIR(status.st_mode)) fail(path, "is there, and is not a checkpoint");
   std::error_code none;
-  if (fs::is_directory(path, none) && !fs::is_empty(path, none) && !is_there(path + "/" + manifest_name)) {
-    fail(path, "is a folder with other files, and not a checkpoint; name another place, or remove it");
+  if (fs::is_directory(path, none) && !is_there(path + "/" + manifest_name) && has_other_files(path)) {
+    fail(path, "is a folder with other files, and not a checkpoint; choose another path, or remove this folder");
   }
   if (is_there(aside_)) {
     sync_folder(parent_);  // or a loss of power might take the checkpoint at `path` too

@@ -87,7 +87,7 @@ OwnPart::~OwnPart() {
   own_part = nullptr;
 }
 
-// Entries of a parameter are those of optimizer and precision that have its name between two slashes, or at the end.
+// The entries of optimizer and precision for a parameter have its name between two slashes, or at their end.
 bool OwnPart::leaves_out(const std::string& name, std::uint64_t bytes) {
   if (own_part == nullptr || bytes < HugePages::smallest) return false;
   if (name.starts_with("rank/")) return !name.starts_with(own_part->own_);
@@ -105,8 +105,9 @@ bool OwnPart::leaves_out(const std::string& name, std::uint64_t bytes) {
 torch::Tensor here(const torch::Tensor& tensor) {
   if (!draft::is_elsewhere(tensor)) return tensor;
   auto copy = tensor.detach().clone();
-  if (draft::is_elsewhere(tensor)) throw Error("a rank that keeps weights is lost");
-  return copy;
+  if (!draft::is_elsewhere(tensor)) return copy;
+  draft::GradientParts::sum(at::zeros({1}, at::kDouble));  // names the rank that is lost
+  throw Error("a rank that keeps weights is lost");
 }
 
 std::string to_bytes(const State& state) {

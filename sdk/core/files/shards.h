@@ -23,7 +23,7 @@ VERNIER_API void take_own_state(State& snapshot, const Distributed& distributed)
 VERNIER_API State shard_of(const State& snapshot, Distributed& distributed);
 
 // While one exists, read_checkpoint() leaves out large tensors that this rank of a run does not need, because another
-// rank keeps them: it checks their bytes, without memory for them. Main thread only.
+// rank keeps them. Their bytes are checked, and take no memory. Main thread only.
 class VERNIER_API OwnPart {
  public:
   OwnPart(const Run& run, const Distributed& distributed);
@@ -33,8 +33,9 @@ class VERNIER_API OwnPart {
   static bool leaves_out(const std::string& name, std::uint64_t bytes);  // name: in a snapshot
 
  private:
-  std::string own_;               // "rank/1/"
-  std::set<std::string> others_;  // parameters that other ranks update, and weights that they keep, as "model/NAME"
+  std::string own_;  // "rank/1/"
+  std::set<std::string>
+      others_;  // names of parameters that other ranks update; "model/NAME" for weights that they keep
 };
 
 // A State in bytes, for Distributed::gather; its tensors are copied to the CPU.

@@ -71,7 +71,11 @@ Tensors read(const InitOptions& options, std::string& path) {
       refuse(options.from + ": is neither a checkpoint nor the folder of a run with one");
     }
     const auto folder = std::filesystem::path(options.from).parent_path().string();
-    if (checkpoints.empty() && is_checkpoint(folder) && !read_manifest(folder).files.contains(checkpoint_model_file)) {
+    const auto name = std::filesystem::path(options.from).filename().string();
+    const bool may_be_part =
+        name.starts_with("model-") || name.ends_with(".index.json") || !std::filesystem::exists(options.from, none);
+    if (checkpoints.empty() && may_be_part && is_checkpoint(folder) &&
+        !read_manifest(folder).files.contains(checkpoint_model_file)) {
       refuse(options.from + ": is not a file with the whole model; set init_from = \"" + folder + "\"");
     }
     path = checkpoints.empty() ? options.from : checkpoints.front();

@@ -5,6 +5,7 @@
 #include <vernier/error.h>
 
 #include <algorithm>
+#include <ranges>
 #include <set>
 #include <utility>
 
@@ -81,14 +82,21 @@ std::string FusedBucket::entry(std::size_t member, std::string_view name) const 
   return c10::str(numbers[member], "/", name);
 }
 
-// A parameter gets other memory by set_data() or torch::load(). The kernels walk over raw memory.
+// set_data() and torch::load() may give a parameter other memory. The kernels walk over raw memory, so the slots must
+// have the layout of the parameter.
 bool FusedBucket::follow(std::size_t member) {
   const auto& parameter = parameters[member];
   auto& [sizes, strides] = layouts[member];
   if (parameter.strides() == strides && parameter.sizes() == sizes) return false;
+  const auto is_same = [&](std::size_t i) {  // the stride of a dimension of one element means nothing
+    return parameter.size(static_cast<std::int64_t>(i)) == sizes[i] &&
+           (sizes[i] == 1 || parameter.stride(static_cast<std::int64_t>(i)) == strides[i]);
+  };
+  const auto dims = std::views::iota(std::size_t{0}, sizes.size());
+  if (parameter.sizes().size() == sizes.size() && std::ranges::all_of(dims, is_same)) return false;
   const auto who = c10::str("parameter ", numbers[member]);
   if (parameter.sizes() != sizes) {
-    throw Error(c10::str(who, " is of the shape ", parameter.sizes(), " now, and of ", c10::IntArrayRef(sizes),
+    throw Error(c10::str(who, " has the shape ", parameter.sizes(), " now, but had ", c10::IntArrayRef(sizes),
                          " when the optimizer was made; make a new optimizer"));
   }
   if (!parameter.is_non_overlapping_and_dense()) throw Error(who + " has become a view with gaps or overlaps");
@@ -211,6 +219,7 @@ void FusedBucket::advance(const MaybeTensor& skipped) {
 
 // New tensors, for those that it has may be shared with a State.
 void FusedBucket::load(std::size_t member, const State& state) {
+  layouts[member].strides = parameters[member].strides();
   for (std::size_t k = 0; k < slots.size(); ++k) {
     const auto name = entry(member, rule.slots[k].name);
     slots[k][member] =

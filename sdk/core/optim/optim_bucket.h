@@ -48,7 +48,7 @@ struct FusedBucket {
   struct Layout {
     at::DimVector sizes, strides;
   };
-  std::vector<Layout> layouts;  // of the parameters, as their slots have them
+  std::vector<Layout> layouts;  // the layout of each parameter that its slots follow
   torch::Tensor steps;          // 1-D: one count for each parameter, so that one kernel advances all of them
   TensorVector step_views;
 
@@ -58,7 +58,7 @@ struct FusedBucket {
   torch::Tensor skip;               // on a GPU: found_inf as 0 or 1
 
  private:
-  bool follow(std::size_t member);  // fits its slots to the parameter's memory; returns whether they are others now
+  bool follow(std::size_t member);  // lays out the slots as the parameter's memory; true if they are new tensors now
   void activate();                  // fits `lists` to the parameters that have gradients
   void put(std::size_t member, UpdateLists& into);
   void advance(const MaybeTensor& skipped);

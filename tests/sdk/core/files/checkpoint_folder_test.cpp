@@ -260,9 +260,11 @@ TEST_CASE("checkpoint folder: a checkpoint that stands there is replaced, anythi
   for (const char* others : {"papers/thesis.txt", "checkpoints/step-1/manifest.json"}) {
     const auto mine = saved.folder.write(others, "mine"), place = saved.folder / fs::path(others).begin()->string();
     CHECK(
-        says(refusal(place).text, place + ": is a folder with other files, and not a checkpoint; name another place"));
+        says(refusal(place).text, place + ": is a folder with other files, and not a checkpoint; choose another path"));
     CHECK(read_text(mine) == "mine");
   }
+  fs::remove(saved.path + "/manifest.json");  // a damaged checkpoint may be replaced
+  CHECK(refusal(saved.path).text.empty());
   fs::create_directory(saved.folder / "empty");
   CHECK(refusal(saved.folder / "empty").text.empty());
   fs::create_directory_symlink(saved.path, saved.folder / "link");
