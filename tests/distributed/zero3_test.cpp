@@ -193,7 +193,8 @@ TEST_CASE("zero3: each rank writes its weights, and whoever reads the model has 
 
 TEST_CASE("zero3: whatever reads a checkpoint of parts does what it does with that of ddp") {
   const Words sets = {"--set=run.steps=8"};
-  const auto deeper = std::regex_replace(table, std::regex("96, 96"), "96, 96, 96");  // a part for each rank
+  const auto deeper =
+      std::regex_replace(table, std::regex("96, 96"), "96, 96, 96");  // one more layer, so that each rank gets a part
   RunFolder zero3(deeper), ddp(deeper);
   for (const auto* place : {&zero3, &ddp}) {
     write_points(*place);

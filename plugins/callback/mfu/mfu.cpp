@@ -195,7 +195,7 @@ class Mfu final : public vernier::Callback {
   std::optional<vernier::Floor> floor_;
   std::optional<double> state_bytes_;  // weights, gradients and the optimizer's state
   double least_ = 0, taken_ = 0;       // seconds of the steps that were compared: the floor's, and their own
-  double multiplied_ = 0;              // operations of these steps
+  double multiplied_ = 0;              // floating-point operations of these steps
   vernier::Layers layers_;             // none: products count whatever they multiply
   vernier::FlopCounter counter_;
   std::optional<vernier::Intercept> intercept_;  // in the forward of a micro-batch that is counted

@@ -269,7 +269,7 @@ void note_opened(const void* in_library, const std::string& id) {
   if (plugin_at(in_library) != nullptr || place == all_opened.size()) return;
   ::dl_iterate_phdr(&find_ends, &found);
   if (found.end == nullptr) return;
-  found.id = ::strdup(id.c_str());  // for the rest of the process, as the plugin
+  found.id = ::strdup(id.c_str());  // it lives as long as the process, as the plugin does
   all_opened[place] = found;
   opened_count = place + 1;
 }
