@@ -664,8 +664,8 @@ TEST_CASE("the model of a run is one thing: reported, evaluated, exported, and t
       const auto used = runs.used(path);
       CHECK(Runs::loss(*used) == close);
       std::vector<double> losses;  // a use has one model, also where an evaluation has two
-      used->trainer.validation().use(
-          used->run, [&] { losses.push_back(used->wiring->task->validate(used->run).item<double>()); });
+      used->trainer.validation().use(used->run,
+                                     [&] { losses.push_back(used->wiring->task->validate(used->run).item<double>()); });
       REQUIRE(losses.size() == 1);
       CHECK(losses[0] == close);
       const bool has_begun = used->run.updates > 8 || name != std::string("asgd");
