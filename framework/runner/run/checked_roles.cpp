@@ -20,7 +20,7 @@ void refuse_half_a_batch(const std::vector<Batch>& micro_batches, const Batch& b
     samples += micro_batch.samples;
     if (micro_batch.samples > 0 && micro_batch.tensors.empty() == batch.tensors.empty()) continue;
     throw Error(c10::str("it split a batch of ", batch.samples, " samples, and a micro-batch has ", micro_batch.samples,
-                         " samples and ", micro_batch.tensors.size(), " tensors; leave out those that are empty"));
+                         " samples and ", micro_batch.tensors.size(), " tensors; leave out empty micro-batches"));
   }
   if (samples == batch.samples) return;
   throw Error(c10::str("it split a batch of ", batch.samples, " samples into ", samples));
@@ -151,7 +151,7 @@ Scaler::Current CheckedScaler::current() const {
   auto now = get()->current();
   for (const auto& [name, tensor] : {std::pair{"scale", now.scale}, {"growth_tracker", now.growth_tracker}}) {
     if (!tensor.defined() || tensor.numel() == 1) continue;
-    throw Error(c10::str("its current() has a ", name, " of the shape ", tensor.sizes(), ", and must be one number"),
+    throw Error(c10::str("the ", name, " of its current() has the shape ", tensor.sizes(), ", and must be one number"),
                 Error::Kind::plugin);
   }
   return now;

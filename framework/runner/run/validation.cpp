@@ -119,8 +119,8 @@ void Validation::use(TrainerRun& run, const std::function<void()>& body) {
     return torch::Tensor();
   });
   if (model >= models && models > 0) return;
-  throw Error(c10::str("the model was not used: evaluate() of a plugin called its body ", models, " times, and then ",
-                       model, " times; it must do the same each time"));
+  throw Error(c10::str("the model was not used: evaluate() of a plugin called body ", models, " times, and then ",
+                       model, " times; it must call body, as often each time"));
 }
 
 Validation::Average Validation::average(TrainerRun& run) {

@@ -20,16 +20,6 @@ constexpr std::string_view tail_begin = ",\"checksum\":\"", tail_end = "\"}\n";
 constexpr std::size_t checksum_digits = 32;
 constexpr std::size_t tail_size = tail_begin.size() + checksum_digits + tail_end.size();
 
-// Writing, as text: a tree of OrderedJson allocates memory where it is freed, and ends the process if there is none.
-
-// {"a": 1, "b": 2}; of: gives the text of an item.
-template <class Items, class Of>
-std::string joined(const char* open, const Items& items, const char* between, const char* close, const Of& of) {
-  std::string text;
-  for (const auto& item : items) text += (text.empty() ? "" : between) + of(item);
-  return open + text + close;
-}
-
 std::string text_of(const std::string& path, const Manifest::File& file) {
   const auto tensors = joined("{", file.tensors, ",", "\n   }", [&](const auto& entry) {
     const auto& [name, tensor] = entry;

@@ -7,6 +7,7 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <utility>
 
 namespace vernier {
 
@@ -30,6 +31,17 @@ VERNIER_API ParsedJson parse_json(const std::string& path, const std::string& wh
 
 // A text in JSON's quotes. Throws Error, naming `path`, if it is not UTF-8.
 VERNIER_API std::string quoted(const std::string& path, const std::string& text);
+
+// Returns {"a": 1, "b": 2} or the like. of: returns the text of an item. Files that must be whole are written so: a
+// tree of OrderedJson allocates memory where it is freed, and ends the process if there is none. A stream, as that of
+// c10::Join(), swallows a failed allocation and leaves out the rest of the text.
+template <class Items, class Of>
+std::string joined(const char* open, const Items& items, const char* between, const char* close, const Of& of) {
+  std::string text;
+  bool is_first = true;
+  for (const auto& item : items) text += (std::exchange(is_first, false) ? "" : between) + of(item);
+  return open + text + close;
+}
 
 // JSON has no number for NaN and the infinities, so they become "nan", "inf" and "-inf".
 inline Json json_number(double value) {

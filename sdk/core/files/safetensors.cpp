@@ -203,32 +203,23 @@ std::vector<Item> lay_out(const std::string& path, const Tensors& tensors) {
   return items;
 }
 
-// As c10::Join(), whose stream swallows a failed allocation and leaves the rest of the text out.
-std::string joined(const std::vector<std::string>& texts) {
-  std::string all;
-  for (const auto& text : texts) all += (&text == &texts.front() ? "" : ",") + text;
-  return all;
-}
-
 // The length and the header.
 std::string make_head(const std::string& path, const std::vector<Item>& items,
                       const std::optional<Metadata>& metadata) {
   std::vector<std::string> entries;
   if (metadata) {
-    std::vector<std::string> texts;
-    for (const auto& [key, value] : *metadata) texts.push_back(quoted(path, key) + ":" + quoted(path, value));
-    entries.push_back('"' + std::string(metadata_key) + "\":{" + joined(texts) + "}");
+    const auto text = [&](const auto& entry) { return quoted(path, entry.first) + ":" + quoted(path, entry.second); };
+    entries.push_back('"' + std::string(metadata_key) + "\":" + joined("{", *metadata, ",", "}", text));
   }
   std::size_t offset = 0;
   for (const auto& [rank, name, tensor] : items) {
     const std::size_t end = offset + tensor->nbytes();
-    std::vector<std::string> sizes;
-    for (const auto size : tensor->sizes()) sizes.push_back(std::to_string(size));
-    entries.push_back(quoted(path, *name) + R"(:{"dtype":")" + dtypes[rank].name + R"(","shape":[)" + joined(sizes) +
-                      R"(],"data_offsets":[)" + std::to_string(offset) + "," + std::to_string(end) + "]}");
+    const auto shape = joined("[", tensor->sizes(), ",", "]", [](auto size) { return std::to_string(size); });
+    entries.push_back(quoted(path, *name) + R"(:{"dtype":")" + dtypes[rank].name + R"(","shape":)" + shape +
+                      R"(,"data_offsets":[)" + std::to_string(offset) + "," + std::to_string(end) + "]}");
     offset = end;
   }
-  std::string header = "{" + joined(entries) + "}";
+  auto header = joined("{", entries, ",", "}", [](const auto& entry) { return entry; });
   header.resize((header.size() + 7) / 8 * 8, ' ');
   if (header.size() > longest_header) fail(path, "the names and shapes need a header of more than 100 MB");
   const std::uint64_t length = header.size();

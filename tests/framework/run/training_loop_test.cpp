@@ -1034,7 +1034,7 @@ TEST_CASE("trainer: a task that breaks its promises is refused") {
   Toy scaled;
   scaled.wiring.scaler = std::make_unique<TwoScales>();
   CHECK(says(thrown_by([&] { scaled.prepare().train(scaled.run); }).text,
-             "its current() has a scale of the shape [2], and must be one number"));
+             "the scale of its current() has the shape [2], and must be one number"));
 }
 
 TEST_CASE("trainer: accumulation/fixed splits as evenly as can be") {
