@@ -109,6 +109,20 @@ TEST_CASE("crash: vernier train, killed at random times and resumed each time, e
   }
 }
 
+namespace {
+
+const std::string saves_often = R"(
+[optimizer]
+use = "adamw"
+[checkpoint]
+use = "rolling"
+every = 7
+[[monitor]]
+use = "jsonl"
+)";
+
+}  // namespace
+
 TEST_CASE("crash: data that threads prepare ahead go on exactly after kill -9, several times in an epoch" *
           doctest::test_suite("data")) {
   const std::string toml = R"(
@@ -121,14 +135,7 @@ data = "flats.csv"
 target = "rent"
 workers = 2
 prefetch = 3
-[optimizer]
-use = "adamw"
-[checkpoint]
-use = "rolling"
-every = 7
-[[monitor]]
-use = "jsonl"
-)";
+)" + saves_often;
   const auto started = [&](const std::string& text) {
     auto run = std::make_unique<Started>(text);
     const auto command =
@@ -162,14 +169,7 @@ samples = 50
 batch_size = 11
 [accumulation]
 micro_batches = 3
-[optimizer]
-use = "adamw"
-[checkpoint]
-use = "rolling"
-every = 7
-[[monitor]]
-use = "jsonl"
-)";
+)" + saves_often;
   auto random = random_numbers(4);
   const Started whole(toml);
   whole.finish();
