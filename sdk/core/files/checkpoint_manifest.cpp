@@ -88,9 +88,10 @@ Manifest::File file_in(const std::string& path, const Json& json) {
 
 // "format", "version" and the checksum at the end are the same in every version of the format.
 void check_version(const std::string& path, const Json& json) {
-  if (!json.is_object() || json.value("format", Json()) != checkpoint_format_name) {
-    fail(path, "is not the manifest of a checkpoint");
-  }
+  // Json's own == with a text allocates memory, and ends the process if there is none.
+  const auto* format =
+      json.is_object() && json.contains("format") ? json["format"].get_ptr<const std::string*>() : nullptr;
+  if (format == nullptr || *format != checkpoint_format_name) fail(path, "is not the manifest of a checkpoint");
   const auto version = member<std::int64_t>(path, json, "version");
   if (version != checkpoint_format_version) {
     refuse(path + ": its format is version " + std::to_string(version) + ", and this Vernier reads version " +
