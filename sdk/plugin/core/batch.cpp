@@ -4,9 +4,15 @@
 #include <vernier/batch.h>
 #include <vernier/error.h>
 
+#include <limits>
+
 namespace vernier {
 
 Batch Batch::narrow(std::int64_t first, std::int64_t count) const {
+  if (first < 0 || count < 0 || count > samples || first > samples - count) {
+    throw Error(c10::str("a batch of ", samples, " samples has no ", count, " samples from sample ", first, " on"),
+                Error::Kind::plugin);
+  }
   Batch micro_batch;
   micro_batch.tensors.reserve(tensors.size());
   for (const auto& tensor : tensors) micro_batch.tensors.push_back(tensor.narrow(0, first, count));
@@ -20,7 +26,8 @@ Batch Batch::narrow(std::int64_t first, std::int64_t count) const {
 }
 
 Batch Batch::share(std::int64_t rank, std::int64_t ranks) const {
-  if (ranks < 1 || rank < 0 || rank >= ranks)
+  // The product in share_begin() has room for as many ranks as an int counts.
+  if (ranks > std::numeric_limits<int>::max() || rank < 0 || rank >= ranks)
     throw Error(c10::str("a batch has no share of rank ", rank, " of ", ranks), Error::Kind::plugin);
   const auto first = share_begin(samples, rank, ranks);
   auto share = narrow(first, share_begin(samples, rank + 1, ranks) - first);
