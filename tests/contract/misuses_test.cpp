@@ -325,9 +325,10 @@ Result train(std::size_t role, int seed) {
                const auto outcome = toy.prepare(/*validate_every=*/3).train(toy.run);
                std::ostringstream text;
                text << vernier::digest(*toy.run.model) << " after " << toy.run.updates << " updates and "
-                    << toy.run.step << " steps, validated " << outcome.validation_loss.value_or(-1) << ", best "
-                    << outcome.best_loss.value_or(-1) << ", " << toy.run.samples << " samples, finished by \""
-                    << outcome.finished << "\", diverged: \"" << outcome.diverged << '"';
+                    << toy.run.step << " steps of " << outcome.micro_batches << " micro-batches, validated "
+                    << outcome.validation_loss.value_or(-1) << ", best " << outcome.best_loss.value_or(-1) << ", "
+                    << toy.run.samples << " samples, finished by \"" << outcome.finished << "\", diverged: \""
+                    << outcome.diverged << '"';
                return text.str();
              },
              20)

@@ -191,8 +191,8 @@ void Step::compute_gradients(TrainerRun& run, Tries tries) {
   const auto part = clock_.part();
   ranks_.begin_gradients();
   tries == Tries::smaller ? compute_micro_batches_that_fit(run) : compute_micro_batches(run, tries);
-  if (tries == Tries::smaller && (run.micro_batches != 1 || batches_.drawn() != 1)) {  // a rerun is not a step
-    run.metrics.set("micro_batches", static_cast<double>(run.micro_batches));
+  if (tries == Tries::smaller && (micro_batches_ != 1 || batches_.drawn() != 1)) {
+    run.metrics.set("micro_batches", static_cast<double>(micro_batches_));
     run.metrics.set("batch", ranks_.whole().samples);
   }
   all_reduce(run);
@@ -214,6 +214,7 @@ void Step::compute_micro_batches(TrainerRun& run, Tries tries) {
   task_.weigh(micro_batches);
   run.batch.weight = weight_of(micro_batches);
   run.micro_batches = std::ssize(micro_batches);
+  if (tries == Tries::smaller) micro_batches_ = run.micro_batches;  // a rerun is not a step
   const auto computed = std::ranges::count_if(micro_batches, [](const Batch& one) { return one.weight != 0; });
   const auto sums = ranks_.weigh(run, run.batch, computed);
   for (const Batch& micro_batch : micro_batches) {

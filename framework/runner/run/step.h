@@ -38,6 +38,8 @@ class Step {
   Plan& plan() { return plan_; }
   StepClock& clock() { return clock_; }
   UpdateLog& update_log() { return update_log_; }
+  // The last step had so many. A listener may write another number into the run.
+  std::int64_t micro_batches() const { return micro_batches_; }
   RecordedPasses* passes() { return passes_.get(); }  // null: nothing is recorded
 
  private:
@@ -65,6 +67,7 @@ class Step {
   Plan plan_;
   UpdateLog update_log_;
   std::unique_ptr<RecordedPasses> passes_;
+  std::int64_t micro_batches_ = 0;
   std::array<bool, event_count> has_listeners_{};  // the clock is not read around the other events
 };
 

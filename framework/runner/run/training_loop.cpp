@@ -177,7 +177,7 @@ void TrainingLoop::advance(TrainerRun& run) {
     outcome_.steps += 1;
     outcome_.samples += std::llround(whole.samples);
     outcome_.tokens += whole.tokens;
-    outcome_.micro_batches += run.micro_batches;
+    outcome_.micro_batches += step_.micro_batches();
     run.notices.clear();  // every listener has seen them
   }
   conclude(run);
