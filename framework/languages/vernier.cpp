@@ -34,7 +34,7 @@ using vernier::refuse;
 thread_local std::string last_error;
 
 struct Dtype {
-  vernier_dtype number;
+  int number;  // a vernier_dtype
   torch::ScalarType type;
 };
 constexpr Dtype dtypes[] = {{VERNIER_FLOAT32, torch::kFloat32},
@@ -113,7 +113,7 @@ int configure(vernier_trainer* of, const char* name, const Change& change) noexc
 // The array where it lies.
 torch::Tensor tensor_of(const vernier_array* given, const std::string& name) {
   const auto& array = place_of(given, "the array");
-  const auto* known = std::ranges::find(dtypes, static_cast<vernier_dtype>(array.dtype), &Dtype::number);
+  const auto* known = std::ranges::find(dtypes, array.dtype, &Dtype::number);
   if (known == std::end(dtypes))
     refuse(c10::str(name, " has the dtype ", array.dtype, ", which is not a vernier_dtype"));
   if (array.dims < 1 || array.dims > VERNIER_MOST_DIMS) {

@@ -105,12 +105,11 @@ void Tape::record(const std::function<void()>& work) {
   if (c10::Dispatcher::singleton().findSchemaOrThrow("aten::mm", "").hasKernelForDispatchKey(tape_key)) {
     throw Error("activations are computed again");
   }
-  static auto* const library = [] {
-    auto* all = new torch::Library(torch::Library::IMPL, "_", tape_key, __FILE__, __LINE__);
-    all->fallback(torch::CppFunction::makeFromBoxedFunction<&note>());
+  static const auto library = [] {
+    torch::Library all(torch::Library::IMPL, "_", tape_key, __FILE__, __LINE__);
+    all.fallback(torch::CppFunction::makeFromBoxedFunction<&note>());
     return all;
   }();
-  (void)library;
   const c10::impl::IncludeDispatchKeyGuard noted(tape_key);
   recording = this;
   try {

@@ -355,10 +355,10 @@ class Gpt final : public vernier::Task,
 
 vernier::Plugin* create(Options& options) {
   if (options.given("folder")) return new language::PublishedTask(options, gpt::family());
-  auto* const bytes = new Gpt(options);
+  auto bytes = std::make_unique<Gpt>(options);
   // Options that are only described: those with a folder come behind the others.
   if (!options.given("data")) language::PublishedTask(options, gpt::family());
-  return bytes;
+  return bytes.release();
 }
 
 }  // namespace
