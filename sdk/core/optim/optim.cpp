@@ -79,7 +79,7 @@ class StepOnGradient final : public torch::autograd::PostAccumulateGradHook {
     bucket_.step_one(member_, lr_);
     parameter.mutable_grad().reset();
   }
-  bool belongs_to(const BackwardPass* pass) const { return pass_.get() == pass; }
+  const BackwardPass* pass() const { return pass_.get(); }
 
  private:
   std::shared_ptr<BackwardPass> pass_;
@@ -87,6 +87,12 @@ class StepOnGradient final : public torch::autograd::PostAccumulateGradHook {
   std::size_t member_;
   const double& lr_;
 };
+
+// Null: the hook is not an optimizer's.
+const BackwardPass* pass_of(const torch::autograd::PostAccumulateGradHook* hook) {
+  const auto* of_optimizer = dynamic_cast<const StepOnGradient*>(hook);
+  return of_optimizer == nullptr ? nullptr : of_optimizer->pass();
+}
 
 std::string rate_entry(std::size_t group) {
   return c10::str("param_groups/", group, "/lr");
@@ -113,16 +119,25 @@ FusedOptimizer::FusedOptimizer(const std::vector<FusedGroup>& groups) {
 }
 
 void FusedOptimizer::step_in_backward(bool on) {
-  if (pass_ == nullptr && on) {
+  if (pass_ == nullptr) {
+    if (!on) return;
     pass_ = std::make_shared<BackwardPass>();
-    for (auto& bucket : buckets_) {
-      for (std::size_t i = 0; i < bucket.parameters.size(); ++i) {
-        torch::autograd::impl::set_post_acc_grad_hooks(
-            bucket.parameters[i], std::make_unique<StepOnGradient>(pass_, bucket, i, lr_[bucket.group]));
+  }
+  pass_->is_on = false;  // if a parameter is refused
+  for (auto& bucket : buckets_) {
+    for (std::size_t i = 0; on && i < bucket.parameters.size(); ++i) {
+      const auto& hook = torch::autograd::impl::post_acc_grad_hooks(bucket.parameters[i]);
+      if (const auto* pass = pass_of(hook.get()); pass == pass_.get()) {
+        continue;
+      } else if (hook != nullptr && (pass == nullptr || pass->is_on)) {
+        refuse(c10::str("parameter ", bucket.numbers[i], " cannot be updated in backward: ",
+                        pass == nullptr ? "it has a hook of its own after its gradient"
+                                        : "another optimizer does it; call that one's step_in_backward(false) first"));
       }
+      torch::autograd::impl::set_post_acc_grad_hooks(
+          bucket.parameters[i], std::make_unique<StepOnGradient>(pass_, bucket, i, lr_[bucket.group]));
     }
   }
-  if (pass_ == nullptr) return;
   pass_->is_on = on;
   pass_->done.assign(parameters_.size(), 0);
 }
@@ -132,8 +147,7 @@ FusedOptimizer::~FusedOptimizer() {
   if (pass_ == nullptr) return;
   for (const auto& parameter : parameters_) {
     auto& hook = torch::autograd::impl::post_acc_grad_hooks(parameter);
-    const auto* own = dynamic_cast<const StepOnGradient*>(hook.get());
-    if (own != nullptr && own->belongs_to(pass_.get())) hook.reset();
+    if (pass_of(hook.get()) == pass_.get()) hook.reset();
   }
 }
 

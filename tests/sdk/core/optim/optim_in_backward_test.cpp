@@ -1,4 +1,5 @@
 // Each gradient used and freed in backward.
+#include <torch/csrc/autograd/variable.h>
 #include <torch/nn/modules/container/sequential.h>
 #include <torch/nn/modules/linear.h>
 #include <vernier/activation_checkpoint.h>
@@ -167,11 +168,44 @@ TEST_CASE("optim in backward: an optimizer that is gone updates nothing, and one
   auto first = std::make_unique<vernier::SGD>(net.parameters(), vernier::SGDOptions{.lr = 0.1});
   first->step_in_backward();
   vernier::SGD second(net.parameters(), {.lr = 0.1});
+  first->step_in_backward(false);
   second.step_in_backward();
   first.reset();
   second.zero_grad();
   net.loss(batch(1)).backward();
   CHECK(second.gradients().empty());
+}
+
+TEST_CASE("optim in backward: of two optimizers one at a time has a parameter, and a hook of the user stays") {
+  Net net;
+  vernier::SGD first(net.parameters(), {.lr = 0.1}), second(net.parameters(), {.lr = 0.1});
+  const auto trains = [&](vernier::SGD& optimizer) {
+    optimizer.step_in_backward();
+    const auto before = net.linears[0]->weight.detach().clone();
+    net.loss(batch(0)).backward();
+    return optimizer.gradients().empty() && !net.linears[0]->weight.equal(before);
+  };
+  for (int turn = 0; turn < 2; ++turn) {
+    CHECK(trains(first));
+    CHECK_THROWS_WITH_AS(second.step_in_backward(), doctest::Contains("another optimizer does it"), Error);
+    CHECK(trains(first));
+    first.step_in_backward(false);
+    CHECK(trains(second));
+    CHECK_THROWS_WITH_AS(first.step_in_backward(), doctest::Contains("another optimizer does it"), Error);
+    second.step_in_backward(false);
+  }
+  struct Counts final : torch::autograd::PostAccumulateGradHook {
+    explicit Counts(int& to) : calls(to) {}
+    void operator()(const torch::Tensor&) override { ++calls; }
+    int& calls;
+  };
+  int calls = 0;
+  torch::autograd::impl::set_post_acc_grad_hooks(net.linears[1]->weight, std::make_unique<Counts>(calls));
+  CHECK_THROWS_WITH_AS(first.step_in_backward(), doctest::Contains("it has a hook of its own after its gradient"),
+                       Error);
+  net.loss(batch(0)).backward();
+  CHECK(calls == 1);
+  CHECK(net.linears[0]->weight.grad().defined());
 }
 
 }  // namespace optim_in_backward_test

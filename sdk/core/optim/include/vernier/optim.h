@@ -39,7 +39,8 @@ class VERNIER_API FusedOptimizer {
   // those of step(). Call it before each such pass; with several micro-batches, before the last one's.
   // step_in_backward(false) makes passes accumulate gradients again, as at first. Gradients cannot be clipped or
   // scaled, and no update can be skipped. backward() throws Error if a gradient comes twice: in a second pass, or for a
-  // parameter that several recomputed blocks share.
+  // parameter that several recomputed blocks share. Throws Error if another optimizer updates a parameter in backward,
+  // or the parameter has another hook of this kind.
   void step_in_backward(bool on = true);
 
   void zero_grad(bool set_to_none = true);  // frees the gradients, or fills them with 0
