@@ -25,6 +25,11 @@ void require_same_shapes(const std::vector<torch::Tensor>& averages, const std::
   }
 }
 
+// Whole numbers, such as the counts of a batch norm, have no average: the newest ones are kept.
+bool is_averaged(const torch::Tensor& weight) {
+  return !c10::isIntegralType(weight.scalar_type(), /*includeBool=*/true);
+}
+
 }  // namespace
 
 Ema::Ema(EmaOptions options) : options_(options) {
@@ -37,7 +42,7 @@ void Ema::lay_out(const std::vector<torch::Tensor>& like) {
   std::vector<torch::Tensor> laid_out;
   laid_out.reserve(like.size());
   for (std::size_t i = 0; i < like.size(); ++i) {
-    const auto dtype = like[i].element_size() < 4 ? torch::kFloat32 : like[i].scalar_type();
+    const auto dtype = is_averaged(like[i]) && like[i].element_size() < 4 ? torch::kFloat32 : like[i].scalar_type();
     laid_out.push_back(torch::zeros_like(like[i], like[i].options().dtype(dtype).requires_grad(false)));
     if (!tensors_.empty()) laid_out.back().copy_(tensors_[i]);
   }
@@ -63,7 +68,7 @@ void Ema::update_on_host(const std::vector<torch::Tensor>& weights, const torch:
   const auto n = static_cast<double>(updates_);
   const double decay = options_.warmup ? std::min(options_.decay, (1 + n) / (10 + n)) : options_.decay;
   for (std::size_t i = 0; i < weights.size(); ++i) {
-    if (updates_ == 0) {
+    if (updates_ == 0 || !is_averaged(weights[i])) {
       tensors_[i].copy_(weights[i]);
     } else {
       tensors_[i].lerp_(weights[i].to(tensors_[i].scalar_type()), 1 - decay);
@@ -82,9 +87,20 @@ void average_by_operators(const EmaOptions& options, const std::vector<torch::Te
   if (options.warmup) decay = torch::minimum(decay, (n + 1) / (n + 10));
   const auto is_applied = skip_update.defined() ? skip_update.eq(0) : torch::ones_like(n, torch::kBool);
   const auto factor = torch::where(n.eq(0), torch::ones_like(n), 1 - decay).mul_(is_applied);
-  const auto way = at::_foreach_sub(weights, averages);
-  at::_foreach_mul_(way, factor.to(averages.front().scalar_type()));
-  at::_foreach_add_(averages, way);
+  std::vector<torch::Tensor> to, from;
+  for (std::size_t i = 0; i < weights.size(); ++i) {
+    if (is_averaged(weights[i])) {
+      to.push_back(weights[i]);
+      from.push_back(averages[i]);
+    } else {
+      averages[i].copy_(torch::where(is_applied, weights[i], averages[i]));
+    }
+  }
+  if (!to.empty()) {
+    const auto way = at::_foreach_sub(to, from);
+    at::_foreach_mul_(way, factor.to(from.front().scalar_type()));
+    at::_foreach_add_(from, way);
+  }
   updates.add_(is_applied);
 }
 

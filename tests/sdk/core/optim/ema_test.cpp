@@ -97,6 +97,34 @@ TEST_CASE("ema: PyTorch's AveragedModel, bit for bit") {
   }
 }
 
+TEST_CASE("ema: of whole numbers the newest ones are kept, as counts of a batch norm") {
+  for (const auto dtype : {torch::kInt64, torch::kInt32, torch::kUInt8, torch::kBool}) {
+    CAPTURE(dtype);
+    const auto weights = [&](int n) {
+      return std::vector<torch::Tensor>{torch::full({}, n, dtype), torch::full({3}, n, torch::kFloat32)};
+    };
+    Ema host({.decay = 0.5});
+    ByOperators device({.decay = 0.5});
+    device.tensors = {torch::zeros({}, dtype), torch::zeros({3})};
+    for (const int n : {0, 1, 2}) {
+      host.update(weights(n));
+      device.update(weights(n));
+    }
+    const auto skipped = torch::ones({});
+    host.update(weights(0), skipped);
+    device.update(weights(0), skipped);
+    for (const auto& tensors : {host.tensors(), device.tensors}) {
+      CHECK(tensors[0].equal(torch::full({}, 2, dtype)));
+      CHECK(tensors[1].equal(torch::full({3}, 1.25)));
+    }
+    Ema resumed({.decay = 0.5});
+    resumed.load_state_dict(host.state_dict());
+    resumed.update(weights(4));
+    CHECK(resumed.tensors()[0].equal(torch::full({}, 4, dtype)));
+    CHECK(resumed.tensors()[1].equal(torch::full({3}, 2.625)));
+  }
+}
+
 TEST_CASE("ema: an update that is skipped moves no bit, with and without the host's knowing of it") {
   torch::manual_seed(4);
   std::mt19937 random(11);

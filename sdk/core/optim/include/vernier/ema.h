@@ -22,6 +22,7 @@ struct VERNIER_API EmaOptions {
 };
 
 // For the weights of one model, on one thread. The average is float32, or float64 for float64 weights, on their device.
+// Of whole numbers, such as the counts of a batch norm, it keeps the newest ones.
 class VERNIER_API Ema {
  public:
   explicit Ema(EmaOptions options = {});  // throws Error if the decay is out of range
