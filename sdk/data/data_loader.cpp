@@ -78,11 +78,18 @@ std::exception_ptr named(const std::string& where) {
   }
 }
 
+template <typename Source>
+Source given(Source source, const char* what) {
+  if (source == nullptr)
+    refuse(std::string("the data loader got a null ") + what + ": give it what make_shared returns");
+  return source;
+}
+
 }  // namespace
 
 struct DataLoader::Workers {
   Workers(DatasetPtr dataset, DataLoaderOptions options)
-      : dataset_(std::move(dataset)),
+      : dataset_(given(std::move(dataset), "dataset")),
         options_(std::move(options)),
         fingerprint_(dataset_->fingerprint()),
         sampler_(make_sampler(*dataset_, options_)) {
@@ -91,7 +98,7 @@ struct DataLoader::Workers {
   }
 
   Workers(StreamPtr stream, DataLoaderOptions options)
-      : Workers(std::make_shared<StreamData>(stream), of_stream(std::move(options))) {
+      : Workers(std::make_shared<StreamData>(given(stream, "stream")), of_stream(std::move(options))) {
     stream_ = std::move(stream);
     stream_place_ = clone_of(stream_->save());
   }

@@ -302,7 +302,8 @@ void Step::finish_step(TrainerRun& run) {
 torch::Tensor Step::recompute(TrainerRun& run) {
   const auto loss = run.loss, found_inf = run.found_inf, skip_update = run.skip_update;
   const auto as = calls_.as(calls_.called());
-  precision_.commit(run);  // the optimizer may have moved `master`, and forward reads `model`
+  const at::AutoGradMode records(true);  // optimizers work without
+  precision_.commit(run);                // the optimizer may have moved `master`, and forward reads `model`
   compute_gradients(run, Tries::once);
   run.gradients();
   join(run.found_inf, found_inf);

@@ -383,6 +383,8 @@ TEST_CASE("wrong options and other data are refused") {
   CHECK_THROWS_WITH_AS(make({.batch_size = 11, .drop_last = true}),
                        "drop_last leaves no batch: the dataset has 10 samples, and a batch 11", Error);
   CHECK_THROWS_AS(DataLoader(vernier::tensor_dataset({torch::arange(0)}), {}), Error);
+  CHECK_THROWS_WITH_AS(DataLoader(vernier::DatasetPtr(), {}), doctest::Contains("got a null dataset"), Error);
+  CHECK_THROWS_WITH_AS(DataLoader(vernier::StreamPtr(), {}), doctest::Contains("got a null stream"), Error);
   DataLoader loader(data, {}), other(vernier::tensor_dataset({torch::arange(11)}), {}), seeded(data, {.seed = 2});
   CHECK_THROWS_AS(other.load_state_dict(loader.state_dict()), Error);
   CHECK_THROWS_AS(seeded.load_state_dict(loader.state_dict()), Error);
