@@ -253,6 +253,7 @@ RunOptions::RunOptions(Options& options, const std::string& default_name)
   if (name.empty() || name == "." || name == ".." || name.find('/') != std::string::npos) {
     options.refuse("name", "must be a file name, and is \"" + shortened(name) + "\"");
   }
+  if (output.empty()) options.refuse("output", "must name a folder, and is \"\"; leave it out for runs/" + name);
   if (printable(name) != name) {
     options.refuse("name", "must be UTF-8 without control characters, because it stands in checkpoints, and is \"" +
                                shortened(name) + "\"; give one, or rename the file");

@@ -133,6 +133,7 @@ const std::vector<Bad> bad_configurations = {
     {"negative steps", "", {set("run.steps=-1")}, 2, {"`steps` must be at least 0, and is -1"}},
     {"too many threads", "", {set("run.threads=100000")}, 2, {"`threads` must be 0 to 1024"}},
     {"name with a slash", "", {set("run.name=a/b")}, 2, {"`name` must be a file name, and is \"a/b\""}},
+    {"no folder", "", {set("run.output=")}, 2, {"`output` must name a folder, and is \"\"; leave it out for runs/"}},
     {"name of a parent", "", {set("run.name=..")}, 2, {"`name` must be a file name"}},
     {"no device",
      "",
