@@ -78,7 +78,10 @@ def write_sequences():
     (ROOT / "x.csv").write_text("\n".join(",".join(map(str, row)) for row in rows) + "\n")
     (ROOT / "k.csv").write_text("\n".join(map(str, classes)) + "\n")
     (ROOT / "n.csv").write_text("\n".join(",".join(map(str, row)) for row in numbers) + "\n")
-    for name, values in (("x", sum(rows, [])), ("k", classes), ("n", sum(numbers, []))):
+    series = [[round(256 * math.sin(0.4 * t + i)) / 64 + (8 * t * i + draw.randrange(8)) / 64 for i in range(2)]
+              for t in range(ROWS + 14)]
+    (ROOT / "s.csv").write_text("a,b\n" + "\n".join(",".join(map(str, row)) for row in series) + "\n")
+    for name, values in (("s", sum(series, [])), ("x", sum(rows, [])), ("k", classes), ("n", sum(numbers, []))):
         (ROOT / f"{name}.f32").write_bytes(struct.pack(f"<{len(values)}f", *values))
 
 
@@ -94,6 +97,11 @@ CASES = {  # name: task, its options, arguments of the program
               ["x.f32", "k.f32"]),
     "ends": ("sequence", 'kind = "regression"\ndata = "x.csv"\ntargets = "n.csv:1,2"\nwidth = 8\nheader = false',
              ["x.f32", "n.f32"]),
+    # Both have ROWS windows.
+    "next": ("sequence", 'kind = "forecast"\ndata = "s.csv"\ncontext = 12\nhorizon = 3\nwidth = 8\nlevel = "training"',
+             ["s.f32"]),
+    "level": ("sequence", 'kind = "forecast"\ndata = "s.csv"\ncontext = 14\nhorizon = 1\nwidth = 8\nlevel = "window"\n'
+              'outputs = [1]', ["s.f32"]),
 }
 
 
@@ -172,7 +180,7 @@ def changed(name, old, new):
     return name
 
 
-def refusals(folder, sequence):
+def refusals(folder, sequence, forecast):
     """Each ends in one line. %s: the folder of the program."""
     row = "x,70,Bern,$1,2,700,small"
     weights = (folder / "model.safetensors").read_bytes()
@@ -216,7 +224,11 @@ def refusals(folder, sequence):
         (["predict", "flats.csv"], "flats.csv: arrays are .npy files, or .f32 files"),
         (["evaluate", "x.f32"], "name the file of the targets"),
         (["evaluate", "x.f32", "x.f32"], "x.f32: it has 2400 samples, and x.f32 has 200")]
-    for program, all_cases in ((folder, cases), (sequence, of_sequence)):
+    (ROOT / "short.f32").write_bytes((ROOT / "s.f32").read_bytes()[:8 * 14])  # one step after the window is missing
+    of_forecast = [
+        (["evaluate", "short.f32"], "short.f32: it has 14 steps, and a window has 15"),
+        (["evaluate", "s.f32", "k.f32"], "the targets are the next steps of the series; leave 'k.f32' out")]
+    for program, all_cases in ((folder, cases), (sequence, of_sequence), (forecast, of_forecast)):
         for arguments, says in all_cases:
             more = [] if "--weights" in arguments else ["--weights", program / "model.safetensors"]
             said = call(program / "trainer", *arguments, *more, fails=True)
@@ -232,8 +244,10 @@ def refusals(folder, sequence):
     if "column 'town': 19 of 19 values are unknown, such as 'Thun'" not in done.stderr or len(done.stdout.split()) != 20:
         sys.exit(f"unknown words: {done}")
     for task, says in (('use = "mlp"', "mlp cannot be exported as a trainer; task/tabular and LSTMs of task/sequence can"),
-                       ('use = "sequence"\nkind = "forecast"\ndata = "x.csv"\nheader = false',
-                        'this run has model = "lstm", kind = "forecast"'),
+                       ('use = "sequence"\nmodel = "gru"\nkind = "forecast"\ndata = "x.csv"\nheader = false',
+                        'this run has model = "gru"'),
+                       ('use = "sequence"\nkind = "forecast"\ndata = "flats.csv:floor"\nmissing = "zero"\nseries = "size"\n'
+                        'context = 4', 'this run has `series` = "size"'),
                        (f'use = "tabular"\ntarget = "rent"\nresidual = true\n{FLATS}', "the blocks of residual = true"),
                        (f'use = "tabular"\ntarget = "size"\nbalanced = true\n{FLATS}', "class_weights or balanced")):
         (ROOT / "other.toml").write_text(f'[run]\nsteps = 2\n[optimizer]\nuse = "adamw"\n[task]\n{task}')
@@ -248,6 +262,6 @@ write_table()
 write_sequences()
 folders = {name: compare(name, *case) for name, case in CASES.items()}
 tried = same_bits(folders["rent"], CASES["rent"][2]) + same_bits(folders["kinds"], CASES["kinds"][2])
-refusals(folders["rent"], folders["kinds"])
+refusals(folders["rent"], folders["kinds"], folders["level"])
 print("the same bits:", ", ".join(sorted(set(tried))))
 shutil.rmtree(ROOT)

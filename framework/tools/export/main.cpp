@@ -225,7 +225,8 @@ void write_trainer(const std::string& folder, const Prepared& prepared) {
   fs::create_directories(folder);
   write_text(folder + "/trainer.cpp", trainer_program(plan, adamw.value_or(TrainerDefaults())));
   const bool is_table = !plan.columns.empty();
-  const std::string data = is_table ? "data.csv" : "x.npy", with_targets = is_table ? data : "x.npy y.npy";
+  const std::string data = is_table ? "data.csv" : "x.npy",
+                    with_targets = plan.horizon > 0 ? data : data + (is_table ? "" : " y.npy");
   write_text(folder + "/README.md",
              c10::str(R"(# A program that continues training
 
@@ -239,6 +240,7 @@ c++ -std=c++20 -O3 -march=native trainer.cpp -o trainer
                       " --epochs 10 --output trained.safetensors\n```\n\n",
                       is_table ? "The table needs a line of names. It has the columns of the training, in any order.\n"
                                : "Arrays are `.npy` files, or `.f32` files of float32 numbers without a header.\n",
+                      plan.horizon > 0 ? "The array is a series, [steps] or [steps, features], oldest first.\n" : "",
                       R"(
 The losses and weights have the same bits on every processor. The program trains with AdamW; )",
                       adamw ? "the options are those of the run"

@@ -154,8 +154,7 @@ class Sequence final : public vernier::SupervisedTask,
     if (kind_ == "regression") return {{"value", output}};
     std::vector<Column> columns;  // the series, the first step that is predicted, from 0, and the predicted ones
     if (batch.tensors.size() > 2) columns.push_back({series_, batch.tensors[2], series_names_});
-    if (batch.tensors.size() > 1)
-      columns.push_back({std::ranges::count(names_, "step") > 0 ? "first_step" : "step", batch.tensors[1]});
+    if (batch.tensors.size() > 1) columns.push_back({step_column(), batch.tensors[1]});
     for (std::size_t i = 0; i < outputs_.size(); ++i) {
       columns.push_back({names_.at(i), output.select(2, static_cast<std::int64_t>(i))});
     }
@@ -167,11 +166,12 @@ class Sequence final : public vernier::SupervisedTask,
   std::string python_model() const override { return python_source(plan_); }
 
   vernier::TrainerPlan trainer_plan() const override {
-    if (plan_.model != "lstm" || kind_ == "forecast") {
-      refuse(
-          "of task/sequence, LSTMs for classes or numbers alone can be exported as a trainer; this run has model = \"" +
-          plan_.model + "\", kind = \"" + kind_ + "\"");
+    if (plan_.model != "lstm") {
+      refuse("of task/sequence, LSTMs alone can be exported as a trainer; this run has model = \"" + plan_.model +
+             "\"");
     }
+    if (!series_.empty()) refuse("a trainer reads one series, and this run has `series` = \"" + series_ + "\"");
+    const bool is_forecast = kind_ == "forecast";
     return {.classes = vernier::names_of(classes_),
             .outputs = c10::multiply_integers(plan_.output),
             .numbers = plan_.features,
@@ -179,6 +179,10 @@ class Sequence final : public vernier::SupervisedTask,
             .lstm_layers = plan_.layers,
             .lstm_width = plan_.width,
             .dropout = plan_.dropout,
+            .horizon = is_forecast ? horizon_ : 0,
+            .stride = stride_,
+            .season = plan_.season,
+            .features = is_forecast ? outputs_ : std::vector<std::int64_t>{},
             .batch_size = batch_size(),
             .mean = "input_mean",
             .deviation = "input_std",
@@ -186,7 +190,10 @@ class Sequence final : public vernier::SupervisedTask,
             .target_deviation = "output_std",
             .last_weight = "weight",
             .last_bias = "bias",
-            .output = plan_.has_classes ? "class" : "value"};
+            .output = plan_.has_classes ? "class"
+                      : is_forecast     ? step_column()
+                                        : "value",
+            .feature_names = names_};
   }
 
   std::string description() const override {
@@ -210,6 +217,9 @@ class Sequence final : public vernier::SupervisedTask,
   }
 
  private:
+  // The column of predictions with the first step that is predicted.
+  std::string step_column() const { return std::ranges::count(names_, "step") > 0 ? "first_step" : "step"; }
+
   vernier::Targets what() const {
     using Kind = vernier::Targets::Kind;
     return {plan_.has_classes ? Kind::classes : Kind::numbers, plan_.has_classes ? classes_.count : 0, classes_.words};

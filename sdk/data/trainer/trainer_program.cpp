@@ -86,6 +86,17 @@ void put_columns(const Json& json, Constants& to) {
   to.add("bool", "fills", json.at("fills").get<bool>() ? "true" : "false");
 }
 
+// The columns of predictions that are numbers.
+std::vector<std::string> output_names(const TrainerPlan& plan) {
+  const auto names = plan.horizon > 0 ? plan.feature_names : std::vector<std::string>{plan.output};
+  const auto each = plan.horizon > 0 ? plan.horizon : plan.outputs;
+  std::vector<std::string> all;
+  for (const auto& name : names) {
+    for (std::int64_t i = 0; i < each; ++i) all.push_back(each == 1 ? name : c10::str(name, '_', i));
+  }
+  return all;
+}
+
 }  // namespace
 
 TrainerExportable::~TrainerExportable() = default;
@@ -111,6 +122,12 @@ std::string trainer_program(const TrainerPlan& plan, const TrainerDefaults& defa
   to.add("const char*", "name_last_weight", literal(plan.last_weight));
   to.add("const char*", "name_last_bias", literal(plan.last_bias));
   to.add("const char*", "output_name", literal(plan.output));
+  to.words("output_names", output_names(plan));
+  to.add("int64_t", "horizon", plan.horizon);
+  to.add("int64_t", "stride", plan.stride);
+  to.add("int64_t", "season", plan.season);
+  to.add("int", "feature_count", plan.features.empty() ? 1 : plan.features.size());
+  to.sizes("features", plan.features);
   if (plan.columns.empty()) {
     put_columns({{"columns", Json::array()},
                  {"decimal", "."},

@@ -23,10 +23,17 @@ struct TrainerPlan {
   std::int64_t lstm_layers = 0, lstm_width = 0;
   std::vector<std::int64_t> hidden = {};  // widths of the linear layers before the last one
   double dropout = 0;
+  // A forecast of a series, whose sequences are windows `stride` steps apart: so many steps after a window are
+  // predicted, of these features. 0: no forecast. season: windows are relative to their last value, and the network
+  // adds to the last so many steps; 0: they are standardised as other numbers.
+  std::int64_t horizon = 0, stride = 1, season = 0;
+  std::vector<std::int64_t> features = {};
   std::int64_t batch_size = 32;
   // Names in the file of weights.
   std::string mean = {}, deviation = {}, target_mean = {}, target_deviation = {}, last_weight = {}, last_bias = {};
-  std::string output = {};  // names the column of predictions; several numbers are output_0, output_1 and so on
+  std::string output = {};  // names the column of predictions; several numbers are output_0, output_1 and so on. Of a
+                            // forecast it names the column of the first step that is predicted.
+  std::vector<std::string> feature_names = {};  // the other columns of a forecast
   // The JSON text of the columns, from Predictor::description(); "": the data are arrays.
   std::string columns = {};
   // Rows without a target, or with a missing input, are skipped by training and evaluation.
