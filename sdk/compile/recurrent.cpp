@@ -58,8 +58,12 @@ std::string sizes(const Given& given) {
 
 }  // namespace
 
+at::Tensor workspace_of(const Tape::Call& call) {
+  return Layer(call).is_backward ? call.arguments.at(22).toTensor() : call.results.at(3).toTensor();
+}
+
 std::string recurrent(const Given& given) {
-  const auto workspace = given.result(3);
+  const auto workspace = workspace_of(given.call);
   if (!can_be_written(given, workspace)) return "";
   auto text = c10::str("recurrent<", sizes(given), ">(");
   for (std::size_t i = 0; i < 7; ++i) text += given.address(given.tensor(i)) + ", ";
@@ -71,7 +75,7 @@ std::string recurrent(const Given& given) {
 }
 
 std::string recurrent_backward(const Given& given) {
-  const auto workspace = given.tensor(22);
+  const auto workspace = workspace_of(given.call);
   if (!can_be_written(given, workspace)) return "";
   if (!is_plain(given.tensor(7))) return "";
   auto text = c10::str("recurrent_backward<", sizes(given), ">(");

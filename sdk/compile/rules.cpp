@@ -4,9 +4,11 @@
 
 #include <algorithm>
 #include <array>
+#include <set>
 #include <string_view>
 #include <unordered_map>
 
+#include "bounds.h"
 #include "rules.h"
 
 namespace vernier::compile {
@@ -418,6 +420,12 @@ Source source_of(const Calls& calls, std::size_t forward, const Memory& memory) 
     source.text += c10::str("extern \"C\" void vernier_", name,
                             "(char* const arena, void* const* const memory, Call call, void* program) {\n");
   };
+  std::vector<std::string> texts;
+  std::set<const void*> of_libtorch;  // workspaces of layers with an operator that is called
+  for (std::size_t i = 0; i < calls.size(); ++i) {
+    texts.push_back(is_only_memory(calls[i]) ? "" : statements_of(calls[i], i, memory));
+    if (texts.back().empty() && is_recurrent(calls[i])) of_libtorch.insert(memory_of(workspace_of(calls[i])));
+  }
   begin("forward");
   for (std::size_t i = 0; i < calls.size(); ++i) {
     if (i == forward) {
@@ -426,7 +434,8 @@ Source source_of(const Calls& calls, std::size_t forward, const Memory& memory) 
     }
     if (is_only_memory(calls[i])) continue;
     const auto& name = calls[i].op.schema().name();
-    auto text = statements_of(calls[i], i, memory);
+    auto& text = texts[i];
+    if (is_recurrent(calls[i]) && of_libtorch.contains(memory_of(workspace_of(calls[i])))) text.clear();
     if (text.empty()) {
       source.called.insert(name);
       text = c10::str("call(program, ", i, ");");

@@ -55,6 +55,8 @@ bool has_large_products();
 // Returns the code of an LSTM layer, which LibTorch computes with oneDNN.
 std::string recurrent(const Given& given);
 std::string recurrent_backward(const Given& given);
+// Returns what forward hands to backward, in the form of whoever computes both: LibTorch or the program.
+at::Tensor workspace_of(const Tape::Call& call);
 extern const char* const recurrent_head;  // the source of the functions that the code of recurrent() calls
 
 }  // namespace vernier::compile
