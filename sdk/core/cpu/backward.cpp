@@ -1,5 +1,6 @@
 #include "backward.h"
 
+#include <ATen/core/grad_mode.h>
 #include <ATen/ops/ones_like.h>
 #include <ATen/record_function.h>
 #include <torch/csrc/autograd/anomaly_mode.h>
@@ -116,6 +117,11 @@ void backward(const torch::Tensor& loss) {
   const bool is_taken = fused_kernels() && !is_looked_at && loss.is_cpu() && loss.dim() == 0 && loss.grad_fn();
   auto graph = is_taken ? graph_of(loss.grad_fn().get()) : std::nullopt;
   if (!graph) return loss.backward();
+  if (graph->size() == 1 && loss.grad_fn()->num_outputs() == 0) {  // a recording, which needs no state of the engine
+    const at::AutoGradMode no_graph(false);
+    (*loss.grad_fn())({at::ones_like(loss)});
+    return;
+  }
   const auto whole = std::make_shared<WholeGraph>(std::move(*graph), torch::autograd::impl::gradient_edge(loss));
   whole->add_input_metadata(loss);
   torch::autograd::Engine::get_default_engine().execute({Edge(whole, 0)}, {at::ones_like(loss)}, /*keep_graph=*/false,

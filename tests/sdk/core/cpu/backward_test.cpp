@@ -13,6 +13,8 @@
 #include <vernier/fused_kernels.h>
 
 #include <functional>
+#include <memory>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
@@ -185,6 +187,34 @@ TEST_CASE("backward: gradients, their order and errors are those of loss.backwar
     }
     CHECK(wanted.caller != "VernierWholeGraph");
     CHECK((given.caller == "VernierWholeGraph") == !each.needs_engine);
+  }
+}
+
+TEST_CASE("backward: a node that nothing follows, as of a recording, sees and throws what it does in loss.backward()") {
+  struct Alone final : torch::autograd::Node {
+    torch::autograd::variable_list apply(torch::autograd::variable_list&& slopes) override {
+      seen +=
+          c10::str(slopes.at(0).item<double>(), at::GradMode::is_enabled() ? " with a graph, " : " without a graph, ",
+                   torch::autograd::get_current_node() ? "in the engine\n" : "alone\n");
+      if (fails) throw std::runtime_error("this node fails");
+      return {};
+    }
+    std::string seen;
+    bool fails = false;
+  };
+  const fused_test::Fused on;
+  for (const bool has_hook : {false, true}) {
+    CAPTURE(has_hook);
+    const auto node = std::make_shared<Alone>();
+    auto loss = torch::full({}, 3.0);
+    torch::autograd::set_history(loss, node);
+    if (has_hook) loss.register_hook([](const torch::Tensor& slope) { return slope * 2; });
+    loss.backward();
+    vernier::backward(loss);
+    const std::string slope = has_hook ? "2" : "1", call = slope + " without a graph, ";
+    CHECK(node->seen == call + "in the engine\n" + call + (has_hook ? "in the engine\n" : "alone\n"));
+    node->fails = true;
+    CHECK_THROWS_WITH_AS(vernier::backward(loss), doctest::Contains("this node fails"), std::runtime_error);
   }
 }
 
