@@ -9,7 +9,6 @@
 #include <vernier/roles.h>
 
 #include <set>
-#include <sstream>
 
 #include "files/huge_pages.h"
 #include "files/weights.h"
@@ -37,6 +36,24 @@ bool is_sharded_entry(const std::string& name) {
   if (name.starts_with("model/") || name.find("/model/") != std::string::npos) return true;
   const auto is_of = [&](const std::string& role) { return name.find("plugin/" + role + "/") != std::string::npos; };
   return is_of(Optimizer::role) || is_of(Precision::role);
+}
+
+// Returns the parameter of an entry that the optimizer ("<parameter>/<key>") or the precision ("master/<parameter>")
+// keeps for one; "" for other entries. A parameter may have the name of a key.
+std::string parameter_of(const std::string& name) {
+  const auto entry_of = [&](const std::string& role) {
+    const auto words = "plugin/" + role + "/";
+    const auto at = name.find(words);
+    const auto id_end = at == std::string::npos ? at : name.find('/', at + words.size());
+    return id_end == std::string::npos ? "" : name.substr(id_end + 1);
+  };
+  if (const auto entry = entry_of(Optimizer::role); entry.find('/') != std::string::npos) {
+    const auto parameter = entry.substr(0, entry.rfind('/'));  // an optimizer around another one adds words before it
+    return parameter.substr(parameter.rfind('/') + 1);
+  }
+  const auto entry = entry_of(Precision::role);
+  const bool is_of_weights = entry.starts_with("master/") || entry.starts_with("compensation/");
+  return is_of_weights ? entry.substr(entry.find('/') + 1) : "";
 }
 
 constexpr const char* parts_key = "run/model_parts";  // the number of ranks that hold the model together
@@ -87,19 +104,12 @@ OwnPart::~OwnPart() {
   own_part = nullptr;
 }
 
-// The entries of optimizer and precision for a parameter have its name between two slashes, or at their end.
 bool OwnPart::leaves_out(const std::string& name, std::uint64_t bytes) {
   if (own_part == nullptr || bytes < HugePages::smallest) return false;
   if (name.starts_with("rank/")) return !name.starts_with(own_part->own_);
-  if (const auto model = ("/" + name).rfind("/model/"); model != std::string::npos) {
-    return own_part->others_.contains(name.substr(model));
-  }
-  if (!is_sharded_entry(name)) return false;
-  std::istringstream words(name);
-  for (std::string word; std::getline(words, word, '/');) {
-    if (own_part->others_.contains(word)) return true;
-  }
-  return false;
+  if (const auto parameter = parameter_of(name); !parameter.empty()) return own_part->others_.contains(parameter);
+  const auto model = ("/" + name).rfind("/model/");
+  return model != std::string::npos && own_part->others_.contains(name.substr(model));
 }
 
 torch::Tensor here(const torch::Tensor& tensor) {

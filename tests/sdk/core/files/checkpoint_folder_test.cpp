@@ -186,8 +186,10 @@ TEST_CASE("checkpoint folder: a rank reads its own part, and checks the bytes of
                        {adamw + "their/step", small},
                        {master + "own", large},
                        {"rank/1/model/x", large},
+                       {"plugin/precision/fp8/float8/their", large},
                        {"plugin/callback/ema/their", large}},
                 others = {{adamw + "their/exp_avg", large},
+                          {"plugin/optimizer/outer/inner/their/exp_avg", large},
                           {master + "their", large},
                           {"rank/0/model/x", large},
                           {"trainer/rewind/1/" + adamw + "their/exp_avg", large},
@@ -197,7 +199,8 @@ TEST_CASE("checkpoint folder: a rank reads its own part, and checks the bytes of
   vernier::write_checkpoint(path, about(), {{"own", large}, {"their", large}}, state);
   vernier::TrainerRun run;
   run.model = std::make_shared<torch::nn::Module>();
-  for (const std::string name : {"own", "their"}) {
+  // Other ranks have parameters that are called like a key of a state and a part of its name.
+  for (const std::string name : {"own", "their", "exp_avg", "master", "optimizer"}) {
     const auto weight = run.model->register_parameter(name, large.clone());
     run.parameters.push_back({name, weight, weight, false, name == "own"});
   }
