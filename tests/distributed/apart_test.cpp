@@ -85,6 +85,23 @@ TEST_CASE("apart: a veto of one rank alone ends all, also in the last step, and 
   }
 }
 
+TEST_CASE("apart: a refusal of one rank alone, before the first step, ends all at once") {
+  const std::vector<std::pair<std::string, std::string>> cases = {
+      {"ddp", "check"}, {"zero3", "prepare"}, {"zero3", "check"}};
+  for (const auto& [use, where] : cases) {
+    CAPTURE(use);
+    CAPTURE(where);
+    const TemporaryFolder folder;
+    const auto begin = Clock::now();
+    const auto ends = ends_of("[task]\ninputs = 64\nhidden = [64, 96]\n[distributed]\nuse = '" + use +
+                                  "'\n[[callback]]\nuse = 'disagrees'\nwhat = 'refuse in " + where + "'\n",
+                              folder);
+    CHECK_MESSAGE(says(ends[0], "rank 1 is lost"), ends[0]);
+    CHECK_MESSAGE(says(ends[1], "it wants nothing to do with this"), ends[1]);
+    CHECK(seconds_since(begin) < 10);
+  }
+}
+
 TEST_CASE("apart: an option of one rank alone, such as the timeout, is a mistake of the configuration") {
   const TemporaryFolder folder;
   const auto ends = texts_of(2, folder, [&](int rank) -> std::string {

@@ -143,7 +143,8 @@ TEST_CASE("zero3: messages in fewer bits are those of ddp" * doctest::test_suite
   CHECK(digest_of(zero3) == digest_of(ddp));
 }
 
-TEST_CASE("zero3: weights that a layer puts together, whose gradients share memory, train as with ddp") {
+TEST_CASE(
+    "zero3: weights that a layer puts together, whose gradients share memory, and unread ones train as with ddp") {
   const auto joined = std::regex_replace(std::string(mlp), std::regex("use = \"mlp\"\nsamples = 100\nbatch_size = 30"),
                                          "use = \"" VERNIER_BINARY_DIR "/fixtures/plugins/task/joined.so\"");
   const std::vector<std::string> ways = {R"(distributed.use="zero3")", "distributed.overlap=true"};
@@ -156,6 +157,7 @@ TEST_CASE("zero3: weights that a layer puts together, whose gradients share memo
       RunFolder other(joined);
       train(other, 2, sets_of({way, bucket}));
       CHECK(digest_of(other) == digest_of(ddp));
+      CHECK(different(weights_of(other, 12), weights_of(ddp, 12)).empty());
     }
   }
 }
