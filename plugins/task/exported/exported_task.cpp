@@ -6,6 +6,7 @@
 #include <ATen/ops/l1_loss.h>
 #include <ATen/ops/mse_loss.h>
 #include <ATen/ops/nll_loss_nd.h>
+#include <vernier/data/csv.h>
 #include <vernier/data/data_source.h>
 #include <vernier/data/digits.h>
 #include <vernier/data/images.h>
@@ -313,7 +314,7 @@ void ExportedTask::follow() {
     held_out_inputs_.clear(), held_out_target_.clear();
   }
   const auto file = vernier::file_of(held_out_inputs_.empty() ? inputs_[0] : held_out_inputs_[0]);
-  if (std::filesystem::exists(file)) return;
+  if (vernier::has_csv(file)) return;
   refuse("'" + file + "' is not here; name files to evaluate on, as in --set 'task.inputs=[\"new.csv\"]'");
 }
 

@@ -32,6 +32,7 @@
 // cross-entropy.
 #include <ATen/ops/cross_entropy_loss.h>
 #include <ATen/ops/where.h>
+#include <vernier/data/csv.h>
 #include <vernier/data/data_source.h>
 #include <vernier/data/digits.h>
 #include <vernier/data/predictor.h>
@@ -43,7 +44,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <filesystem>
 #include <nlohmann/json.hpp>
 #include <numeric>
 #include <tuple>
@@ -277,7 +277,7 @@ class Sequence final : public vernier::SupervisedTask,
       held_out_data_.clear(), held_out_targets_.clear();
     }
     const auto file = vernier::file_of(held_out_data_.empty() ? data_ : held_out_data_);
-    if (std::filesystem::exists(file)) return;
+    if (vernier::has_csv(file)) return;
     refuse("'" + file + "' is not here; name a file to evaluate on, as in --set task.data=new.csv");
   }
 

@@ -52,7 +52,6 @@
 #include <vernier/sdk.h>
 
 #include <algorithm>
-#include <filesystem>
 #include <utility>
 
 #include "../predicted.h"
@@ -96,7 +95,8 @@ class Tabular final : public vernier::SupervisedTask,
  public:
   explicit Tabular(Options& options)
       : SupervisedTask(options),
-        data_(options.require<std::string>("data", "CSV file, or numbers [rows, columns] in x.npy or x.npz:NAME")),
+        data_(options.require<std::string>(
+            "data", "CSV file, several as in x-*.csv, or numbers [rows, columns] in x.npy or x.npz:NAME")),
         target_(options.get("target", "", "CSV: the column that is predicted")),
         targets_(options.get("targets", "", "arrays: the targets, [rows], as in y.npy or x.npz:y")),
         kind_(options.choose("kind", "auto", {"auto", "classification", "regression"}, "what is predicted")),
@@ -362,8 +362,7 @@ class Tabular final : public vernier::SupervisedTask,
 
   // Reads data with the facts of the training: the same rows are held out, and all rows of other data.
   void read_again(Data& data, SplitRows& split) {
-    std::error_code none;
-    const bool has_data = std::filesystem::exists(vernier::file_of(data_), none);
+    const bool has_data = vernier::has_csv(vernier::file_of(data_));
     if (!has_data && validation_.empty())
       vernier::refuse("'" + data_ + "' is not there; name data to evaluate on: --set task.data=FILE");
     data = read_more(has_data ? data_ : validation_, has_data ? targets_ : validation_targets_);

@@ -37,6 +37,7 @@
 #include <ATen/ops/mse_loss.h>
 #include <c10/util/StringUtil.h>
 #include <torch/types.h>
+#include <vernier/data/csv.h>
 #include <vernier/data/data_source.h>
 #include <vernier/data/predictor.h>
 #include <vernier/data/split.h>
@@ -48,7 +49,6 @@
 #include <vernier/text/tokenizer.h>
 
 #include <algorithm>
-#include <filesystem>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <utility>
@@ -84,7 +84,8 @@ class Text : public vernier::SupervisedTask, public vernier::Predictor, public v
  public:
   explicit Text(Options& options)
       : SupervisedTask(options),
-        data_(options.require<std::string>("data", "CSV file, or JSON Lines (.jsonl) with an object in each line")),
+        data_(options.require<std::string>(
+            "data", "CSV file, several as in x-*.csv, or JSON Lines (.jsonl) with an object in each line")),
         validation_(options.get("validation", "", "file with the same columns that is held out")),
         share_(options.get("validation_share", 0.1, "of the texts that is held out, without `validation`; 0: none",
                            between(0, 0.9))),
@@ -397,8 +398,7 @@ class Text : public vernier::SupervisedTask, public vernier::Predictor, public v
 
   // Reads data with the facts of the training: the same texts are held out, and all texts of other data.
   void read_again(Data& data, SplitRows& split, std::uint64_t seed) {
-    std::error_code none;
-    const bool has_data = std::filesystem::exists(data_, none);
+    const bool has_data = vernier::has_csv(data_);
     if (!has_data && validation_.empty()) {
       vernier::refuse("'" + data_ + "' is not here; name a file to evaluate on, as in --set task.data=new.csv");
     }

@@ -99,6 +99,7 @@ void read_table(const Name& name, const std::vector<std::string>& words, const s
   for (const auto& column : table.schema.columns) source.columns.push_back(column.name);
   CsvTable lines;  // without the numbers, which the source may copy
   lines.path = table.path, lines.first_line = table.first_line, lines.long_rows = table.long_rows;
+  lines.more_files = table.more_files;
   source.where = [lines](std::int64_t row) { return lines.where(row); };
   if (source.columns.size() == 1 && table.schema.columns[0].type == CsvType::category) {
     source.tensor = table.categories.select(1, 0);

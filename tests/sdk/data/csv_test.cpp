@@ -11,6 +11,7 @@
 #include <random>
 #include <thread>
 
+#include "oracle.h"
 #include "temporary_folder.h"
 #include "thrown.h"
 
@@ -70,6 +71,70 @@ std::string in_quotes(const std::string& text) {
 }
 
 }  // namespace
+
+TEST_CASE("csv: a pattern reads several files as the one that they make, to the bit") {
+  const TemporaryFolder folder;
+  const std::string header = "size,city,sold,price\n";
+  const std::string texts[] = {"1,Ulm,2024-01-02,3\n2.5,\"Bad\nUrach\",2024-01-03,4\n,Ulm,2024-02-01,5\n",
+                               "7,Aalen,2024-03-01,6\n8,,2024-03-02,\n", "9,\"Bad\nUrach\",2024-04-01,8\n"};
+  for (int i = 0; i < 3; ++i) folder.write("part-" + std::to_string(i) + ".csv", header + texts[i]);
+  folder.write("other.csv", "a\n1\n");
+  const auto one = folder.write("all.csv", header + texts[0] + texts[1] + texts[2]);
+  const auto pattern = folder.path() / "part-*.csv";
+  for (const auto fill : {CsvFill::mean, CsvFill::zero, CsvFill::previous, CsvFill::drop}) {
+    CsvOptions options;
+    options.target = "price";
+    options.fill = fill;
+    options.sorted = true;
+    const auto whole = read_csv(one, options), table = read_csv(pattern, options);
+    const auto again = read_csv(pattern, whole.schema, options);
+    for (const auto* found : {&table, &again}) {
+      CHECK(same_bits(found->numbers, whole.numbers));
+      CHECK(found->categories.equal(whole.categories));
+      CHECK(same_bits(found->target, whole.target));
+      CHECK(found->rows.equal(whole.rows));
+      CHECK(vernier::json_of(found->schema) == vernier::json_of(whole.schema));
+    }
+    const std::pair<int, int> places[] = {{0, 2}, {0, 3}, {0, 5}, {1, 2}, {1, 3}, {2, 2}};  // file, line
+    for (std::int64_t row = 0; row < 6; ++row) {
+      const auto [file, line] = places[row];
+      const auto path = (folder.path() / c10::str("part-", file, ".csv")).string();
+      CHECK(table.where(row) == c10::str("'", path, "' line ", line));
+    }
+  }
+}
+
+TEST_CASE("csv: what is wrong in one of several files is named with that file") {
+  const struct {
+    const char *second, *reason;
+  } cases[] = {{"a,c\n1,2\n", "has the columns a,c, and 'FOLDER/part-1.csv' has a,b; the files of a table have the"},
+               {"b,a\n1,2\n", "has the columns b,a, and "},
+               {"a,b\n1,2\n3\n", "line 3 has 1 field, the header has 2"},
+               {"a,b\n1,2\n3,x\n", "line 3, column 'b' is 'x', which is not a number"},
+               {"a,b\n1,\"2\n", "line 2 has an opening quote that is never closed"},
+               {"a,b\n", "has a header and no records"},
+               {"", "is empty"}};
+  for (const auto& [second, reason] : cases) {
+    CAPTURE(reason);
+    const TemporaryFolder folder;
+    folder.write("part-1.csv", "a,b\n1,2\n");
+    folder.write("part-2.csv", second);
+    folder.write("part-3.csv", "a,b\n1,?\n");  // later than the others
+    const auto thrown = thrown_by([&] { read_csv(folder.path() / "part-*.csv"); });
+    CHECK(thrown.kind == 2);
+    std::string wanted = reason;
+    if (const auto at = wanted.find("FOLDER"); at != std::string::npos) wanted.replace(at, 6, folder.path().string());
+    CHECK(thrown.text.starts_with("'" + (folder.path() / "part-2.csv").string() + "' " + wanted));
+  }
+  const TemporaryFolder folder;
+  const auto none = (folder.path() / "part-?.csv").string();
+  CHECK(thrown_by([&] { read_csv(none); }).text == "'" + none + "': no file has such a name");
+  CHECK(!vernier::has_csv(none));
+  CHECK(vernier::has_csv(folder.write("part-7.csv", "a\n1\n")));
+  CHECK(vernier::has_csv(none));
+  const auto named = folder.write("[1].csv", "a\n5\n");  // a name, and not a pattern
+  CHECK(read_csv(named).numbers.item<double>() == 5);
+}
 
 TEST_CASE("csv: reads what Python's csv writes, with each separator and line end") {
   const auto rows = nlohmann::json::parse(read_text(oracles + "table.json"));

@@ -31,9 +31,12 @@ class CsvDataset final : public TensorDataset {
 }  // namespace
 
 std::string CsvTable::where(std::int64_t row) const {
+  const auto next = std::ranges::upper_bound(more_files, row, {}, &File::first_row);
+  const auto file = next == more_files.begin() ? File{path, 0, first_line} : *std::prev(next);
   const auto after = std::ranges::lower_bound(long_rows, row, {}, [](const auto& entry) { return entry.first; });
-  const auto more = after == long_rows.begin() ? 0 : std::prev(after)->second;
-  return c10::str("'", path, "' line ", first_line + row + more);
+  const bool has_long = after != long_rows.begin() && std::prev(after)->first >= file.first_row;
+  const auto more = has_long ? std::prev(after)->second : 0;
+  return c10::str("'", file.path, "' line ", file.first_line + row - file.first_row + more);
 }
 
 DatasetPtr csv_dataset(CsvTable table) {

@@ -49,6 +49,14 @@ void CsvReader::read_names() {
   for (int i = 0; i < records_to_check && below.next(fields); ++i) check_length(fields, below.line());
 }
 
+// The types of columns come from the first file.
+void CsvReader::add(const std::string& path) {
+  const auto& file = *more_.emplace_back(std::make_unique<CsvReader>(std::vector{path}, options_));
+  if (file.names_ == names_) return;
+  file.file_->refuse("has the columns " + shortened(names_of_columns(file.names_)) + ", and '" + file_->path() +
+                     "' has " + shortened(names_of_columns(names_)) + "; the files of a table have the same header");
+}
+
 // A file without names and without the target: the columns behind the target have the numbers that they have with it.
 void CsvReader::number_around_target() {
   const auto target = std::ranges::find(names_, options_.target);

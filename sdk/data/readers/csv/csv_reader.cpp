@@ -1,5 +1,6 @@
 #include <ATen/ops/empty.h>
 #include <c10/util/StringUtil.h>
+#include <glob.h>
 #include <vernier/data/csv.h>
 #include <vernier/error.h>
 #include <vernier/memory.h>
@@ -7,6 +8,7 @@
 #include <algorithm>
 #include <charconv>
 #include <cmath>
+#include <filesystem>
 #include <limits>
 
 #include "base/parts.h"
@@ -342,26 +344,56 @@ void CsvReader::note_odd(const std::vector<PartResult>& results) {
   if (!has_schema_) note_odd_columns(table_, odd);
 }
 
+// readers: the reader of each part.
+std::vector<CsvPart> CsvReader::divide(std::vector<const CsvReader*>& readers) {
+  auto parts = divide_csv(*file_, text_, table_.first_line, csv_part_bytes);
+  readers.assign(parts.size(), this);
+  for (const auto& file : more_) {
+    const auto rows = parts.back().row + parts.back().rows;
+    table_.more_files.push_back({file->file_->path(), rows, file->table_.first_line});
+    for (auto part : divide_csv(*file->file_, file->text_, file->table_.first_line, csv_part_bytes)) {
+      part.row += rows;
+      parts.push_back(part);
+      readers.push_back(file.get());
+    }
+  }
+  return parts;
+}
+
 CsvTable CsvReader::read() {
-  const auto parts = divide_csv(*file_, text_, table_.first_line, csv_part_bytes);
+  std::vector<const CsvReader*> readers;
+  const auto parts = divide(readers);
   const auto rows = parts.back().row + parts.back().rows;
   make_tensors(rows);
+  for (const auto& file : more_) {
+    file->destinations_ = destinations_;
+    file->given_ = given_;
+    file->has_schema_ = has_schema_;
+    file->remedies_.words = remedies_.words;
+    file->table_.schema = table_.schema;
+  }
   std::vector<PartResult> results(parts.size());
-  for_each_part(parts.size(), [&](std::size_t i) { read_part(parts[i], results[i]); });
-  std::map<std::size_t, Unclear> unclear;  // the first cell of each column
-  for (const auto& result : results) unclear.insert(result.unclear.begin(), result.unclear.end());
-  std::vector<Unclear> columns;
-  for (const auto& [place, odd] : unclear) columns.push_back(odd);
-  refuse_unclear(columns);
+  for_each_part(parts.size(), [&](std::size_t i) { readers[i]->read_part(parts[i], results[i]); });
+  for (std::size_t i = 0; i < parts.size();) {
+    const auto* reader = readers[i];
+    std::map<std::size_t, Unclear> unclear;  // the first cell of each column
+    for (; i < parts.size() && readers[i] == reader; ++i) {
+      unclear.insert(results[i].unclear.begin(), results[i].unclear.end());
+    }
+    std::vector<Unclear> columns;
+    for (const auto& [place, odd] : unclear) columns.push_back(odd);
+    reader->refuse_unclear(columns);
+  }
   for (std::size_t place = 0; place < names_.size(); ++place) {
     const auto& to = destinations_[place];
     if (to.codes != nullptr && (!has_schema_ || to.is_group)) merge_vocabulary(place, parts, results);
   }
   std::int64_t lines = 0;
-  for (const auto& result : results) {
-    for (const auto& [row, more] : result.long_rows) table_.long_rows.emplace_back(row, lines += more);
+  for (std::size_t i = 0; i < parts.size(); ++i) {
+    if (i > 0 && readers[i] != readers[i - 1]) lines = 0;
+    for (const auto& [row, more] : results[i].long_rows) table_.long_rows.emplace_back(row, lines += more);
   }
-  file_->require_unchanged();
+  for (const auto* reader : readers) reader->file_->require_unchanged();
   if (!has_schema_ && options_.classes && !options_.types.contains(options_.target)) make_classes(table_);
   if (table_.schema.target) refuse_left_out(file_->path() + ":" + options_.target, table_.schema.target->vocabulary);
   drop_rows(table_, options_);
@@ -371,14 +403,42 @@ CsvTable CsvReader::read() {
   return std::move(table_);
 }
 
+namespace {
+
+// The files that a path or a pattern names, in the order of their names. A path without a pattern is returned as it is.
+std::vector<std::string> files_of(const std::string& path) {
+  if (path.find_first_of("*?[") == std::string::npos || std::filesystem::exists(path)) return {path};
+  glob_t found = {};
+  const bool is_found = glob(path.c_str(), GLOB_NOSORT, nullptr, &found) == 0;
+  std::vector<std::string> files;
+  if (is_found) files.assign(found.gl_pathv, found.gl_pathv + found.gl_pathc);
+  globfree(&found);
+  std::ranges::sort(files);
+  return files;
+}
+
+std::vector<std::string> some_files_of(const std::string& path) {
+  auto files = files_of(path);
+  if (files.empty()) refuse("'" + path + "': no file has such a name");
+  return files;
+}
+
+}  // namespace
+
+bool has_csv(const std::string& path) {
+  std::error_code none;
+  const auto files = files_of(path);
+  return !files.empty() && std::filesystem::exists(files.front(), none);
+}
+
 CsvTable read_csv(const std::string& path, const CsvOptions& options) {
-  CsvReader reader(path, options);
+  CsvReader reader(some_files_of(path), options);
   reader.choose_columns();
   return reader.read();
 }
 
 CsvTable read_csv(const std::string& path, const CsvSchema& schema, const CsvOptions& options) {
-  CsvReader reader(path, options);
+  CsvReader reader(some_files_of(path), options);
   reader.use(schema);
   return reader.read();
 }

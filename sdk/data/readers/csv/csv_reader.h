@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -69,17 +70,19 @@ struct PartResult {
 
 class CsvReader {
  public:
-  CsvReader(const std::string& path, const CsvOptions& options)
-      : file_(MappedFile::open(path)),
+  // paths: the files of one table, whose rows follow each other.
+  CsvReader(const std::vector<std::string>& paths, const CsvOptions& options)
+      : file_(MappedFile::open(paths.front())),
         options_(options),
         source_(*file_, options),
         words_(options.missing),
         remedies_{options} {
-    table_.path = path;
+    table_.path = paths.front();
     text_ = source_.text();
     table_.found.separator = options.separator != 0 ? options.separator : find_separator(*file_, text_);
     source_.require_utf8(table_.found.separator);
     read_names();
+    for (auto path = paths.begin() + 1; path != paths.end(); ++path) add(*path);
   }
   void choose_columns();
   void use(const CsvSchema& schema);
@@ -87,6 +90,8 @@ class CsvReader {
 
  private:
   void read_names();
+  void add(const std::string& path);
+  std::vector<CsvPart> divide(std::vector<const CsvReader*>& readers);
   void number_around_target();
   std::size_t place_of(const std::string& name, const char* key = "") const;
   void infer_types();
@@ -110,6 +115,7 @@ class CsvReader {
   std::vector<CsvColumn*> columns();
 
   MappedFilePtr file_;
+  std::vector<std::unique_ptr<CsvReader>> more_;  // the other files
   const CsvOptions& options_;
   CsvText source_;
   MissingWords words_;
