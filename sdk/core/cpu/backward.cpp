@@ -117,9 +117,13 @@ void backward(const torch::Tensor& loss) {
   const bool is_taken = fused_kernels() && !is_looked_at && loss.is_cpu() && loss.dim() == 0 && loss.grad_fn();
   auto graph = is_taken ? graph_of(loss.grad_fn().get()) : std::nullopt;
   if (!graph) return loss.backward();
-  if (graph->size() == 1 && loss.grad_fn()->num_outputs() == 0) {  // a recording, which needs no state of the engine
+  auto& node = *loss.grad_fn();
+  if (graph->size() == 1 && node.num_outputs() == 0 && node.num_inputs() == 1) {
+    // A recording, which needs no state of the engine.
     const at::AutoGradMode no_graph(false);
-    (*loss.grad_fn())({at::ones_like(loss)});
+    node.will_release_variables();
+    node({at::ones_like(loss)});
+    node.release_variables();
     return;
   }
   const auto whole = std::make_shared<WholeGraph>(std::move(*graph), torch::autograd::impl::gradient_edge(loss));
