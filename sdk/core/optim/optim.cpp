@@ -88,7 +88,7 @@ class StepOnGradient final : public torch::autograd::PostAccumulateGradHook {
   const double& lr_;
 };
 
-// Null: the hook is not an optimizer's.
+// Returns the pass of an optimizer's hook, and null for another hook.
 const BackwardPass* pass_of(const torch::autograd::PostAccumulateGradHook* hook) {
   const auto* of_optimizer = dynamic_cast<const StepOnGradient*>(hook);
   return of_optimizer == nullptr ? nullptr : of_optimizer->pass();
@@ -123,17 +123,17 @@ void FusedOptimizer::step_in_backward(bool on) {
     if (!on) return;
     pass_ = std::make_shared<BackwardPass>();
   }
-  pass_->is_on = false;  // if a parameter is refused
+  for (std::size_t i = 0; on && i < parameters_.size(); ++i) {
+    const auto& hook = torch::autograd::impl::post_acc_grad_hooks(parameters_[i]);
+    const auto* pass = pass_of(hook.get());
+    if (hook == nullptr || pass == pass_.get() || (pass != nullptr && !pass->is_on)) continue;
+    refuse(c10::str("parameter ", i, " cannot be updated in backward: ",
+                    pass == nullptr ? "it has a hook of its own after its gradient; remove it, or call step()"
+                                    : "another optimizer does it; call that one's step_in_backward(false) first"));
+  }
   for (auto& bucket : buckets_) {
     for (std::size_t i = 0; on && i < bucket.parameters.size(); ++i) {
-      const auto& hook = torch::autograd::impl::post_acc_grad_hooks(bucket.parameters[i]);
-      if (const auto* pass = pass_of(hook.get()); pass == pass_.get()) {
-        continue;
-      } else if (hook != nullptr && (pass == nullptr || pass->is_on)) {
-        refuse(c10::str("parameter ", bucket.numbers[i], " cannot be updated in backward: ",
-                        pass == nullptr ? "it has a hook of its own after its gradient"
-                                        : "another optimizer does it; call that one's step_in_backward(false) first"));
-      }
+      if (pass_of(torch::autograd::impl::post_acc_grad_hooks(bucket.parameters[i]).get()) == pass_.get()) continue;
       torch::autograd::impl::set_post_acc_grad_hooks(
           bucket.parameters[i], std::make_unique<StepOnGradient>(pass_, bucket, i, lr_[bucket.group]));
     }
