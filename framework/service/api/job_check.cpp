@@ -1,5 +1,6 @@
 #include "service/api/job_check.h"
 
+#include <glob.h>
 #include <toml++/toml.h>
 
 #include <algorithm>
@@ -36,9 +37,20 @@ bool is_below(const fs::path& path, const fs::path& folder) {
 // A text may have a path before or behind one of these, as in "/data/x.csv:a", "file:/etc" or "a=/b".
 constexpr const char* separators = ":;,=|<> \t\n\"'()[]{}";
 
-// Links on the way count: where they lead to must be below a data folder.
+// Links on the way count: where they lead to must be below a data folder. So must each match of a pattern, which may
+// have signs in its last part alone.
 bool leads_below(const std::string& path, const std::vector<fs::path>& data) {
   std::error_code trouble;
+  if (const auto sign = path.find_first_of("*?["); sign != path.npos && !fs::exists(path, trouble)) {
+    if (sign < path.rfind('/') || !leads_below(fs::path(path).parent_path(), data)) return false;
+    glob_t found = {};
+    const bool is_found = ::glob(path.c_str(), GLOB_NOSORT, nullptr, &found) == 0;
+    const std::vector<std::string> matches(found.gl_pathv, found.gl_pathv + (is_found ? found.gl_pathc : 0));
+    ::globfree(&found);
+    for (const auto& match : matches) {
+      if (match != path && !leads_below(match, data)) return false;
+    }
+  }
   const auto real = fs::weakly_canonical(path, trouble);
   return !trouble && std::ranges::any_of(data, [&](const fs::path& folder) { return is_below(real, folder); });
 }
