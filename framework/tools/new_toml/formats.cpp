@@ -1,4 +1,5 @@
 // Formats that are not read, each with the line that converts it.
+#include <vernier/data/csv.h>
 #include <vernier/data/readers.h>
 #include <vernier/error.h>
 #include <vernier/missing_file.h>
@@ -33,6 +34,9 @@ std::optional<OtherFormat> format_of(const std::string& path) {
 
 void require_readable(const std::string& path) {
   std::error_code none;
+  if (!fs::exists(path, none) && !csv_files(path).empty()) {
+    refuse("'" + path + "' names several files; name one of them, and write the pattern as `data` into the TOML file");
+  }
   if (!fs::exists(path, none)) refuse("'" + path + "' does not exist" + missing_file_hint(path));
   if (fs::is_directory(path, none)) return;
   if (!fs::is_regular_file(path, none)) refuse("'" + path + "' is not a regular file; only those are read");

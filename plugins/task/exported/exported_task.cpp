@@ -314,7 +314,7 @@ void ExportedTask::follow() {
     held_out_inputs_.clear(), held_out_target_.clear();
   }
   const auto file = vernier::file_of(held_out_inputs_.empty() ? inputs_[0] : held_out_inputs_[0]);
-  if (vernier::has_csv(file)) return;
+  if (!vernier::csv_files(file).empty()) return;
   refuse("'" + file + "' is not here; name files to evaluate on, as in --set 'task.inputs=[\"new.csv\"]'");
 }
 

@@ -277,7 +277,7 @@ class Sequence final : public vernier::SupervisedTask,
       held_out_data_.clear(), held_out_targets_.clear();
     }
     const auto file = vernier::file_of(held_out_data_.empty() ? data_ : held_out_data_);
-    if (vernier::has_csv(file)) return;
+    if (!vernier::csv_files(file).empty()) return;
     refuse("'" + file + "' is not here; name a file to evaluate on, as in --set task.data=new.csv");
   }
 

@@ -319,7 +319,13 @@ class Tabular final : public vernier::SupervisedTask,
                        "' of `split` has a single group, so none can be held out; set another one");
     }
     info(tabular::summary(facts_, data));
-    if (validation_ == data_) warn("'", data_, "' is `validation` too, so nothing is held out; leave `validation` out");
+    if (!is_array(data_) && !validation_.empty()) {
+      const auto files = vernier::csv_files(data_);
+      for (const auto& file : vernier::csv_files(validation_)) {
+        if (std::ranges::find(files, file) == files.end()) continue;
+        warn("'", file, "' is in `validation` and in `data`, so the model trains on what is held out");
+      }
+    }
     const auto& columns = facts_.schema.columns;
     const auto date = std::ranges::find(columns, vernier::CsvType::date, &vernier::CsvColumn::type);
     if (split_ == "auto" && validation_.empty() && share_ > 0 && date != columns.end()) {
@@ -362,7 +368,7 @@ class Tabular final : public vernier::SupervisedTask,
 
   // Reads data with the facts of the training: the same rows are held out, and all rows of other data.
   void read_again(Data& data, SplitRows& split) {
-    const bool has_data = vernier::has_csv(vernier::file_of(data_));
+    const bool has_data = !vernier::csv_files(vernier::file_of(data_)).empty();
     if (!has_data && validation_.empty())
       vernier::refuse("'" + data_ + "' is not there; name data to evaluate on: --set task.data=FILE");
     data = read_more(has_data ? data_ : validation_, has_data ? targets_ : validation_targets_);

@@ -398,7 +398,7 @@ class Text : public vernier::SupervisedTask, public vernier::Predictor, public v
 
   // Reads data with the facts of the training: the same texts are held out, and all texts of other data.
   void read_again(Data& data, SplitRows& split, std::uint64_t seed) {
-    const bool has_data = vernier::has_csv(data_);
+    const bool has_data = !vernier::csv_files(data_).empty();
     if (!has_data && validation_.empty()) {
       vernier::refuse("'" + data_ + "' is not here; name a file to evaluate on, as in --set task.data=new.csv");
     }

@@ -76,7 +76,8 @@ TEST_CASE("csv: a pattern reads several files as the one that they make, to the 
   const TemporaryFolder folder;
   const std::string header = "size,city,sold,price\n";
   const std::string texts[] = {"1,Ulm,2024-01-02,3\n2.5,\"Bad\nUrach\",2024-01-03,4\n,Ulm,2024-02-01,5\n",
-                               "7,Aalen,2024-03-01,6\n8,,2024-03-02,\n", "9,\"Bad\nUrach\",2024-04-01,8\n"};
+                               "7,Aalen,2024-03-01,6\n8,,2024-03-02,\n",
+                               "9,\"Bad\nUrach\",2024-04-01,8\n1,Ulm,2024-04-02,2\n"};
   for (int i = 0; i < 3; ++i) folder.write("part-" + std::to_string(i) + ".csv", header + texts[i]);
   folder.write("other.csv", "a\n1\n");
   const auto one = folder.write("all.csv", header + texts[0] + texts[1] + texts[2]);
@@ -95,12 +96,43 @@ TEST_CASE("csv: a pattern reads several files as the one that they make, to the 
       CHECK(found->rows.equal(whole.rows));
       CHECK(vernier::json_of(found->schema) == vernier::json_of(whole.schema));
     }
-    const std::pair<int, int> places[] = {{0, 2}, {0, 3}, {0, 5}, {1, 2}, {1, 3}, {2, 2}};  // file, line
-    for (std::int64_t row = 0; row < 6; ++row) {
+    const std::pair<int, int> places[] = {{0, 2}, {0, 3}, {0, 5}, {1, 2}, {1, 3}, {2, 2}, {2, 4}};  // file, line
+    for (std::int64_t row = 0; row < 7; ++row) {
       const auto [file, line] = places[row];
       const auto path = (folder.path() / c10::str("part-", file, ".csv")).string();
       CHECK(table.where(row) == c10::str("'", path, "' line ", line));
     }
+  }
+}
+
+TEST_CASE("csv: the types of columns come from the records of all files, as from those of one") {
+  const struct {
+    const char *first, *second, *reason;  // "": both are read alike
+  } cases[] = {{"a\n12\n", "a\n1.234\n5.678\n", "line 2, column 'a' is '1.234', which may have decimals or thousands"},
+               {"a\n2024-01-02\n", "a\n2024-03-01 14:30\n", ""},
+               {"a\n7\n", "a\nx\ny\nz\n", ""},
+               {"a\n\"\"\n0.5\n", "a\n1.234\n", ""}};
+  for (const auto& [first, second, reason] : cases) {
+    CAPTURE(second);
+    const TemporaryFolder folder;
+    folder.write("part-1.csv", first);
+    folder.write("part-2.csv", second);
+    CsvOptions options;
+    options.doubts_points = true;
+    options.fill = CsvFill::zero;
+    const auto one = folder.write("all.csv", std::string(first) + std::string(second + 2));
+    CsvTable whole, table;
+    const auto of_one = thrown_by([&] { whole = read_csv(one, options); });
+    const auto of_two = thrown_by([&] { table = read_csv(folder.path() / "part-*.csv", options); });
+    CHECK(of_one.kind == of_two.kind);
+    if (of_two.kind != 0) {
+      CHECK(of_two.text.starts_with("'" + (folder.path() / "part-2.csv").string() + "' " + reason));
+      continue;
+    }
+    CHECK(std::string(reason).empty());
+    CHECK(vernier::json_of(table.schema) == vernier::json_of(whole.schema));
+    CHECK(same_bits(table.numbers, whole.numbers));
+    CHECK(table.categories.equal(whole.categories));
   }
 }
 
@@ -110,7 +142,7 @@ TEST_CASE("csv: what is wrong in one of several files is named with that file") 
   } cases[] = {{"a,c\n1,2\n", "has the columns a,c, and 'FOLDER/part-1.csv' has a,b; the files of a table have the"},
                {"b,a\n1,2\n", "has the columns b,a, and "},
                {"a,b\n1,2\n3\n", "line 3 has 1 field, the header has 2"},
-               {"a,b\n1,2\n3,x\n", "line 3, column 'b' is 'x', which is not a number"},
+               {"a,b\n1,2\n3,x\n", "line 3, column 'b' is 'x', "},
                {"a,b\n1,\"2\n", "line 2 has an opening quote that is never closed"},
                {"a,b\n", "has a header and no records"},
                {"", "is empty"}};
@@ -128,10 +160,15 @@ TEST_CASE("csv: what is wrong in one of several files is named with that file") 
   }
   const TemporaryFolder folder;
   const auto none = (folder.path() / "part-?.csv").string();
-  CHECK(thrown_by([&] { read_csv(none); }).text == "'" + none + "': no file has such a name");
-  CHECK(!vernier::has_csv(none));
-  CHECK(vernier::has_csv(folder.write("part-7.csv", "a\n1\n")));
-  CHECK(vernier::has_csv(none));
+  CHECK(thrown_by([&] { read_csv(none); }).text.starts_with("'" + none + "': no file has such a name; "));
+  CHECK(vernier::csv_files(none).empty());
+  auto too_long = none;
+  too_long.resize(400, '*');
+  CHECK(vernier::csv_files(too_long).empty());
+  std::vector<std::string> files;
+  for (const auto* name : {"part-2.csv", "part-10.csv"}) files.push_back(folder.write(name, "a\n1\n"));
+  CHECK(vernier::csv_files(folder.path() / "part-*.csv") == files);
+  CHECK(vernier::csv_files(files[1]) == std::vector{files[1]});
   const auto named = folder.write("[1].csv", "a\n5\n");  // a name, and not a pattern
   CHECK(read_csv(named).numbers.item<double>() == 5);
 }
@@ -262,7 +299,7 @@ TEST_CASE("csv: bad files are refused with line and column") {
       {"a,b\n1,2,3\n", "line 2 has 3 fields, the header has 2"},
       {"a,b\n1,2\n\n3,4\n", "line 3 is empty"},
       {"a,b\n1,2\n3,x\n", "line 3, column 'b' is 'x', and other lines have numbers there"},
-      {many("3,x\n"), "line 2002, column 'b' is 'x', which is not a number"},
+      {many("3,x\n"), "line 2002, column 'b' is 'x', "},
       {"a,b\n1,\n", "line 2, column 'b' has no value; remove the line, or set missing = \"mean\""},
       {"a,b\n1,nan\n", "line 2, column 'b' is 'nan', which stands for no value"},
       {many("1,?\n"), "line 2002, column 'b' is '?', which stands for no value"},
@@ -411,7 +448,7 @@ TEST_CASE("csv: options that the file does not fit are refused") {
       {with([](auto& o) {
          o.types = {{"b", CsvType::number}};
        }),
-       "line 2, column 'b' is 'x', which is not a number"},
+       "line 2, column 'b' is 'x', "},
       {with([](auto& o) {
          o.separator = ';';
          o.types = {{"a,b,c", CsvType::number}};

@@ -106,9 +106,11 @@ TEST_CASE("images: are turned as their EXIF orientation says") {
   const auto jpeg = read_text(oracles + "smooth.jpg"), png = read_text(oracles + "rgb.png");
   const auto webp = read_text(oracles + "rgb.webp");
   const auto tiff = [](int orientation, bool is_big_endian) {
-    const auto o = static_cast<char>(orientation);
-    return is_big_endian ? std::string("MM\0*\0\0\0\10\0\1\1\22\0\3\0\0\0\1\0", 19) + o + std::string(6, '\0')
-                         : std::string("II*\0\10\0\0\0\1\0\22\1\3\0\1\0\0\0", 18) + o + std::string(7, '\0');
+    auto header = is_big_endian ? std::string("MM\0*\0\0\0\10\0\1\1\22\0\3\0\0\0\1\0", 19)
+                                : std::string("II*\0\10\0\0\0\1\0\22\1\3\0\1\0\0\0", 18);
+    header.push_back(static_cast<char>(orientation));
+    header.append(is_big_endian ? 6 : 7, '\0');
+    return header;
   };
   const auto in_jpeg = [&](const std::string& exif) {
     const auto length = exif.size() + 8;

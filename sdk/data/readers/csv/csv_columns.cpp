@@ -14,9 +14,30 @@ namespace vernier {
 namespace {
 
 constexpr std::int64_t csv_records_to_infer = 1000;
+constexpr std::int64_t lines_of_file = std::int64_t{1}
+                                       << 40;  // a line of the k-th further file is k times so much more
 constexpr std::size_t most_columns = 100'000;  // each takes a fifth of a millisecond
 
 }  // namespace
+
+CsvReader::CsvReader(const std::vector<std::string>& paths, const CsvOptions& options)
+    : file_(MappedFile::open(paths.front())),
+      options_(options),
+      source_(*file_, options),
+      words_(options.missing),
+      remedies_{options} {
+  table_.path = paths.front();
+  text_ = source_.text();
+  table_.found.separator = options.separator != 0 ? options.separator : find_separator(*file_, text_);
+  source_.require_utf8(table_.found.separator);
+  read_names();
+  for (auto path = paths.begin() + 1; path != paths.end(); ++path) {
+    const auto& file = *more_.emplace_back(std::make_unique<CsvReader>(std::vector{*path}, options));
+    if (file.names_ == names_) continue;
+    file.file_->refuse("has the columns " + shortened(names_of_columns(file.names_)) + ", and '" + file_->path() +
+                       "' has " + shortened(names_of_columns(names_)) + "; the files of a table have the same columns");
+  }
+}
 
 void CsvReader::read_names() {
   const auto first = 1 + options_.skip_lines;
@@ -37,7 +58,7 @@ void CsvReader::read_names() {
     }
   }
   destinations_.resize(names_.size());
-  given_.resize(names_.size());
+  given_->resize(names_.size());
   table_.first_line = first;
   if (!options_.header) return;
   text_.remove_prefix(static_cast<std::size_t>(records.rest() - text_.data()));
@@ -47,14 +68,6 @@ void CsvReader::read_names() {
   // Below a title, the first record with all fields may come later.
   const int records_to_check = names_.size() == 1 ? 10 : 1;
   for (int i = 0; i < records_to_check && below.next(fields); ++i) check_length(fields, below.line());
-}
-
-// The types of columns come from the first file.
-void CsvReader::add(const std::string& path) {
-  const auto& file = *more_.emplace_back(std::make_unique<CsvReader>(std::vector{path}, options_));
-  if (file.names_ == names_) return;
-  file.file_->refuse("has the columns " + shortened(names_of_columns(file.names_)) + ", and '" + file_->path() +
-                     "' has " + shortened(names_of_columns(names_)) + "; the files of a table have the same header");
 }
 
 // A file without names and without the target: the columns behind the target have the numbers that they have with it.
@@ -131,7 +144,7 @@ void CsvReader::use(const CsvSchema& schema) {
   }
   for (auto& column : table_.schema.columns) use_options(column, options_, *file_);
   for (auto* column : columns()) {
-    auto& vocabulary = given_[place_of(column->name)];
+    auto& vocabulary = (*given_)[place_of(column->name)];
     for (const auto& word : column->vocabulary) vocabulary.add(word);
   }
 }
@@ -145,24 +158,29 @@ std::vector<CsvColumn*> CsvReader::columns() {
 
 void CsvReader::infer_types() {
   std::vector<SeenColumn> seen(names_.size());
-  CsvRecords records(*file_, text_, table_.found.separator, table_.first_line);
   std::vector<CsvField> fields;
   std::vector<bool> is_late(names_.size());  // nothing stands where a run looks, which reads no whole file for it
-  for (std::int64_t i = 0; (options_.names || i < csv_records_to_infer) && records.next(fields); ++i) {
-    check_length(fields, records.line());
-    for (std::size_t place = 0; i == csv_records_to_infer && place < seen.size(); ++place) {
-      is_late[place] = seen[place].numbers + seen[place].texts == 0;
-    }
-    for (std::size_t place = 0; place < fields.size(); ++place) {
-      const auto text = fields[place].text();
-      if (!words_.has(text)) {
-        seen[place].add(text, records.line(), {options_.decimal, options_.thousands, false});
-        seen[place].has_name = seen[place].has_name || text == names_[place];
-      } else if (!text.empty()) {
-        remedies_.words.insert(std::string(text));
+  std::int64_t i = 0;
+  const auto look_at = [&](const CsvReader& file, std::int64_t lines_before) {
+    CsvRecords records(*file.file_, file.text_, file.table_.found.separator, file.table_.first_line);
+    for (; (options_.names || i < csv_records_to_infer) && records.next(fields); ++i) {
+      file.check_length(fields, records.line());
+      for (std::size_t place = 0; i == csv_records_to_infer && place < seen.size(); ++place) {
+        is_late[place] = seen[place].numbers + seen[place].texts == 0;
+      }
+      for (std::size_t place = 0; place < fields.size(); ++place) {
+        const auto text = fields[place].text();
+        if (!words_.has(text)) {
+          seen[place].add(text, lines_before + records.line(), {options_.decimal, options_.thousands, false});
+          seen[place].has_name = seen[place].has_name || text == names_[place];
+        } else if (!text.empty()) {
+          remedies_.words.insert(std::string(text));
+        }
       }
     }
-  }
+  };
+  look_at(*this, 0);
+  for (std::size_t k = 0; k < more_.size(); ++k) look_at(*more_[k], static_cast<std::int64_t>(k + 1) * lines_of_file);
   const Notation notation{options_.decimal, options_.thousands, false};
   if (options_.doubts_header && options_.header && looks_like_record(names_, seen, words_, notation)) {
     file_->refuse(c10::str("line ", 1 + options_.skip_lines, " has values such as '", shortened(names_.front()),
@@ -188,7 +206,13 @@ void CsvReader::infer_types() {
       column->fills.assign(numbers_of(*column).size(), 0);
     }
   }
-  refuse_unclear(unclear);
+  if (!unclear.empty()) {  // the first file that has any is refused with its own
+    const auto file_of = [](const Unclear& odd) { return odd.line / lines_of_file; };
+    const auto first = file_of(*std::ranges::min_element(unclear, {}, file_of));
+    std::erase_if(unclear, [&](const Unclear& odd) { return file_of(odd) != first; });
+    for (auto& odd : unclear) odd.line %= lines_of_file;
+    (first == 0 ? *this : *more_[static_cast<std::size_t>(first - 1)]).refuse_unclear(unclear);
+  }
   if (table_.schema.target && table_.schema.target->type == CsvType::date) {
     file_->refuse("column '" + shortened(options_.target) +
                   "' has dates, and is the target; predict a number or a class, or set " +

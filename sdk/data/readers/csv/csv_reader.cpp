@@ -4,12 +4,15 @@
 #include <vernier/data/csv.h>
 #include <vernier/error.h>
 #include <vernier/memory.h>
+#include <vernier/missing_file.h>
 
 #include <algorithm>
 #include <charconv>
 #include <cmath>
+#include <cstring>
 #include <filesystem>
 #include <limits>
+#include <new>
 
 #include "base/parts.h"
 #include "csv_fit.h"
@@ -208,14 +211,14 @@ std::int64_t CsvReader::code_of(const Destination& to, std::string_view text, st
     const bool fills = options_.fill != CsvFill::refuse && !to.is_group;
     result.missing[place].add(text);
     if (to.is_target && fills) return -1;
-    require_value(to, text, line, fills || given_[place].find(""));
+    require_value(to, text, line, fills || (*given_)[place].find(""));
     text = "";
   }
   if (!has_schema_ || to.is_group) return result.vocabularies[place].add(text);
-  if (const auto code = given_[place].find(text)) return *code;
+  if (const auto code = (*given_)[place].find(text)) return *code;
   double value = 0;
   if (to.is_target && parse_number(text, to.notation, value)) {  // 1.0 is 1
-    if (const auto code = given_[place].find(c10::str(value))) return *code;
+    if (const auto code = (*given_)[place].find(c10::str(value))) return *code;
   }
   if (options_.unknown && !to.is_target) {
     if (!text.empty()) result.unknown[place].add(text);
@@ -344,10 +347,9 @@ void CsvReader::note_odd(const std::vector<PartResult>& results) {
   if (!has_schema_) note_odd_columns(table_, odd);
 }
 
-// readers: the reader of each part.
-std::vector<CsvPart> CsvReader::divide(std::vector<const CsvReader*>& readers) {
+CsvTable CsvReader::read() {
   auto parts = divide_csv(*file_, text_, table_.first_line, csv_part_bytes);
-  readers.assign(parts.size(), this);
+  std::vector<const CsvReader*> readers(parts.size(), this);  // each part has one
   for (const auto& file : more_) {
     const auto rows = parts.back().row + parts.back().rows;
     table_.more_files.push_back({file->file_->path(), rows, file->table_.first_line});
@@ -357,12 +359,6 @@ std::vector<CsvPart> CsvReader::divide(std::vector<const CsvReader*>& readers) {
       readers.push_back(file.get());
     }
   }
-  return parts;
-}
-
-CsvTable CsvReader::read() {
-  std::vector<const CsvReader*> readers;
-  const auto parts = divide(readers);
   const auto rows = parts.back().row + parts.back().rows;
   make_tensors(rows);
   for (const auto& file : more_) {
@@ -405,40 +401,40 @@ CsvTable CsvReader::read() {
 
 namespace {
 
-// The files that a path or a pattern names, in the order of their names. A path without a pattern is returned as it is.
-std::vector<std::string> files_of(const std::string& path) {
-  if (path.find_first_of("*?[") == std::string::npos || std::filesystem::exists(path)) return {path};
-  glob_t found = {};
-  const bool is_found = glob(path.c_str(), GLOB_NOSORT, nullptr, &found) == 0;
-  std::vector<std::string> files;
-  if (is_found) files.assign(found.gl_pathv, found.gl_pathv + found.gl_pathc);
-  globfree(&found);
-  std::ranges::sort(files);
-  return files;
-}
+constexpr const char* pattern_signs = "*?[";
 
-std::vector<std::string> some_files_of(const std::string& path) {
-  auto files = files_of(path);
-  if (files.empty()) refuse("'" + path + "': no file has such a name");
+std::vector<std::string> some_files(const std::string& path) {
+  const bool is_pattern = path.find_first_of(pattern_signs) != std::string::npos;
+  if (!is_pattern) return {path};  // whoever opens it says what is wrong
+  auto files = csv_files(path);
+  if (files.empty()) refuse("'" + path + "': no file has such a name" + missing_file_hint(path));
   return files;
 }
 
 }  // namespace
 
-bool has_csv(const std::string& path) {
+std::vector<std::string> csv_files(const std::string& path) {
   std::error_code none;
-  const auto files = files_of(path);
-  return !files.empty() && std::filesystem::exists(files.front(), none);
+  if (std::filesystem::exists(path, none)) return {path};
+  std::vector<std::string> files;
+  if (path.find_first_of(pattern_signs) == std::string::npos) return files;
+  glob_t found = {};
+  const int result = glob(path.c_str(), GLOB_NOSORT, nullptr, &found);
+  if (result == 0) files.assign(found.gl_pathv, found.gl_pathv + found.gl_pathc);
+  globfree(&found);
+  if (result == GLOB_NOSPACE) throw std::bad_alloc();
+  std::ranges::sort(files, [](const auto& a, const auto& b) { return strverscmp(a.c_str(), b.c_str()) < 0; });
+  return files;
 }
 
 CsvTable read_csv(const std::string& path, const CsvOptions& options) {
-  CsvReader reader(some_files_of(path), options);
+  CsvReader reader(some_files(path), options);
   reader.choose_columns();
   return reader.read();
 }
 
 CsvTable read_csv(const std::string& path, const CsvSchema& schema, const CsvOptions& options) {
-  CsvReader reader(some_files_of(path), options);
+  CsvReader reader(some_files(path), options);
   reader.use(schema);
   return reader.read();
 }

@@ -71,27 +71,13 @@ struct PartResult {
 class CsvReader {
  public:
   // paths: the files of one table, whose rows follow each other.
-  CsvReader(const std::vector<std::string>& paths, const CsvOptions& options)
-      : file_(MappedFile::open(paths.front())),
-        options_(options),
-        source_(*file_, options),
-        words_(options.missing),
-        remedies_{options} {
-    table_.path = paths.front();
-    text_ = source_.text();
-    table_.found.separator = options.separator != 0 ? options.separator : find_separator(*file_, text_);
-    source_.require_utf8(table_.found.separator);
-    read_names();
-    for (auto path = paths.begin() + 1; path != paths.end(); ++path) add(*path);
-  }
+  CsvReader(const std::vector<std::string>& paths, const CsvOptions& options);
   void choose_columns();
   void use(const CsvSchema& schema);
   CsvTable read();
 
  private:
   void read_names();
-  void add(const std::string& path);
-  std::vector<CsvPart> divide(std::vector<const CsvReader*>& readers);
   void number_around_target();
   std::size_t place_of(const std::string& name, const char* key = "") const;
   void infer_types();
@@ -125,7 +111,8 @@ class CsvReader {
   std::vector<std::string> names_;                       // names of the file's columns
   std::unordered_map<std::string, std::size_t> places_;  // indices in names_
   std::vector<Destination> destinations_;
-  std::vector<Vocabulary> given_;  // vocabularies of the schema, by column of the file
+  // The vocabularies of the schema, by column of the file. All files share them.
+  std::shared_ptr<std::vector<Vocabulary>> given_ = std::make_shared<std::vector<Vocabulary>>();
   CsvColumn group_;
   CsvTable table_;
 };

@@ -48,20 +48,21 @@ struct VERNIER_API CsvTable {
 
   std::string where(std::int64_t row) const;  // "'train.csv' line 17"
 
+  // first_row is the file's first row in the table, and first_line the line of that row.
   struct File {
     std::string path;
-    std::int64_t first_row = 0, first_line = 1;  // first_line: line of first_row
+    std::int64_t first_row = 0, first_line = 1;
   };
   std::string path;
   std::int64_t first_line = 1;   // line of row 0
-  std::vector<File> more_files;  // those behind `path`, if a pattern named several
+  std::vector<File> more_files;  // the files behind `path`, if a pattern named several
   // Rows of several lines, and the lines added up to each in its file.
   std::vector<std::pair<std::int64_t, std::int64_t>> long_rows;
 };
 
-// A path with *, ? or [ names all files that it matches, as in a shell: "flats-*.csv". Their rows follow each other, in
-// the order of the files' names by bytes, as if they were one file. All have the header of the first, which also
-// decides the types of columns. A file that has the path itself as its name is read alone.
+// A path with *, ? or [ names all files that it matches, as in a shell: "flats-*.csv". They are read as one file, in
+// the order of their paths, where numbers count as numbers: part-2 comes before part-10. All must have the same
+// columns. If a file has the pattern itself as its path, it is read alone.
 //
 // Any thread may call the functions. read_csv() uses LibTorch's number of threads and the memory of the result; the
 // file is mapped. Throws Error, which names the file and where possible line and column, for: a file that cannot be
@@ -78,8 +79,8 @@ VERNIER_API CsvTable read_csv(const std::string& path, const CsvOptions& options
 // own.
 VERNIER_API CsvTable read_csv(const std::string& path, const CsvSchema& schema, const CsvOptions& options = {});
 
-// Returns whether a path of read_csv(), or a pattern of paths, names a file that is there.
-VERNIER_API bool has_csv(const std::string& path);
+// Returns the files that a path or a pattern names, in the order in which read_csv() reads them. Empty: there is none.
+VERNIER_API std::vector<std::string> csv_files(const std::string& path);
 
 // The sample of each row is {numbers}, then categories if there are such columns, then target if there is a target.
 VERNIER_API DatasetPtr csv_dataset(CsvTable table);
