@@ -55,7 +55,7 @@ bool has_large_products();
 // Returns the code of an LSTM layer, which LibTorch computes with oneDNN.
 std::string recurrent(const Given& given);
 std::string recurrent_backward(const Given& given);
-// Returns what forward hands to backward, in the form of whoever computes both: LibTorch or the program.
+// Returns the tensor that forward of an LSTM saves for backward. LibTorch or the program defines its layout.
 at::Tensor workspace_of(const Tape::Call& call);
 extern const char* const recurrent_head;  // the source of the functions that the code of recurrent() calls
 

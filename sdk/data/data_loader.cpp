@@ -80,8 +80,7 @@ std::exception_ptr named(const std::string& where) {
 
 template <typename Source>
 Source given(Source source, const char* what) {
-  if (source == nullptr)
-    refuse(std::string("the data loader got a null ") + what + ": give it what make_shared returns");
+  if (source == nullptr) refuse(std::string("the data loader got a null ") + what + ": give it one that exists");
   return source;
 }
 

@@ -38,7 +38,7 @@ class Step {
   Plan& plan() { return plan_; }
   StepClock& clock() { return clock_; }
   UpdateLog& update_log() { return update_log_; }
-  // The last step had so many. A listener may write another number into the run.
+  // Micro-batches of the last step. A listener may overwrite run.micro_batches.
   std::int64_t micro_batches() const { return micro_batches_; }
   RecordedPasses* passes() { return passes_.get(); }  // null: nothing is recorded
 

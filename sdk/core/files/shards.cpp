@@ -38,8 +38,9 @@ bool is_sharded_entry(const std::string& name) {
   return is_of(Optimizer::role) || is_of(Precision::role);
 }
 
-// Returns the parameter of an entry that the optimizer ("<parameter>/<key>") or the precision ("master/<parameter>")
-// keeps for one; "" for other entries. A parameter may have the name of a key.
+// Returns the parameter to which an entry of the optimizer ("<parameter>/<key>") or of the precision
+// ("master/<parameter>", "compensation/<parameter>") belongs. Only the place tells a parameter from a key: both may
+// have the same name. For other entries it returns a text that names nothing.
 std::string parameter_of(const std::string& name) {
   const auto entry_of = [&](const std::string& role) {
     const auto words = "plugin/" + role + "/";

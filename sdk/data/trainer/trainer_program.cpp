@@ -86,7 +86,7 @@ void put_columns(const Json& json, Constants& to) {
   to.add("bool", "fills", json.at("fills").get<bool>() ? "true" : "false");
 }
 
-// The columns of predictions that are numbers.
+// Returns the names of columns of predicted numbers.
 std::vector<std::string> output_names(const TrainerPlan& plan) {
   const auto names = plan.horizon > 0 ? plan.feature_names : std::vector<std::string>{plan.output};
   const auto each = plan.horizon > 0 ? plan.horizon : plan.outputs;

@@ -10,7 +10,7 @@ namespace vernier {
 
 Batch Batch::narrow(std::int64_t first, std::int64_t count) const {
   if (first < 0 || count < 0 || count > samples || first > samples - count) {
-    throw Error(c10::str("a batch of ", samples, " samples has no ", count, " samples from sample ", first, " on"),
+    throw Error(c10::str("a batch of ", samples, " samples cannot give ", count, " samples from sample ", first, " on"),
                 Error::Kind::plugin);
   }
   Batch micro_batch;

@@ -52,7 +52,7 @@ Whole whole_of(float x, int least) {
 
 // The number in units of 2^unit, cut toward zero.
 std::int64_t in_units(const Whole& x, int unit) {
-  if (x.magnitude == 0) return 0;  // its power says nothing
+  if (x.magnitude == 0) return 0;  // zero has no power
   const int shift = x.power - unit;
   const auto cut = shift >= 0     ? static_cast<std::int64_t>(x.magnitude << shift)
                    : shift <= -64 ? 0

@@ -199,7 +199,7 @@ TEST_CASE("checkpoint folder: a rank reads its own part, and checks the bytes of
   vernier::write_checkpoint(path, about(), {{"own", large}, {"their", large}}, state);
   vernier::TrainerRun run;
   run.model = std::make_shared<torch::nn::Module>();
-  // Other ranks have parameters that are called like a key of a state and a part of its name.
+  // Parameters of other ranks may be called like a key ("exp_avg") or a folder ("master") of entries.
   for (const std::string name : {"own", "their", "exp_avg", "master", "optimizer"}) {
     const auto weight = run.model->register_parameter(name, large.clone());
     run.parameters.push_back({name, weight, weight, false, name == "own"});

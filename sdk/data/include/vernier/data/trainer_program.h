@@ -23,9 +23,9 @@ struct TrainerPlan {
   std::int64_t lstm_layers = 0, lstm_width = 0;
   std::vector<std::int64_t> hidden = {};  // widths of the linear layers before the last one
   double dropout = 0;
-  // A forecast of a series, whose sequences are windows `stride` steps apart: so many steps after a window are
-  // predicted, of these features. 0: no forecast. season: windows are relative to their last value, and the network
-  // adds to the last so many steps; 0: they are standardised as other numbers.
+  // For a forecast, the sequences are windows of a series, `stride` steps apart. The network predicts these `features`
+  // for `horizon` steps after each window; horizon = 0: no forecast. With season > 0, windows are relative to their
+  // last value, and the network adds to the last `season` steps; season = 0: they are standardised as other numbers.
   std::int64_t horizon = 0, stride = 1, season = 0;
   std::vector<std::int64_t> features = {};
   std::int64_t batch_size = 32;
