@@ -222,7 +222,7 @@ def refusals(folder, sequence, forecast):
     of_sequence = [
         (["predict", "other.npy"], "that are not samples of 12, [samples, steps, numbers]"),
         (["predict", "flats.csv"], "flats.csv: arrays are .npy files, or .f32 files"),
-        (["evaluate", "x.f32"], "name the file of the targets"),
+        (["evaluate", "x.f32"], "name the targets' file after the data file"),
         (["evaluate", "x.f32", "x.f32"], "x.f32: it has 2400 samples, and x.f32 has 200")]
     (ROOT / "short.f32").write_bytes((ROOT / "s.f32").read_bytes()[:8 * 14])  # one step after the window is missing
     of_forecast = [
