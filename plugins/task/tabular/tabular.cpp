@@ -319,12 +319,13 @@ class Tabular final : public vernier::SupervisedTask,
                        "' of `split` has a single group, so none can be held out; set another one");
     }
     info(tabular::summary(facts_, data));
-    if (!is_array(data_) && !validation_.empty()) {
-      const auto files = vernier::csv_files(data_);
-      for (const auto& file : vernier::csv_files(validation_)) {
-        if (std::ranges::find(files, file) == files.end()) continue;
-        warn("'", file, "' is in `validation` and in `data`, so the model trains on what is held out");
-      }
+    const auto named = [](const std::string& source) {
+      return is_array(source) ? std::vector{source} : vernier::csv_files(source);
+    };
+    const auto files = named(data_);
+    for (const auto& file : named(validation_)) {
+      if (std::ranges::find(files, file) == files.end()) continue;
+      warn("'", file, "' is in `validation` and in `data`, so the model trains on what is held out");
     }
     const auto& columns = facts_.schema.columns;
     const auto date = std::ranges::find(columns, vernier::CsvType::date, &vernier::CsvColumn::type);
