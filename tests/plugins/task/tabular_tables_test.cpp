@@ -174,6 +174,26 @@ TEST_CASE("a trained model of tabular takes the options that may change, and ref
   CHECK(said("types = {day = 'month-day-year'}", "5,2/13/2021") == "");
 }
 
+TEST_CASE("tabular: a file that is trained on and held out is named, also where a pattern names it") {
+  const TemporaryFolder folder;
+  std::string rows = "x,y\n";
+  for (int i = 0; i < 40; ++i) rows += std::to_string(i) + "," + std::to_string(i * 2.5) + "\n";
+  for (const char* name : {"a-1.csv", "a-2.csv", "b.csv"}) folder.write(name, rows);
+  const struct {
+    const char *data, *validation;
+    int warnings;
+  } cases[] = {{"a-1.csv", "a-1.csv", 1}, {"a-1.csv", "a-2.csv", 0}, {"a-*.csv", "a-2.csv", 1},
+               {"a-1.csv", "a-*.csv", 1}, {"a-*.csv", "a-*.csv", 2}, {"a-*.csv", "b.csv", 0}};
+  for (const auto& [data, validation, warnings] : cases) {
+    CAPTURE(data);
+    CAPTURE(validation);
+    const LogLines log;
+    const auto more = "target = 'y'; hidden = [8]; validation = '" + (folder.path() / validation).string() + "'";
+    const LoadedTask loaded("tabular", options_of((folder.path() / data).string(), more));
+    CHECK(LogLines::count("so the model trains on what is held out") == warnings);
+  }
+}
+
 TEST_CASE("tabular reads dates as numbers and parts of the calendar") {
   const TemporaryFolder folder;
   vernier::CsvOptions options;
