@@ -37,7 +37,7 @@ DataParallel::DataParallel(vernier::Options& options, bool in_backward) : in_bac
   std::optional<torch::ScalarType> sent_as;
   if (compress != "none") sent_as = compress == "bf16" ? torch::kBFloat16 : torch::kHalf;
   bucket_ =
-      read_bytes(options, "bucket", "8MB", "gradients that are smaller are summed together in pieces of this size");
+      read_bytes(options, "bucket", "8MB", "gradients below 1 MB are summed together in pieces of at most this size");
   overlap_ =
       in_backward_ || options.get("overlap", false, "sum gradients while backward computes others; for slow networks");
   rendezvous_.shares_memory =
@@ -49,7 +49,8 @@ DataParallel::DataParallel(vernier::Options& options, bool in_backward) : in_bac
   std::function<void(const vernier::Parameter&)> after;
   if (in_backward_) after = [this](const vernier::Parameter& parameter) { summed(parameter); };
   sums_.emplace(
-      bucket_, sent_as, message_->is_rounded() ? &*message_ : nullptr, [this] { meet(); }, std::move(after));
+      bucket_, sent_as, message_->is_rounded() ? &*message_ : nullptr, [this] { meet(); },
+      std::move(after));
   if (port != 0) place.port = port;
   if (place.port == 0) place.port = vernier::usual_port;
   if (!address.empty()) place.address = address;

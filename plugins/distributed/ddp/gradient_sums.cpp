@@ -8,6 +8,7 @@
 #include <vernier/draft/model_parts.h>
 #include <vernier/error.h>
 
+#include <algorithm>
 #include <utility>
 
 namespace ddp {
@@ -28,6 +29,8 @@ class GradientSums::Hook final : public torch::autograd::PostAccumulateGradHook 
 };
 
 namespace {
+
+constexpr std::int64_t alone_bytes = 1 << 20;  // so many are not worth a copy, nor that they wait for others
 
 // Gives a gradient memory of its own, because a sum changes it in place and its owner alone may keep it. Gradients of
 // weights that a layer puts together are parts of one tensor, and one of a view may be what backward still reads.
@@ -55,15 +58,16 @@ void GradientSums::lay_out(const Run& run) {
     const auto& parameter = run.parameters[i];
     const auto bytes = static_cast<std::int64_t>(parameter.model.nbytes());
     if (bytes == 0 || !parameter.model.requires_grad() || vernier::draft::ModelParts::is_part(parameter.name)) continue;
+    const bool is_small = bytes < std::min(bucket_bytes_, alone_bytes);
     const auto takes = [&](const Bucket& bucket) {
-      return bucket.bytes + bytes <= bucket_bytes_ &&
+      return is_small && bucket.bytes + bytes <= bucket_bytes_ &&
              bucket.parameters[0].model.scalar_type() == parameter.model.scalar_type();
     };
     auto place = open;
     if (open < 0 || !takes(buckets_[static_cast<std::size_t>(open)])) {
       place = std::ssize(buckets_);
       buckets_.emplace_back();
-      if (bytes < bucket_bytes_) open = place;
+      if (is_small) open = place;
     }
     auto& bucket = buckets_[static_cast<std::size_t>(place)];
     bucket.parameters.push_back(parameter);
