@@ -49,7 +49,7 @@ DataParallel::DataParallel(vernier::Options& options, bool in_backward) : in_bac
   std::function<void(const vernier::Parameter&)> after;
   if (in_backward_) after = [this](const vernier::Parameter& parameter) { summed(parameter); };
   sums_.emplace(
-      bucket_, sent_as, message_->is_rounded() ? &*message_ : nullptr, [this] { meet(); },
+      bucket_, sent_as, message_->is_rounded() ? &*message_ : nullptr, [this] { meet_in_backward(); },
       std::move(after));
   if (port != 0) place.port = port;
   if (place.port == 0) place.port = vernier::usual_port;

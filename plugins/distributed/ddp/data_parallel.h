@@ -47,6 +47,7 @@ class DataParallel : public vernier::Distributed {
 
  protected:
   virtual void meet() {}                             // called by each rank before all of them communicate
+  virtual void meet_in_backward() { meet(); }        // called instead before the sum of a gradient
   virtual void summed(const vernier::Parameter&) {}  // called after the gradient of a parameter is summed
   Group& group() { return *group_; }
   // True for a plugin that reads the gradients of all parameters when it hears of the event.

@@ -144,7 +144,8 @@ void GradientSums::begin(Bucket& bucket, const Run& run, Group& group) const {
   }
   bucket.sent = flat.size() == 1 ? flat[0] : at::cat(flat);
   if (sent_as_ && bucket.sent.scalar_type() == torch::kFloat32) bucket.sent = bucket.sent.to(*sent_as_);
-  bucket.wait = group.sum({bucket.sent});
+  const bool is_read = !after_ || std::ranges::any_of(bucket.parameters, &vernier::Parameter::owned);
+  bucket.wait = group.sum({bucket.sent}, is_read);
 }
 
 void GradientSums::end(Bucket& bucket) const {

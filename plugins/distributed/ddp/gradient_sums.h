@@ -20,7 +20,8 @@ class GradientSums {
  public:
   // bucket_bytes: smaller gradients are sent together. sent_as: float32 gradients are sent in this dtype. message:
   // rounds what this rank sends, unless it is null. before() is called before each sum; after(), for each parameter
-  // whose gradient is summed. With `after`, backward has one bucket under way at a time.
+  // whose gradient is summed. With `after`, backward has one bucket under way at a time, and a rank gets the sums of
+  // the buckets in which it owns a parameter.
   GradientSums(std::int64_t bucket_bytes, std::optional<torch::ScalarType> sent_as, Message* message,
                std::function<void()> before, std::function<void(const vernier::Parameter&)> after)
       : bucket_bytes_(bucket_bytes),

@@ -312,10 +312,10 @@ std::unique_ptr<Group> Group::join(const Rendezvous& rendezvous, const std::func
 }
 
 // One tensor a call: Gloo would add two of a list to each other.
-std::function<void()> Group::sum(const std::vector<torch::Tensor>& tensors) {
+std::function<void()> Group::sum(const std::vector<torch::Tensor>& tensors, bool is_read) {
   const bool is_on_gpu = !tensors.empty() && !tensors[0].is_cpu();
   if (is_on_gpu && !impl_->nccl) return sum_copies(tensors);
-  if (!is_on_gpu && impl_->shared) return impl_->wait_later("sum", impl_->shared->sum(tensors));
+  if (!is_on_gpu && impl_->shared) return impl_->wait_later("sum", impl_->shared->sum(tensors, is_read));
   const auto& backend = is_on_gpu ? impl_->nccl : impl_->gloo;
   std::vector<Pointer> works;
   impl_->watched("sum", [&] {
@@ -339,6 +339,10 @@ std::function<void()> Group::sum_copies(const std::vector<torch::Tensor>& tensor
     const torch::NoGradGuard no_grad;
     for (std::size_t i = 0; i < tensors.size(); ++i) tensors[i].copy_(copies[i]);
   };
+}
+
+bool Group::shares_memory() const {
+  return impl_->shared != nullptr;
 }
 
 const std::string& Group::why_without_nccl() const {

@@ -23,8 +23,9 @@ class Group {
   ~Group();
 
   // Begins to sum each tensor over all ranks, in place; contiguous, all on the CPU or all on the rank's GPU, of equal
-  // shapes and dtypes on all ranks. The function that it returns waits until they are summed.
-  std::function<void()> sum(const std::vector<torch::Tensor>& tensors);
+  // shapes and dtypes on all ranks. The function that it returns waits until they are summed. is_read: false for a rank
+  // that gives its numbers and does not read the sums; what its tensors then hold is not defined.
+  std::function<void()> sum(const std::vector<torch::Tensor>& tensors, bool is_read = true);
   // of_ranks[r]: values of rank r, which replace those of the others. Tensors that have fewer bytes than
   // `bucket_bytes` are sent together.
   void broadcast(const std::vector<std::vector<torch::Tensor>>& of_ranks, std::int64_t bucket_bytes);
@@ -32,6 +33,8 @@ class Group {
   // Lets the functional collectives of c10d run over the same connections, on the CPU, as the group "0": that of all
   // ranks. Until the end of this object.
   void register_collectives();
+  // True if the ranks share memory of one machine; the same on all ranks.
+  bool shares_memory() const;
   // Empty if tensors on GPUs are sent by NCCL, or if the ranks train on the CPU. Else the reason why they are copied to
   // the CPU instead.
   const std::string& why_without_nccl() const;

@@ -2,9 +2,7 @@
 
 #include <ATen/ops/add.h>
 #include <ATen/ops/from_blob.h>
-#include <fcntl.h>
 #include <linux/futex.h>
-#include <sys/mman.h>
 #include <sys/syscall.h>
 #include <torch/types.h>
 #include <unistd.h>
@@ -13,10 +11,7 @@
 #include <algorithm>
 #include <climits>
 #include <cstring>
-#include <random>
 #include <utility>
-
-#include "rendezvous.h"
 
 namespace ddp {
 
@@ -48,36 +43,18 @@ struct SharedSums::Board {
     alignas(64) Count in;   // chunks that the rank has put in
     alignas(64) Count out;  // chunks of which it has the sum
   };
-  std::uint64_t mark;
-  alignas(64) Progress of[most_ranks];
+  Progress of[most_ranks];
 };
 
 SharedSums::SharedSums(const vernier::LaunchPlace& place, const std::string& name, std::chrono::milliseconds timeout)
     : rank_(place.rank),
       ranks_(place.ranks),
       timeout_(timeout),
-      name_(name),
-      size_(sizeof(Board) + static_cast<std::size_t>(ranks_ * chunks_under_way * chunk_bytes)) {
+      memory_(rank_ == 0
+                  ? SharedMemory(sizeof(Board) + static_cast<std::size_t>(ranks_ * chunks_under_way * chunk_bytes))
+                  : SharedMemory(name, /*keeps_writes=*/false)),
+      board_(reinterpret_cast<Board*>(memory_.data())) {
   if (ranks_ > static_cast<std::int64_t>(Board::most_ranks)) throw Error("too many ranks for one machine");
-  std::uint64_t mark = 0;
-  if (rank_ == 0) {
-    file_ = ::memfd_create("vernier", MFD_CLOEXEC);
-    std::random_device random;
-    mark = std::uint64_t{random()} << 32 | random();
-    name_ = "/proc/" + std::to_string(::getpid()) + "/fd/" + std::to_string(file_) + " " + std::to_string(mark) + " " +
-            machine();
-    if (file_ >= 0 && ::ftruncate(file_, static_cast<off_t>(size_)) != 0) throw Error("no memory to share");
-  } else {
-    const auto first = name.find(' '), second = name.find(' ', first + 1);
-    if (second == std::string::npos || name.substr(second + 1) != machine()) throw Error("another machine");
-    mark = std::stoull(name.substr(first + 1));
-    file_ = ::open(name.substr(0, first).c_str(), O_RDWR | O_CLOEXEC);
-  }
-  void* memory = file_ < 0 ? MAP_FAILED : ::mmap(nullptr, size_, PROT_READ | PROT_WRITE, MAP_SHARED, file_, 0);
-  if (memory == MAP_FAILED) throw Error("no memory to share");
-  board_ = static_cast<Board*>(memory);
-  if (rank_ == 0) board_->mark = mark;
-  if (board_->mark != mark) throw Error("another machine");
   thread_ = std::thread([this] { work(); });
 }
 
@@ -88,13 +65,11 @@ SharedSums::~SharedSums() {
   }
   came_.notify_all();
   thread_.join();
-  ::munmap(board_, size_);
-  ::close(file_);
 }
 
-std::future<void> SharedSums::sum(std::vector<torch::Tensor> tensors) {
-  return later(std::packaged_task<void()>([this, tensors = std::move(tensors)] {
-    for (const auto& tensor : tensors) sum(tensor);
+std::future<void> SharedSums::sum(std::vector<torch::Tensor> tensors, bool is_read) {
+  return later(std::packaged_task<void()>([this, is_read, tensors = std::move(tensors)] {
+    for (const auto& tensor : tensors) sum(tensor, is_read);
   }));
 }
 
@@ -127,7 +102,7 @@ void SharedSums::work() {
 }
 
 // A chunk is put in before the sum of the one before it, so that ranks seldom wait for each other.
-void SharedSums::sum(const torch::Tensor& tensor) {
+void SharedSums::sum(const torch::Tensor& tensor, bool is_read) {
   auto* bytes = static_cast<std::byte*>(tensor.mutable_data_ptr());
   const auto size = static_cast<std::int64_t>(tensor.nbytes());
   const auto each = chunk_elements * tensor.element_size();
@@ -146,7 +121,7 @@ void SharedSums::sum(const torch::Tensor& tensor) {
     const auto elements = bytes_of(i) / tensor.element_size();
     const auto at = [&](std::byte* from) { return at::from_blob(from, {elements}, tensor.scalar_type()); };
     auto to = at(bytes + i * each);
-    for (std::int64_t r = 0; r < ranks_; ++r) {
+    for (std::int64_t r = 0; is_read && r < ranks_; ++r) {
       wait(board_->of[r].in, chunk + 1);
       if (r == 1) at::add_out(to, at(slot(0, chunk)), at(slot(1, chunk)));
       if (r > 1) at::add_out(to, to, at(slot(r, chunk)));

@@ -14,6 +14,8 @@
 #include <string>
 #include <thread>
 
+#include "shared_memory.h"
+
 namespace ddp {
 
 // Main thread only. A thread of its own computes.
@@ -26,10 +28,11 @@ class SharedSums {
   SharedSums(const SharedSums&) = delete;
   SharedSums& operator=(const SharedSums&) = delete;
 
-  const std::string& name() const { return name_; }
+  const std::string& name() const { return memory_.name(); }
   // Sums contiguous tensors over all ranks, in place, after those of earlier calls. An element is the sum in the order
-  // of the ranks, so its bits do not depend on its place. The future throws vernier::Error after the timeout.
-  std::future<void> sum(std::vector<torch::Tensor> tensors);
+  // of the ranks, so its bits do not depend on its place. A rank for which `is_read` is false gives its numbers alone,
+  // and its tensors stay as they are. The future throws vernier::Error after the timeout.
+  std::future<void> sum(std::vector<torch::Tensor> tensors, bool is_read);
   // Likewise, replaces the bytes of a contiguous tensor by those that rank `from` has.
   std::future<void> copy(torch::Tensor tensor, std::int64_t from);
 
@@ -38,17 +41,15 @@ class SharedSums {
   std::future<void> later(std::packaged_task<void()> task);
   // These run on the thread of this object:
   void work();
-  void sum(const torch::Tensor& tensor);
+  void sum(const torch::Tensor& tensor, bool is_read);
   void copy_from(std::int64_t from, const torch::Tensor& tensor);
   void wait(std::atomic<std::uint32_t>& count, std::uint32_t least) const;
   std::byte* slot(std::int64_t rank, std::uint32_t chunk) const;
 
   const std::int64_t rank_, ranks_;
   const std::chrono::milliseconds timeout_;
-  std::string name_;
-  const std::size_t size_;
-  int file_ = -1;
-  Board* board_ = nullptr;
+  SharedMemory memory_;
+  Board* board_;
   std::uint32_t chunks_ = 0;  // chunks that this rank has put in; the number wraps around
   std::atomic<bool> is_ending_ = false;
   std::mutex mutex_;  // guards the queue

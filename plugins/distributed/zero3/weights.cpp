@@ -10,7 +10,6 @@
 
 #include <algorithm>
 #include <cstring>
-#include <set>
 #include <utility>
 
 namespace zero3 {
@@ -20,20 +19,13 @@ using vernier::draft::leave_elsewhere;
 
 namespace {
 
-constexpr std::int64_t nothing = -1;
-constexpr std::size_t smallest_part = 16 << 10;  // bytes: below, a message costs more than the memory
+constexpr std::int64_t nothing = -1, direct_reads = -2;  // instead of the number of a weight
 
 Weights* active = nullptr;
 
 void allocate(const torch::Tensor& weight) {
   auto* storage = weight.storage().unsafeGetStorageImpl();
   storage->set_data_ptr_noswap(c10::GetAllocator(c10::DeviceType::CPU)->allocate(storage->nbytes()));
-}
-
-// Vectors are read by kernels of backward that LibTorch's dispatcher does not call.
-bool can_be_in_parts(const torch::Tensor& weight) {
-  return weight.dim() >= 2 && weight.nbytes() >= smallest_part && weight.is_non_overlapping_and_dense() &&
-         weight.storage_offset() == 0 && weight.storage().nbytes() == weight.nbytes();
 }
 
 // While it lives, operators are called as if the model had not called any: without interceptors, autocast and autograd.
@@ -74,9 +66,13 @@ Weights::Weights(const vernier::Run& run, ddp::Group& group, std::int64_t rank, 
   group_.sum({owners})();
   for (std::size_t i = 0; i < run.parameters.size(); ++i) {
     const auto& [name, model, master, frozen, owned] = run.parameters[i];
-    weights_.push_back({model, static_cast<std::int64_t>(owner[i]), can_be_in_parts(model)});
-    if (!weights_.back().is_in_parts) whole_.push_back(name);
+    auto& weight = weights_.emplace_back();
+    weight.tensor = model;
+    weight.owner = static_cast<std::int64_t>(owner[i]);
+    weight.is_in_parts = can_be_in_parts(model);
+    if (!weight.is_in_parts) whole_.push_back(name);
   }
+  has_memory_ = open_memory(weights_, group_, rank_, ranks_);
   active = this;
   callback_ = at::addThreadLocalCallback(
       at::RecordFunctionCallback(before_operator).needsInputs(true).scopes({at::RecordScope::FUNCTION}));
@@ -151,7 +147,8 @@ void Weights::fetch(std::size_t number) {
   try {
     if (failure_) std::rethrow_exception(failure_);
     if (!keeps_) release();
-    send_round(static_cast<std::int64_t>(number));
+    if (would_be_direct_) agree();
+    is_direct_ ? use_place(weight) : void(send_round(static_cast<std::int64_t>(number)));
   } catch (...) {
     failure_ = std::current_exception();
     if (is_elsewhere(weight.tensor)) allocate(weight.tensor);
@@ -159,21 +156,24 @@ void Weights::fetch(std::size_t number) {
   }
 }
 
-// All ranks say what they want, and each gets it. Returns false if nobody wanted anything.
-bool Weights::send_round(std::int64_t wanted) {
+// All ranks say what they want, and each gets its weight.
+Weights::Round Weights::send_round(std::int64_t wanted) {
   const PlainOperators plain;
   const auto wants = at::zeros({ranks_}, torch::kFloat64);
   auto* want = wants.mutable_data_ptr<double>();
   want[rank_] = static_cast<double>(wanted + 1);
   group_.sum({wants})();
-  std::set<std::size_t> all;
+  Round round;
   for (std::int64_t r = 0; r < ranks_; ++r) {
-    if (want[r] > 0) all.insert(static_cast<std::size_t>(want[r]) - 1);
+    if (want[r] > 0) round.wanted.insert(static_cast<std::size_t>(want[r]) - 1);
+    if (want[r] == 0) round.idle += 1;
+    if (want[r] < 0) round.direct += 1;
   }
-  if (all.empty()) return false;
+  if (round.wanted.empty()) return round;
   std::vector<std::vector<torch::Tensor>> of_ranks(static_cast<std::size_t>(ranks_));
-  for (const auto i : all) {
-    const auto& [tensor, owner, is_in_parts, readers] = weights_[i];
+  for (const auto i : round.wanted) {
+    const auto& tensor = weights_[i].tensor;
+    const auto owner = weights_[i].owner;
     const bool is_read_here = static_cast<std::int64_t>(i) == wanted;
     if (is_read_here) allocate(tensor);
     const bool has_place = is_read_here || owner == rank_;
@@ -182,7 +182,7 @@ bool Weights::send_round(std::int64_t wanted) {
                                                                   : at::empty(tensor.sizes(), tensor.options()));
   }
   group_.broadcast(of_ranks, /*bucket_bytes=*/1);
-  return true;
+  return round;
 }
 
 void Weights::meet() {
@@ -190,7 +190,30 @@ void Weights::meet() {
   const auto was_busy = std::exchange(is_busy_, true);
   const auto end = c10::make_scope_exit([&] { is_busy_ = was_busy; });
   if (!keeps_) release();
-  while (send_round(nothing)) {
+  is_direct_ = would_be_direct_ = false;
+  while (send_round(nothing).idle < ranks_) {
+  }
+}
+
+void Weights::meet_in_backward() {
+  throw_failure();
+  if (would_be_direct_) agree();
+  if (!is_direct_) return meet();
+  if (!keeps_) release();
+}
+
+void Weights::begin_gradients() {
+  would_be_direct_ = !is_direct_ && has_memory_ && move_to_memory(weights_, rank_);
+}
+
+// All ranks agree, unless one of them communicates for another reason.
+void Weights::agree() {
+  const auto was_busy = std::exchange(is_busy_, true);
+  const auto end = c10::make_scope_exit([&] { is_busy_ = was_busy; });
+  while (std::exchange(would_be_direct_, false)) {
+    const auto round = send_round(direct_reads);
+    is_direct_ = round.direct == ranks_;
+    would_be_direct_ = !is_direct_ && round.idle == 0;
   }
 }
 
@@ -210,7 +233,10 @@ void Weights::release(const torch::Tensor& tensor) {
 }
 
 void Weights::release(const Weight& weight) const {
-  if (is_of_others(weight) && weight.readers == 0 && !is_elsewhere(weight.tensor)) leave_elsewhere(weight.tensor);
+  if (!is_of_others(weight) || weight.readers > 0 || is_elsewhere(weight.tensor)) return;
+  const bool is_at_place = weight.tensor.storage().data() == weight.place;
+  leave_elsewhere(weight.tensor);
+  if (is_at_place) ddp::SharedMemory::forget(weight.place, weight.bytes);
 }
 
 // Autocast and the like find by the new version that their copy of the weight is old.

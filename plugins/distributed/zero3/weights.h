@@ -8,10 +8,12 @@
 #include <cstdint>
 #include <exception>
 #include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
 #include "../ddp/group.h"
+#include "weight.h"
 
 namespace zero3 {
 
@@ -27,6 +29,11 @@ class Weights {
 
   // Sends weights until all ranks have called it: from then on they may communicate in another way.
   void meet();
+  // Called for each micro-batch. From then until meet(), no rank writes weights. So if all ranks of one machine compute
+  // gradients, each reads the memory of the others, and none waits for another.
+  void begin_gradients();
+  // Called instead of meet() before the sum of a gradient.
+  void meet_in_backward();
   void keep(bool keeps);  // true: weights that came stay until release(weight) or keep(false)
   void release(const torch::Tensor& weight);
   // If the weight is in parts: notes that its owner has written it, and returns true.
@@ -36,11 +43,11 @@ class Weights {
   std::string describe() const;  // one line for people
 
  private:
-  struct Weight {
-    torch::Tensor tensor;  // the model's
-    std::int64_t owner = 0;
-    bool is_in_parts = false;
-    int readers = 0;  // operators that run now and have waited for it
+  // Answers of all ranks in one round.
+  struct Round {
+    std::set<std::size_t> wanted;  // numbers of weights
+    std::int64_t direct = 0;       // count of ranks that would read the memory of others
+    std::int64_t idle = 0;         // count of ranks that want nothing
   };
   class Readers;
   static std::unique_ptr<at::ObserverContext> before_operator(const at::RecordFunction& call);
@@ -48,14 +55,18 @@ class Weights {
   void note_if_missing(const torch::Tensor& tensor, std::vector<std::size_t>& read, bool& is_missing) const;
   void fetch(std::size_t number);
   void release();  // all, except those that an operator reads now
-  bool send_round(std::int64_t wanted);
+  Round send_round(std::int64_t wanted);
+  void agree();
   void release(const Weight& weight) const;
   bool is_of_others(const Weight& weight) const { return weight.is_in_parts && weight.owner != rank_; }
 
   ddp::Group& group_;
   std::int64_t rank_, ranks_;
   bool keeps_ = false;
-  bool is_busy_ = false;  // true: operators are those of this class
+  bool is_busy_ = false;          // true: operators are those of this class
+  bool has_memory_;               // true: the ranks can read the memory of each other
+  bool is_direct_ = false;        // true: they do
+  bool would_be_direct_ = false;  // true: the next round asks whether all ranks agree to that
   std::vector<Weight> weights_;
   std::vector<std::string> whole_;  // names of weights that stay on all ranks
   std::exception_ptr failure_;

@@ -1,7 +1,8 @@
 // zero3: trains as distributed/ddp does, with the same bits, and keeps each weight, its gradient, its optimizer state
 // and its master on one rank. Another rank has memory for a weight only while an operator reads it: before it runs, the
-// weight comes from its owner, and it goes when the next weight comes. Gradients are summed while backward computes
-// others. Parameters are dealt out whole, as with distributed/zero1. Vectors and small weights stay on all ranks.
+// weight comes from its owner, and it goes when the next weight comes. Ranks of one machine read the owner's memory.
+// Gradients are summed while backward computes others. Parameters are dealt out whole, as with distributed/zero1.
+// Vectors and small weights stay on all ranks.
 // Engine and options are those of distributed/ddp.
 //
 //   keep_gathered = false  true: a weight stays from forward to backward; half of the traffic, and more memory
@@ -12,7 +13,7 @@
 //   compress = "none"      bf16 | fp16: the dtype in which float32 gradients are sent and summed
 //   message = {}           {use = "one_bit"}: a quantizer that rounds what a rank sends; the sum itself is exact
 //   error_feedback = true  a rank adds to its next gradient what rounding of the message lost
-//   bucket = "8MB"         tensors that are smaller are sent together in pieces of this size
+//   bucket = "8MB"         tensors below 1 MB are sent together in pieces of at most this size
 //   shared_memory = true   ranks of one machine sum through memory that they share, instead of Gloo
 //
 // Source: S. Rajbhandari et al., ZeRO: Memory Optimizations Toward Training Trillion Parameter Models, SC 2020,
@@ -49,7 +50,10 @@ class Zero3 final : public ddp::DataParallel {
       is_well_ = true;
       if (rank() == 0) info(weights_->describe());
     });
-    bus.on(Event::BatchReady, [this](Run&) { weights_->keep(keeps_); });
+    bus.on(Event::BatchReady, [this](Run&) {
+      weights_->begin_gradients();
+      weights_->keep(keeps_);
+    });
     bus.on(Event::LossReady, [this](Run&) { weights_->throw_failure(); });
     bus.on(Event::BackwardDone, [this](Run&) {
       weights_->throw_failure();
@@ -97,6 +101,9 @@ class Zero3 final : public ddp::DataParallel {
  private:
   void meet() override {
     if (weights_) weights_->meet();
+  }
+  void meet_in_backward() override {
+    if (weights_) weights_->meet_in_backward();
   }
   void summed(const vernier::Parameter& parameter) override {
     if (!parameter.owned) vernier::draft::leave_elsewhere(parameter.model.grad());
