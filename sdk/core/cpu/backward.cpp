@@ -121,8 +121,10 @@ void backward(const torch::Tensor& loss) {
   if (graph->size() == 1 && node.num_outputs() == 0 && node.num_inputs() == 1) {
     // A recording, which needs no state of the engine.
     const at::AutoGradMode no_graph(false);
+    thread_local auto one = at::ones_like(loss);
+    if (one.scalar_type() != loss.scalar_type()) one = at::ones_like(loss);
     node.will_release_variables();
-    node({at::ones_like(loss)});
+    node({one});
     node.release_variables();
     return;
   }
