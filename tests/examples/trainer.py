@@ -81,7 +81,9 @@ def write_sequences():
     series = [[round(256 * math.sin(0.4 * t + i)) / 64 + (8 * t * i + draw.randrange(8)) / 64 for i in range(2)]
               for t in range(ROWS + 14)]
     (ROOT / "s.csv").write_text("a,b\n" + "\n".join(",".join(map(str, row)) for row in series) + "\n")
-    for name, values in (("s", sum(series, [])), ("x", sum(rows, [])), ("k", classes), ("n", sum(numbers, []))):
+    seasons = [[(0, 3, -1, 2)[t % 4] + draw.randrange(8) / 64, (5, 1, 4, -2)[t % 4] + t / 64] for t in range(ROWS + 17)]
+    (ROOT / "w.csv").write_text("a,b\n" + "\n".join(",".join(map(str, row)) for row in seasons) + "\n")
+    for name, values in (("s", sum(series, [])), ("w", sum(seasons, [])), ("x", sum(rows, [])), ("k", classes), ("n", sum(numbers, []))):
         (ROOT / f"{name}.f32").write_bytes(struct.pack(f"<{len(values)}f", *values))
 
 
@@ -97,11 +99,13 @@ CASES = {  # name: task, its options, arguments of the program
               ["x.f32", "k.f32"]),
     "ends": ("sequence", 'kind = "regression"\ndata = "x.csv"\ntargets = "n.csv:1,2"\nwidth = 8\nheader = false',
              ["x.f32", "n.f32"]),
-    # Both have ROWS windows.
+    # Each has ROWS windows.
     "next": ("sequence", 'kind = "forecast"\ndata = "s.csv"\ncontext = 12\nhorizon = 3\nwidth = 8\nlevel = "training"',
              ["s.f32"]),
     "level": ("sequence", 'kind = "forecast"\ndata = "s.csv"\ncontext = 14\nhorizon = 1\nwidth = 8\nlevel = "window"\n'
               'outputs = [1]', ["s.f32"]),
+    "season": ("sequence", 'kind = "forecast"\ndata = "w.csv"\ncontext = 12\nhorizon = 6\nwidth = 8\nlevel = "window"',
+               ["w.f32"]),
 }
 
 
@@ -261,6 +265,8 @@ def refusals(folder, sequence, forecast):
 write_table()
 write_sequences()
 folders = {name: compare(name, *case) for name, case in CASES.items()}
+if "season = 4;" not in (folders["season"] / "trainer.cpp").read_text():
+    sys.exit("the season of w.csv is not 4 steps")
 tried = same_bits(folders["rent"], CASES["rent"][2]) + same_bits(folders["kinds"], CASES["kinds"][2])
 refusals(folders["rent"], folders["kinds"], folders["level"])
 print("the same bits:", ", ".join(sorted(set(tried))))
