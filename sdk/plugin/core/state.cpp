@@ -61,9 +61,16 @@ void State::put(const std::string& name, const std::string& value) {
   tensors[name] = bytes;
 }
 
-void State::put(const std::string& prefix, const State& part) {
-  for (const auto& [name, tensor] : part.tensors) {
-    prefix.empty() ? put(name, tensor) : put(prefix + "/" + name, tensor);  // without a copy of the name
+// Moves the entries instead of copying them, because each training step saves plugins.
+void State::put(const std::string& prefix, State part) {
+  while (!part.tensors.empty()) {
+    auto entry = part.tensors.extract(part.tensors.begin());
+    if (!prefix.empty()) entry.key().insert(0, prefix + "/");
+    if (!entry.mapped().defined()) {
+      put(entry.key(), torch::Tensor());
+    } else if (const auto done = tensors.insert(std::move(entry)); !done.inserted) {
+      done.position->second = done.node.mapped();
+    }
   }
 }
 
@@ -77,6 +84,10 @@ torch::Tensor State::tensor(const std::string& name) const {
 
 std::int64_t State::integer(const std::string& name) const {
   return *kept_as(*this, name, torch::kInt64, 0).const_data_ptr<std::int64_t>();
+}
+
+void State::refuse_number(const std::string& name, std::int64_t value) {
+  throw Error("the saved '" + name + "' is " + std::to_string(value) + ", which does not fit into the member");
 }
 
 double State::real(const std::string& name) const {

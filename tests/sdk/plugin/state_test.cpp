@@ -20,6 +20,21 @@ TEST_CASE("state: numbers and texts are exact") {
     state.put("integer", value);
     CHECK(state.integer("integer") == value);
   }
+  state.put("int", -3);
+  CHECK(state.integer("int") == -3);
+  state.put("size", std::size_t{7});
+  CHECK(state.integer("size") == 7);
+  state.put("float", 0.1F);
+  CHECK(state.real("float") == 0.1F);
+  state.put("largest", std::numeric_limits<std::uint64_t>::max());
+  std::uint64_t largest = 0;
+  state.get("largest", largest, torch::kCPU);
+  CHECK(largest == std::numeric_limits<std::uint64_t>::max());
+  int small = 5;
+  state.put("far", std::int64_t{1} << 40);
+  CHECK(thrown_by([&] { state.get("far", small, torch::kCPU); }).text ==
+        "the saved 'far' is 1099511627776, which does not fit into the member");
+  CHECK(small == 5);
   for (const double value : {0.1, -0.0, 5e-324, 1.7976931348623157e308, HUGE_VAL}) {
     state.put("real", value);
     CHECK(state.real("real") == value);
@@ -59,6 +74,11 @@ TEST_CASE("state: parts are taken out as they were put in") {
   CHECK(outer.part("plugin").tensors.size() == 5);
   CHECK(outer.part("plug").tensors.empty());
   CHECK(outer.has("plugin/xy/a"));
+  inner.put("a", 5);
+  outer.put("plugin/x", inner);
+  CHECK(outer.tensors.size() == 5);
+  CHECK(outer.integer("plugin/x/a") == 5);
+  CHECK(inner.integer("a") == 5);
   CHECK_FALSE(outer.has("plugin"));
 }
 
@@ -98,10 +118,14 @@ class Remembering final : public vernier::Plugin {
     remember("random", random);
     remember("part", part);
     remember("late", late);
+    remember("epoch", epoch);
+    remember("loss", loss);
     remember("", beside);
   }
   std::int64_t count = 3;
+  int epoch = 1;
   double rate = 0.1;
+  float loss = 0.5F;
   bool done = true;
   std::string word = "w";
   torch::Tensor half = torch::full({2}, 0.5, torch::kHalf), none;
@@ -118,6 +142,7 @@ TEST_CASE("state: what a plugin remembers returns, in its own dtype, and a missi
   before.count = -7, before.rate = 1e-300, before.done = false, before.word = "other";
   before.half.fill_(0.25), before.slow["b.weight"] = torch::zeros({1}, torch::kDouble);
   before.part.x = 2, before.beside.x = 3, before.late->x = 4;
+  before.epoch = -2, before.loss = 0.1F;
   before.random.set_current_seed(11);
   auto saved = before.save();
   saved.tensors["half"] = saved.tensors["half"].to(torch::kFloat);
@@ -128,6 +153,8 @@ TEST_CASE("state: what a plugin remembers returns, in its own dtype, and a missi
   after.load(saved);
   CHECK(after.count == -7);
   CHECK(after.rate == 1e-300);
+  CHECK(after.epoch == -2);
+  CHECK(after.loss == 0.1F);
   CHECK_FALSE(after.done);
   CHECK(after.word == "other");
   CHECK((after.half.scalar_type() == torch::kHalf));
@@ -142,7 +169,8 @@ TEST_CASE("state: what a plugin remembers returns, in its own dtype, and a missi
   before.half.fill_(9);
   CHECK(after.half[0].item<double>() == 0.25);
 
-  for (const char* name : {"count", "rate", "done", "word", "half", "none", "random", "part/x", "late/x", "x"}) {
+  for (const char* name :
+       {"count", "rate", "epoch", "loss", "done", "word", "half", "none", "random", "part/x", "late/x", "x"}) {
     auto without = before.save();
     without.tensors.erase(name);
     const auto name_of_entry = std::string(name).substr(std::string(name).rfind('/') + 1);

@@ -47,8 +47,9 @@ class VERNIER_API State {
   void put(const std::string& name, double value);
   void put(const std::string& name, const std::string& value);
   void put(const std::string& name, const at::Generator& value);
-  void put(const std::string& name, std::same_as<bool> auto value) { put(name, std::int64_t{value}); }
-  void put(const std::string& prefix, const State& part);  // each entry of part as "prefix/entry", or "entry" below ""
+  void put(const std::string& name, std::integral auto value) { put(name, static_cast<std::int64_t>(value)); }
+  void put(const std::string& name, std::floating_point auto value) { put(name, static_cast<double>(value)); }
+  void put(const std::string& prefix, State part);  // each entry of part as "prefix/entry", or "entry" below ""
   template <class Part>
   requires requires(const Part& part) { part.save(); } || requires(const Part& part) {
     part.state_dict();
@@ -71,9 +72,16 @@ class VERNIER_API State {
   // Read what put() has saved into a member, which gets a copy. Tensors go to the dtype and device of the one that the
   // member holds, or else to `device`.
   void get(const std::string& name, torch::Tensor& member, torch::Device device) const;
-  void get(const std::string& name, std::int64_t& member, torch::Device) const { member = integer(name); }
-  void get(const std::string& name, double& member, torch::Device) const { member = real(name); }
-  void get(const std::string& name, bool& member, torch::Device) const { member = integer(name) != 0; }
+  template <std::integral Number>
+  void get(const std::string& name, Number& member, torch::Device) const {
+    const auto value = integer(name);
+    if (static_cast<std::int64_t>(static_cast<Number>(value)) != value) refuse_number(name, value);
+    member = static_cast<Number>(value);
+  }
+  template <std::floating_point Number>
+  void get(const std::string& name, Number& member, torch::Device) const {
+    member = static_cast<Number>(real(name));
+  }
   void get(const std::string& name, std::string& member, torch::Device) const { member = text(name); }
   void get(const std::string& name, at::Generator& member, torch::Device) const;
   void get(const std::string& prefix, Tensors& member, torch::Device device) const;
@@ -91,6 +99,9 @@ class VERNIER_API State {
   }
 
   Tensors tensors;
+
+ private:
+  [[noreturn]] static void refuse_number(const std::string& name, std::int64_t value);
 };
 
 // Parameters and buffers under their dotted names, without their graphs. load_state_dict() copies into the module's
