@@ -341,7 +341,10 @@ void ExportedTask::build_data(std::uint64_t seed) {
     training = held_out = read(held_out_inputs_, held_out_target_);
   } else {
     training = read(inputs_, target_);
-    if (!is_trained()) fingerprint_ = training->fingerprint();
+    if (!is_trained()) {
+      fingerprint_ = training->fingerprint();
+      vernier::warn_if_in_both(id(), inputs_, held_out_inputs_);
+    }
     if (!held_out_inputs_.empty()) {
       held_out = read(held_out_inputs_, held_out_target_);
     } else if (is_trained() && training->fingerprint() != fingerprint_) {

@@ -369,6 +369,7 @@ class Sequence final : public vernier::SupervisedTask,
       const auto fingerprint = training->fingerprint();
       if (!is_trained()) trained_on_ = {data_, targets_, held_out_data_, fingerprint};
       if (!held_out_data_.empty()) {
+        if (!is_trained()) vernier::warn_if_in_both(id(), {data_}, {held_out_data_});
         held_out = read_whole(held_out_data_, held_out_targets_);
       } else if (is_trained() && fingerprint != trained_on_.fingerprint) {
         held_out = training;  // a model is evaluated on all of a file that it was not trained on
@@ -445,7 +446,10 @@ class Sequence final : public vernier::SupervisedTask,
       return add_series(series, false);
     }
     const auto [training, held_out] = series.divide(held_out_data_.empty() ? share_ : 0, window());
-    if (!is_trained()) learn_series(series, training);
+    if (!is_trained()) {
+      learn_series(series, training);
+      vernier::warn_if_in_both(id(), {data_}, {held_out_data_});
+    }
     set_training(series.windows(training, window(), outputs_));
     if (!held_out.empty()) add_validation(series.windows(held_out, window(), outputs_));
     if (!held_out_data_.empty()) add_series(read_series(held_out_data_), false);

@@ -319,14 +319,7 @@ class Tabular final : public vernier::SupervisedTask,
                        "' of `split` has a single group, so none can be held out; set another one");
     }
     info(tabular::summary(facts_, data));
-    const auto named = [](const std::string& source) {
-      return is_array(source) ? std::vector{source} : vernier::csv_files(source);
-    };
-    const auto files = named(data_);
-    for (const auto& file : named(validation_)) {
-      if (std::ranges::find(files, file) == files.end()) continue;
-      warn("'", file, "' is in `validation` and in `data`, so the model trains on what is held out");
-    }
+    vernier::warn_if_in_both(id(), {data_}, {validation_});
     const auto& columns = facts_.schema.columns;
     const auto date = std::ranges::find(columns, vernier::CsvType::date, &vernier::CsvColumn::type);
     if (split_ == "auto" && validation_.empty() && share_ > 0 && date != columns.end()) {

@@ -340,6 +340,7 @@ class Text : public vernier::SupervisedTask, public vernier::Predictor, public v
     data.dataset = dataset_of(data_, texts, data);
     fingerprint_ = data.dataset->fingerprint();
     report(data, found);
+    vernier::warn_if_in_both(id(), {data_}, {validation_});
     State learned;
     learned.put("texts", vernier::json_text(facts(), -1));
     // A run is not resumed with other files that were given.

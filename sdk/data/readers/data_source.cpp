@@ -10,6 +10,7 @@
 #include <vernier/data/numpy.h>
 #include <vernier/data/transforms.h>
 #include <vernier/error.h>
+#include <vernier/plugin.h>
 #include <vernier/safetensors.h>
 
 #include <algorithm>
@@ -18,6 +19,7 @@
 #include <cstring>
 #include <filesystem>
 #include <limits>
+#include <set>
 #include <sstream>
 #include <unordered_map>
 
@@ -182,6 +184,33 @@ std::string same_part(const std::string& name, const std::string& file) {
   const auto part = parse(name).part;
   if (part.empty() || !parse(file).part.empty() || ending_of(file) == ".npy") return file;
   return file + ":" + part;
+}
+
+void warn_if_in_both(const std::string& id, const std::vector<std::string>& data,
+                     const std::vector<std::string>& validation) {
+  // The files of a source, whatever columns it names; or the array that it names in a file of several.
+  const auto parts_of = [](const std::string& source) {
+    const auto path = file_of(source), ending = ending_of(path);
+    auto parts = csv_files(path);
+    if (ending != ".npz" && ending != ".safetensors") return parts;
+    for (auto& part : parts) part += source.substr(path.size());
+    return parts;
+  };
+  const auto id_of = [](const std::string& part) { return std::filesystem::weakly_canonical(part).string(); };
+  std::set<std::string> trained_on, in_both;
+  for (const auto& source : data) {
+    for (const auto& part : parts_of(source)) trained_on.insert(id_of(part));
+  }
+  for (const auto& source : validation) {
+    auto parts = parts_of(source);
+    std::erase_if(parts, [&](const auto& part) { return !trained_on.contains(id_of(part)); });
+    if (parts.empty()) return;  // its samples are others
+    in_both.insert(parts.begin(), parts.end());
+  }
+  for (const auto& part : in_both) {
+    log(Level::warning, id,
+        "'" + part + "' is in the training data and in the validation, so the model trains on what is held out");
+  }
 }
 
 void require_finite(const Source& source) {

@@ -10,6 +10,7 @@
 #include <functional>
 
 #include "loaded_data_task.h"
+#include "log_lines.h"
 #include "python.h"
 #include "temporary_folder.h"
 #include "tools/export/torchscript.h"
@@ -249,6 +250,32 @@ TEST_CASE("sequence: predictions have names, words and the units of the data") {
     right += word == (rises[i].item<int>() == 1 ? "up" : "down") ? 1 : 0;
   }
   CHECK(right >= 8);
+}
+
+TEST_CASE("sequence: a source that is trained on and held out is named") {
+  const TemporaryFolder folder;
+  const auto sequences = write_sequences(folder), steps = folder.write("series.csv", series(50));
+  const auto other = folder.write("other.csv", series(40));
+  const struct {
+    const char* kind;
+    std::string validation;
+    int warnings;
+  } cases[] = {{"classification", sequences + ":x", 1},
+               {"forecast", steps, 1},
+               {"forecast", (folder.path() / "." / "series.csv").string() + ":a,b", 1},
+               {"forecast", other, 0}};
+  for (const auto& [kind, validation, warnings] : cases) {
+    CAPTURE(kind);
+    const LogLines log;
+    Table held_out = {{"validation", value(validation)}};
+    if (kind[0] == 'f') {
+      const LoadedTask task("sequence", forecast(folder, held_out));
+    } else {
+      held_out["validation_targets"] = value(sequences + ":rises");
+      const LoadedTask task("sequence", table_of(folder, kind, held_out));
+    }
+    CHECK(LogLines::count("so the model trains on what is held out") == warnings);
+  }
 }
 
 TEST_CASE("sequence: inputs are normalized in float64, also for weights in 16 bits") {

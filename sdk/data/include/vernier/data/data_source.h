@@ -45,6 +45,12 @@ VERNIER_API std::string same_part(const std::string& name, const std::string& fi
 // The file of a source: "x.npz:images" gives "x.npz".
 VERNIER_API std::string file_of(const std::string& name);
 
+// Logs a warning of the plugin `id` for each file or array of `validation` that is in `data` too. Logs none if a source
+// of `validation` shares nothing with `data`, because it has other samples. An entry of both lists is a source, or a
+// pattern of CSV files.
+VERNIER_API void warn_if_in_both(const std::string& id, const std::vector<std::string>& data,
+                                 const std::vector<std::string>& validation);
+
 // Refuses a source with a number that is NaN or infinite.
 VERNIER_API void require_finite(const Source& source);
 
