@@ -36,8 +36,8 @@ DataParallel::DataParallel(vernier::Options& options, bool in_backward) : in_bac
                                        "the dtype in which float32 gradients are sent and summed");
   std::optional<torch::ScalarType> sent_as;
   if (compress != "none") sent_as = compress == "bf16" ? torch::kBFloat16 : torch::kHalf;
-  bucket_ =
-      read_bytes(options, "bucket", "8MB", "gradients below 1 MB are summed together in pieces of at most this size");
+  bucket_ = read_bytes(options, "bucket", "8MB",
+                       "largest piece in which small tensors are sent together: gradients below 1 MB, or weights");
   overlap_ =
       in_backward_ || options.get("overlap", false, "sum gradients while backward computes others; for slow networks");
   rendezvous_.shares_memory =

@@ -30,7 +30,8 @@ class GradientSums::Hook final : public torch::autograd::PostAccumulateGradHook 
 
 namespace {
 
-constexpr std::int64_t alone_bytes = 1 << 20;  // so many are not worth a copy, nor that they wait for others
+// A gradient of this size is summed alone. In a bucket it would take a copy, and wait for the others of the bucket.
+constexpr std::int64_t alone_bytes = 1 << 20;
 
 // Gives a gradient memory of its own, because a sum changes it in place and its owner alone may keep it. Gradients of
 // weights that a layer puts together are parts of one tensor, and one of a view may be what backward still reads.

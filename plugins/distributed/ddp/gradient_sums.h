@@ -18,10 +18,10 @@ namespace ddp {
 // Main thread only.
 class GradientSums {
  public:
-  // bucket_bytes: smaller gradients are sent together. sent_as: float32 gradients are sent in this dtype. message:
-  // rounds what this rank sends, unless it is null. before() is called before each sum; after(), for each parameter
-  // whose gradient is summed. With `after`, backward has one bucket under way at a time, and a rank gets the sums of
-  // the buckets in which it owns a parameter.
+  // bucket_bytes: gradients below this and below 1 MB are sent together. sent_as: float32 gradients are sent in this
+  // dtype. message: rounds what this rank sends, unless it is null. before() is called before each sum. after() is
+  // called for each parameter when its gradient is summed. Unless it is null, backward has one bucket under way at a
+  // time, and a rank gets only the sums of the buckets in which it owns a parameter.
   GradientSums(std::int64_t bucket_bytes, std::optional<torch::ScalarType> sent_as, Message* message,
                std::function<void()> before, std::function<void(const vernier::Parameter&)> after)
       : bucket_bytes_(bucket_bytes),

@@ -23,8 +23,8 @@ class Group {
   ~Group();
 
   // Begins to sum each tensor over all ranks, in place; contiguous, all on the CPU or all on the rank's GPU, of equal
-  // shapes and dtypes on all ranks. The function that it returns waits until they are summed. is_read: false for a rank
-  // that gives its numbers and does not read the sums; what its tensors then hold is not defined.
+  // shapes and dtypes on all ranks. The function that it returns waits until they are summed. is_read: false if
+  // this rank adds its tensors and does not need the sums; what its tensors then hold is not defined.
   std::function<void()> sum(const std::vector<torch::Tensor>& tensors, bool is_read = true);
   // of_ranks[r]: values of rank r, which replace those of the others. Tensors that have fewer bytes than
   // `bucket_bytes` are sent together.

@@ -35,6 +35,7 @@ SharedMemory::SharedMemory(const std::string& name, bool keeps_writes) : name_(n
   struct stat facts {};
   if (file_ >= 0 && ::fstat(file_, &facts) == 0) size_ = static_cast<std::size_t>(facts.st_size);
   map(std::stoull(name.substr(first + 1)), keeps_writes);
+  ::close(std::exchange(file_, -1));
 }
 
 void SharedMemory::map(std::uint64_t mark, bool keeps_writes) {
@@ -53,7 +54,7 @@ void SharedMemory::map(std::uint64_t mark, bool keeps_writes) {
 
 SharedMemory::~SharedMemory() {
   ::munmap(memory_, size_);
-  ::close(file_);
+  if (file_ >= 0) ::close(file_);
 }
 
 std::size_t SharedMemory::page_size() {
@@ -63,6 +64,10 @@ std::size_t SharedMemory::page_size() {
 
 void SharedMemory::forget(std::byte* from, std::size_t size) {
   ::madvise(from, size, MADV_DONTNEED);
+}
+
+void SharedMemory::free(std::byte* from, std::size_t size) {
+  ::madvise(from, size, MADV_REMOVE);
 }
 
 }  // namespace ddp

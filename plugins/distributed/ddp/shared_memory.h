@@ -12,8 +12,8 @@ class SharedMemory {
  public:
   // Throws vernier::Error if the system has none.
   explicit SharedMemory(std::size_t bytes);
-  // Opens the memory of another process by the name() that it has there. keeps_writes: what this process writes stays
-  // its own, until forget(). Throws vernier::Error where that is not possible, as on another machine.
+  // Maps the memory of another process; name: its name() in that process. keeps_writes: other processes do not see what
+  // this one writes, and forget() drops it. Throws vernier::Error if it cannot be mapped, as on another machine.
   SharedMemory(const std::string& name, bool keeps_writes);
   ~SharedMemory();
   SharedMemory(const SharedMemory&) = delete;
@@ -22,8 +22,11 @@ class SharedMemory {
   const std::string& name() const { return name_; }
   std::byte* data() const { return memory_ + page_size(); }  // at the begin of a page
   static std::size_t page_size();
-  // Until they are read again, bytes that begin with a page do not count as memory of this process.
+  // Drops what this process wrote with keeps_writes. The system does not count the pages as memory of this process
+  // until it reads them again. from: the begin of a page; `size` is rounded up to pages.
   static void forget(std::byte* from, std::size_t size);
+  // Gives bytes of memory that is not private back to the system. They are zeros from then on, for all processes.
+  static void free(std::byte* from, std::size_t size);
 
  private:
   void map(std::uint64_t mark, bool keeps_writes);

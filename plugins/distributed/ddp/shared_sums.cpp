@@ -41,7 +41,7 @@ struct SharedSums::Board {
   static constexpr std::size_t most_ranks = 256;
   struct Progress {
     alignas(64) Count in;   // chunks that the rank has put in
-    alignas(64) Count out;  // chunks of which it has the sum
+    alignas(64) Count out;  // chunks that it no longer needs
   };
   Progress of[most_ranks];
 };

@@ -30,8 +30,8 @@ class SharedSums {
 
   const std::string& name() const { return memory_.name(); }
   // Sums contiguous tensors over all ranks, in place, after those of earlier calls. An element is the sum in the order
-  // of the ranks, so its bits do not depend on its place. A rank for which `is_read` is false gives its numbers alone,
-  // and its tensors stay as they are. The future throws vernier::Error after the timeout.
+  // of the ranks, so its bits do not depend on where it is in a tensor. is_read: false if this rank needs no sums; its
+  // tensors stay as they are. The future throws vernier::Error after the timeout.
   std::future<void> sum(std::vector<torch::Tensor> tensors, bool is_read);
   // Likewise, replaces the bytes of a contiguous tensor by those that rank `from` has.
   std::future<void> copy(torch::Tensor tensor, std::int64_t from);

@@ -10,7 +10,7 @@
 //   compress = "none"      bf16 | fp16: the dtype in which float32 gradients are sent and summed
 //   message = {}           {use = "one_bit"}: a quantizer that rounds what a rank sends; the sum itself is exact
 //   error_feedback = true  a rank adds to its next gradient what rounding of the message lost
-//   bucket = "8MB"         tensors below 1 MB are sent together in pieces of at most this size
+//   bucket = "8MB"         largest piece in which small tensors are sent together: gradients below 1 MB, or weights
 //   overlap = false        true: gradients are summed while backward computes others; pays on a slow network
 //   shared_memory = true   ranks of one machine sum through memory that they share, instead of Gloo
 //

@@ -4,6 +4,7 @@
 #include <torch/types.h>
 #include <vernier/error.h>
 
+#include <algorithm>
 #include <cstring>
 #include <string>
 
@@ -13,11 +14,23 @@ using ddp::SharedMemory;
 
 namespace {
 
-constexpr std::size_t smallest_part = 16 << 10;  // bytes: below, a message costs more than the memory
+constexpr std::size_t smallest_part = 16 << 10;  // bytes; to send a smaller weight costs more than to keep it
+
+// Leaves room for float32, because a swap of the precision may change the dtype. Unwritten pages take no memory.
+std::size_t room_for(const torch::Tensor& weight) {
+  return std::max(weight.nbytes(), static_cast<std::size_t>(weight.numel()) * sizeof(float));
+}
+
+// A part of the memory that the storage of a tensor holds.
+struct Lease {
+  std::shared_ptr<SharedMemory> memory;
+  std::byte* place;
+  std::size_t bytes;
+};
 
 }  // namespace
 
-// Vectors are read by kernels of backward that LibTorch's dispatcher does not call.
+// Vectors stay whole: some kernels of backward read them without the dispatcher.
 bool can_be_in_parts(const torch::Tensor& weight) {
   return weight.dim() >= 2 && weight.nbytes() >= smallest_part && weight.is_non_overlapping_and_dense() &&
          weight.storage_offset() == 0 && weight.storage().nbytes() == weight.nbytes();
@@ -30,7 +43,7 @@ bool open_memory(std::vector<Weight>& weights, ddp::Group& group, std::int64_t r
   for (const auto& weight : weights) {
     auto& size = sizes[static_cast<std::size_t>(weight.owner)];
     begins.push_back(size);
-    if (weight.is_in_parts) size += (weight.tensor.nbytes() + page - 1) / page * page;
+    if (weight.is_in_parts) size += (room_for(weight.tensor) + page - 1) / page * page;
   }
   std::vector<std::shared_ptr<SharedMemory>> all(sizes.size());
   auto& own = all[static_cast<std::size_t>(rank)];
@@ -57,28 +70,49 @@ bool open_memory(std::vector<Weight>& weights, ddp::Group& group, std::int64_t r
     if (!weight.is_in_parts) continue;
     weight.memory = all[static_cast<std::size_t>(weight.owner)];
     weight.place = weight.memory->data() + begins[i];
-    weight.bytes = weight.tensor.nbytes();
+    weight.bytes = room_for(weight.tensor);
   }
   return move_to_memory(weights, rank);
 }
 
-bool move_to_memory(const std::vector<Weight>& weights, std::int64_t rank) {
-  for (const auto& weight : weights) {
+bool move_to_memory(std::vector<Weight>& weights, std::int64_t rank) {
+  for (auto& weight : weights) {
+    if (!weight.is_in_parts || weight.owner != rank) continue;
+    weight.version = weight.tensor._version();
     const auto& storage = weight.tensor.storage();
-    if (!weight.is_in_parts || weight.owner != rank || storage.data() == weight.place) continue;
-    if (!can_be_in_parts(weight.tensor) || storage.nbytes() != weight.bytes) return false;
-    std::memcpy(weight.place, storage.data(), weight.bytes);
+    if (storage.data() == weight.place) continue;
+    if (!can_be_in_parts(weight.tensor) || storage.nbytes() > weight.bytes) return false;
+    SharedMemory::free(weight.place, weight.bytes);  // the old pages: the weight may have had a larger dtype
+    std::memcpy(weight.place, storage.data(), storage.nbytes());
     use_place(weight);
   }
   return true;
 }
 
-// The storage keeps the memory alive.
+// A weight that has moved to other memory with the same values does not count as written.
+void refuse_written(const std::vector<Weight>& weights, std::int64_t rank) {
+  for (const auto& weight : weights) {
+    if (!weight.is_in_parts || weight.owner != rank) continue;
+    const auto& storage = weight.tensor.storage();
+    const bool has_moved = storage.data() != weight.place;
+    if (has_moved ? std::memcmp(weight.place, storage.data(), std::min(storage.nbytes(), weight.bytes)) == 0
+                  : weight.tensor._version() == weight.version) {
+      continue;
+    }
+    throw vernier::Error(
+        "the weight '" + weight.name +
+        "' was written after BatchReady, while other ranks could read it; write it only from UpdateDone on, or set "
+        "[distributed] shared_memory = false");
+  }
+}
+
 void use_place(const Weight& weight) {
-  using Memory = std::shared_ptr<SharedMemory>;
+  const auto end = [](void* held) {
+    const std::unique_ptr<Lease> lease(static_cast<Lease*>(held));
+    SharedMemory::forget(lease->place, lease->bytes);
+  };
   weight.tensor.storage().unsafeGetStorageImpl()->set_data_ptr_noswap(
-      {weight.place, new Memory(weight.memory), [](void* memory) { delete static_cast<Memory*>(memory); },
-       weight.tensor.device()});
+      {weight.place, new Lease{weight.memory, weight.place, weight.bytes}, end, weight.tensor.device()});
 }
 
 }  // namespace zero3

@@ -67,6 +67,7 @@ Weights::Weights(const vernier::Run& run, ddp::Group& group, std::int64_t rank, 
   for (std::size_t i = 0; i < run.parameters.size(); ++i) {
     const auto& [name, model, master, frozen, owned] = run.parameters[i];
     auto& weight = weights_.emplace_back();
+    weight.name = name;
     weight.tensor = model;
     weight.owner = static_cast<std::int64_t>(owner[i]);
     weight.is_in_parts = can_be_in_parts(model);
@@ -90,7 +91,7 @@ std::string Weights::describe() const {
     all += weight.tensor.numel();
     in_parts += weight.is_in_parts ? weight.tensor.numel() : 0;
   }
-  return c10::str(in_parts, " of ", all, " weights are in parts",
+  return c10::str(in_parts, " of ", all, " weights are in parts", has_memory_ ? ", which the ranks read in place" : "",
                   whole_.empty() ? "" : "; small ones stay on all ranks: " + vernier::some_of(whole_));
 }
 
@@ -156,7 +157,7 @@ void Weights::fetch(std::size_t number) {
   }
 }
 
-// All ranks say what they want, and each gets its weight.
+// All ranks learn which weight each of them wants. Then the owners send these weights.
 Weights::Round Weights::send_round(std::int64_t wanted) {
   const PlainOperators plain;
   const auto wants = at::zeros({ranks_}, torch::kFloat64);
@@ -190,7 +191,8 @@ void Weights::meet() {
   const auto was_busy = std::exchange(is_busy_, true);
   const auto end = c10::make_scope_exit([&] { is_busy_ = was_busy; });
   if (!keeps_) release();
-  is_direct_ = would_be_direct_ = false;
+  would_be_direct_ = false;
+  if (std::exchange(is_direct_, false)) refuse_written(weights_, rank_);
   while (send_round(nothing).idle < ranks_) {
   }
 }
@@ -203,14 +205,15 @@ void Weights::meet_in_backward() {
 }
 
 void Weights::begin_gradients() {
-  would_be_direct_ = !is_direct_ && has_memory_ && move_to_memory(weights_, rank_);
+  would_be_direct_ = !is_direct_ && has_memory_;
 }
 
-// All ranks agree, unless one of them communicates for another reason.
+// Asks the other ranks to read in place until all want to. Stops if a rank asks for no weight, or if a weight of this
+// rank does not fit at its place.
 void Weights::agree() {
   const auto was_busy = std::exchange(is_busy_, true);
   const auto end = c10::make_scope_exit([&] { is_busy_ = was_busy; });
-  while (std::exchange(would_be_direct_, false)) {
+  while (std::exchange(would_be_direct_, false) && move_to_memory(weights_, rank_)) {
     const auto round = send_round(direct_reads);
     is_direct_ = round.direct == ranks_;
     would_be_direct_ = !is_direct_ && round.idle == 0;
@@ -234,9 +237,7 @@ void Weights::release(const torch::Tensor& tensor) {
 
 void Weights::release(const Weight& weight) const {
   if (!is_of_others(weight) || weight.readers > 0 || is_elsewhere(weight.tensor)) return;
-  const bool is_at_place = weight.tensor.storage().data() == weight.place;
   leave_elsewhere(weight.tensor);
-  if (is_at_place) ddp::SharedMemory::forget(weight.place, weight.bytes);
 }
 
 // Autocast and the like find by the new version that their copy of the weight is old.

@@ -29,8 +29,9 @@ class Weights {
 
   // Sends weights until all ranks have called it: from then on they may communicate in another way.
   void meet();
-  // Called for each micro-batch. From then until meet(), no rank writes weights. So if all ranks of one machine compute
-  // gradients, each reads the memory of the others, and none waits for another.
+  // Called for each micro-batch. From then until meet(), no rank may write weights: meet() throws if one of this rank
+  // was written. So ranks of one machine can read weights in the memory of their owners. They do so if every rank
+  // computes gradients. A rank waits for the others once, until all have agreed to it, and after that for no rank.
   void begin_gradients();
   // Called instead of meet() before the sum of a gradient.
   void meet_in_backward();
@@ -46,8 +47,8 @@ class Weights {
   // Answers of all ranks in one round.
   struct Round {
     std::set<std::size_t> wanted;  // numbers of weights
-    std::int64_t direct = 0;       // count of ranks that would read the memory of others
-    std::int64_t idle = 0;         // count of ranks that want nothing
+    std::int64_t direct = 0;       // number of ranks that asked to read in place
+    std::int64_t idle = 0;         // number of ranks that asked for no weight
   };
   class Readers;
   static std::unique_ptr<at::ObserverContext> before_operator(const at::RecordFunction& call);
@@ -63,10 +64,10 @@ class Weights {
   ddp::Group& group_;
   std::int64_t rank_, ranks_;
   bool keeps_ = false;
-  bool is_busy_ = false;          // true: operators are those of this class
-  bool has_memory_;               // true: the ranks can read the memory of each other
-  bool is_direct_ = false;        // true: they do
-  bool would_be_direct_ = false;  // true: the next round asks whether all ranks agree to that
+  bool is_busy_ = false;          // true: this class itself calls operators, which need no fetch
+  bool has_memory_;               // true: this rank maps the weights of all others
+  bool is_direct_ = false;        // true: operators read weights in the memory of their owners
+  bool would_be_direct_ = false;  // true: the other ranks must still agree to is_direct_
   std::vector<Weight> weights_;
   std::vector<std::string> whole_;  // names of weights that stay on all ranks
   std::exception_ptr failure_;

@@ -5,7 +5,7 @@
 // Vectors and small weights stay on all ranks.
 // Engine and options are those of distributed/ddp.
 //
-//   keep_gathered = false  true: a weight stays from forward to backward; half of the traffic, and more memory
+//   keep_gathered = false  true: a weight stays from forward to backward; this halves the traffic between machines
 //   timeout = 120          seconds in which a rank must come, and answer; one whose connection breaks is lost at once
 //   port = 0               where rank 0 listens; 0: as the launcher says, else 29500
 //   address = ""           of the machine with rank 0; "": as the launcher says
@@ -13,8 +13,8 @@
 //   compress = "none"      bf16 | fp16: the dtype in which float32 gradients are sent and summed
 //   message = {}           {use = "one_bit"}: a quantizer that rounds what a rank sends; the sum itself is exact
 //   error_feedback = true  a rank adds to its next gradient what rounding of the message lost
-//   bucket = "8MB"         tensors below 1 MB are sent together in pieces of at most this size
-//   shared_memory = true   ranks of one machine sum through memory that they share, instead of Gloo
+//   bucket = "8MB"         largest piece in which small tensors are sent together: gradients below 1 MB, or weights
+//   shared_memory = true   ranks of one machine sum through memory that they share, and read weights there
 //
 // Source: S. Rajbhandari et al., ZeRO: Memory Optimizations Toward Training Trillion Parameter Models, SC 2020,
 // stage 3.
