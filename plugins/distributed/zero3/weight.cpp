@@ -6,7 +6,6 @@
 
 #include <algorithm>
 #include <cstring>
-#include <string>
 
 namespace zero3 {
 
@@ -21,6 +20,12 @@ std::size_t room_for(const torch::Tensor& weight) {
   return std::max(weight.nbytes(), static_cast<std::size_t>(weight.numel()) * sizeof(float));
 }
 
+// True if the bytes of a tensor are its storage.
+bool is_its_storage(const torch::Tensor& weight) {
+  return weight.is_non_overlapping_and_dense() && weight.storage_offset() == 0 &&
+         weight.storage().nbytes() == weight.nbytes();
+}
+
 // A part of the memory that the storage of a tensor holds.
 struct Lease {
   std::shared_ptr<SharedMemory> memory;
@@ -32,8 +37,7 @@ struct Lease {
 
 // Vectors stay whole: some kernels of backward read them without the dispatcher.
 bool can_be_in_parts(const torch::Tensor& weight) {
-  return weight.dim() >= 2 && weight.nbytes() >= smallest_part && weight.is_non_overlapping_and_dense() &&
-         weight.storage_offset() == 0 && weight.storage().nbytes() == weight.nbytes();
+  return weight.dim() >= 2 && weight.nbytes() >= smallest_part && is_its_storage(weight);
 }
 
 bool open_memory(std::vector<Weight>& weights, ddp::Group& group, std::int64_t rank, std::int64_t ranks) {
@@ -81,7 +85,7 @@ bool move_to_memory(std::vector<Weight>& weights, std::int64_t rank) {
     weight.version = weight.tensor._version();
     const auto& storage = weight.tensor.storage();
     if (storage.data() == weight.place) continue;
-    if (!can_be_in_parts(weight.tensor) || storage.nbytes() > weight.bytes) return false;
+    if (!is_its_storage(weight.tensor) || storage.nbytes() > weight.bytes) return false;
     SharedMemory::free(weight.place, weight.bytes);  // the old pages: the weight may have had a larger dtype
     std::memcpy(weight.place, storage.data(), storage.nbytes());
     use_place(weight);

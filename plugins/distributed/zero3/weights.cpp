@@ -149,7 +149,11 @@ void Weights::fetch(std::size_t number) {
     if (failure_) std::rethrow_exception(failure_);
     if (!keeps_) release();
     if (would_be_direct_) agree();
-    is_direct_ ? use_place(weight) : void(send_round(static_cast<std::int64_t>(number)));
+    if (is_direct_) {
+      use_place(weight);
+    } else {
+      send_round(static_cast<std::int64_t>(number));
+    }
   } catch (...) {
     failure_ = std::current_exception();
     if (is_elsewhere(weight.tensor)) allocate(weight.tensor);
