@@ -4,8 +4,8 @@
 #include <vernier/autocast.h>
 
 #include "compare.h"
-#include "model.h"
 #include "plain_loop.h"
+#include "task/gpt/model.h"
 #include "vernier_loop.h"
 
 namespace {

@@ -9,8 +9,8 @@
 #include <fstream>
 
 #include "compare.h"
-#include "families.h"
 #include "plain_loop.h"
+#include "task/llama/families.h"
 
 namespace {
 

@@ -6,8 +6,8 @@
 #include <cmath>
 #include <map>
 
-#include "model.h"
 #include "oracle.h"
+#include "task/gpt/model.h"
 #include "toy_run.h"
 
 using vernier::Event;

@@ -5,7 +5,7 @@
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
 
-#include "../../plugins/distributed/ddp/nccl_library.h"
+#include "distributed/ddp/nccl_library.h"
 #include "run/process/device.h"
 #include "several_ranks.h"
 
