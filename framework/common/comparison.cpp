@@ -72,7 +72,7 @@ bool has_results(const std::string& state) {
   return state == "done" || state == "finished" || state == "time_limit";
 }
 
-std::optional<double> number_in(const Json& value) {
+std::optional<double> finite_number_in(const Json& value) {
   return value.is_number() && std::isfinite(value.get<double>()) ? std::optional(value.get<double>()) : std::nullopt;
 }
 
@@ -82,7 +82,7 @@ ByRun values_of(const Json& candidate, const std::string& key) {
   ByRun values;
   const auto& runs = candidate["runs"];
   for (std::size_t i = 0; i < runs.size(); ++i) {
-    const auto number = number_in(runs[i].value(key, Json()));
+    const auto number = finite_number_in(runs[i].value(key, Json()));
     if (number && has_results(runs[i]["state"])) values[i] = *number;
   }
   return values;
