@@ -2,6 +2,7 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <filesystem>
 #include <sstream>
 #include <string>
@@ -347,6 +348,9 @@ TEST_CASE("check plugin: with --sanitize, what a plugin does to memory is seen")
                             {"overflow", "repeats: FAILED: AddressSanitizer: heap-buffer-overflow"},
                             {"use_after_free", "repeats: FAILED: AddressSanitizer: heap-use-after-free"},
                             {"signed_overflow", "runtime error: signed integer overflow"}};
+#ifdef VERNIER_SANITIZER_FOLDER
+  ::setenv("LD_LIBRARY_PATH", VERNIER_SANITIZER_FOLDER, /*overwrite=*/1);
+#endif
   const auto sanitized = fixture("callback/sanitized");
   for (const auto& [how, finding] : cases) {
     CAPTURE(std::string(how));

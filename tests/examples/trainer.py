@@ -15,7 +15,7 @@ import subprocess
 import sys
 import tempfile
 
-VERNIER, COMPILER = (str(pathlib.Path(each).resolve()) if "/" in each else each for each in sys.argv[1:3])
+VERNIER, COMPILER = (str(pathlib.Path(each).absolute()) if "/" in each else each for each in sys.argv[1:3])
 EPOCHS, BATCH, ROWS = 3, 32, 200
 ROOT = pathlib.Path(tempfile.mkdtemp())
 

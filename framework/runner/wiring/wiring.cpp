@@ -98,7 +98,7 @@ void ask_for_parts(const std::string& role, Wiring& wiring, std::vector<Given>& 
     const auto name = whole->id().substr(whole->id().find('/') + 1);
     HostApi::set_id(*part, role + "/" + name);
     HostApi::set_version(*part, whole->version());
-    given.push_back({role, {std::move(part), Options(role + "/" + name, {}, ""), Value{Table{}, ""}}});
+    given.push_back({role, {{std::move(part), Options(role + "/" + name, {}, "")}, Value{Table{}, ""}}});
   }
 }
 
@@ -344,7 +344,7 @@ void Wiring::swap_in(const std::string& role, Made& made) {
     place.swap(next);
     Origin before = origin_of(*next);
     origins.erase(next.get());
-    made = {std::move(next), std::move(before.options), std::move(before.table)};
+    made = {{std::move(next), std::move(before.options)}, std::move(before.table)};
   };
   swap(precision);
   swap(scaler);

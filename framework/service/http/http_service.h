@@ -39,7 +39,7 @@ struct HttpRoute {
   std::string path;  // "/v1/commands/{id}": parts of it may be parameters
   Scope scope = Scope::read;
   std::string id, summary;                                // for the document: "list_commands"
-  Json parameters = Json::array();                        // written as in OpenAPI
+  std::vector<Json> parameters = {};                      // each written as in OpenAPI
   Json body = nullptr;                                    // schema of the request's body; null: there is none
   Json result = nullptr;                                  // schema of the answer of status 200; null: no JSON
   std::string result_type = "application/json";           // media type of that answer

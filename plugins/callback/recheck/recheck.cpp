@@ -96,7 +96,7 @@ class Recheck final : public vernier::Callback {
       if (is_open_) bits_.end_micro_batch(run);
     });
     bus.on(Event::GradientsReady, [this](Run& run) {
-      if (std::exchange(is_open_, false)) check(run);
+      if (std::exchange(is_open_, false)) check_step(run);
     });
   }
 
@@ -108,7 +108,7 @@ class Recheck final : public vernier::Callback {
  private:
   bool is_due(const Run& run) const { return !is_given_up_ && (!is_calibrated_ || (run.step + 1) % every_ == 0); }
 
-  void check(Run& run) {
+  void check_step(Run& run) {
     passes_.clear();
     results_.clear();
     is_untouched_ = true;

@@ -356,15 +356,16 @@ namespace {
 __attribute__((target("avx512f,avx512bf16"))) Tensor by_instruction(const Tensor& a, const Tensor& b) {
   const auto n = a.size(0), k = a.size(1);
   const auto pairs = b.view({k / 2, 2, 16}).transpose(1, 2).contiguous();  // [k / 2, 16, 2]
+  const auto* a_numbers = static_cast<const std::uint16_t*>(a.const_data_ptr());
+  const auto* pair_numbers = static_cast<const std::uint16_t*>(pairs.const_data_ptr());
   auto y = torch::empty({n, 16});
   for (std::int64_t i = 0; i < n; ++i) {
     __m512 sum = _mm512_setzero_ps();
     for (std::int64_t j = 0; j < k / 2; ++j) {
-      std::int32_t both = 0;
-      std::memcpy(&both, static_cast<const std::uint16_t*>(a.const_data_ptr()) + i * k + 2 * j, sizeof both);
-      const auto right = _mm512_loadu_si512(static_cast<const std::uint16_t*>(pairs.const_data_ptr()) + j * 32);
-      sum =
-          _mm512_dpbf16_ps(sum, reinterpret_cast<__m512bh>(_mm512_set1_epi32(both)), reinterpret_cast<__m512bh>(right));
+      std::uint16_t left[32];  // clang 16 crashes where one number is copied to all 32
+      for (std::int64_t c = 0; c < 32; ++c) left[c] = a_numbers[i * k + 2 * j + c % 2];
+      sum = _mm512_dpbf16_ps(sum, reinterpret_cast<__m512bh>(_mm512_loadu_si512(left)),
+                             reinterpret_cast<__m512bh>(_mm512_loadu_si512(pair_numbers + j * 32)));
     }
     _mm512_storeu_ps(y.mutable_data_ptr<float>() + i * 16, sum);
   }
