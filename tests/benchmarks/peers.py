@@ -375,9 +375,9 @@ def main():
                 rows[name, precision] = measure(name, precision, given.peers, settings)
                 floors[name, precision] = floor_of(name, precision, settings)
                 show(name, precision, rows[name, precision])
+                if given.output is not None:
+                    report.write(given.output, rows, floors, given)  # what ends the next row leaves this one
             shutil.rmtree(settings.folder / name)
-    if given.output is not None:
-        report.write(given.output, rows, floors, given)
     good = report.tell_differences(rows)
     if given.check:
         good = report.check_bars(rows) and good

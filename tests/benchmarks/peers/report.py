@@ -258,6 +258,8 @@ def svg(rows, peers):
         parts.append(f'<text x="{x}" y="60" class="head">{precision}</text>')
         parts.append(f'<path d="M{x + width / most:.1f} 66V{height - 8}" stroke="#222" stroke-dasharray="3 3"/>')
         for line, name in enumerate(names):
+            if (name, precision) not in rows:
+                continue  # not measured yet
             y = 84 + group * line
             parts.append(f'<text x="{x}" y="{y - 5}">{escape(models.MODELS[name].title)}</text>')
             parts += bars(rows[name, precision], peers, x, y, width, most)
