@@ -357,7 +357,9 @@ TEST_CASE("check plugin: with --sanitize, what a plugin does to memory is seen")
     const auto checked = check(sanitized, {"--sanitize", "--law", "repeats", "--set", std::string("how=") + how});
     CHECK(checked.status == (std::string(how) == "nothing" ? 0 : 1));
     CHECK_MESSAGE(says(checked.out, finding), checked.out, checked.err);
+#ifndef VERNIER_SANITIZER_FOLDER  // clang's runtime starts llvm-symbolizer for the line, which may be missing
     CHECK(says(checked.out, "sanitized.cpp") == (checked.status == 1));
+#endif
   }
   if (is_sanitized) return;
   const auto without = check(fixture("callback/fits"), {"--sanitize"});
