@@ -15,6 +15,7 @@
 //
 // Meta found hundreds of faulty processors in hundreds of thousands of machines (Dixit et al., arXiv 2102.11245); the
 // third run is that of Megatron-Core's RerunStateMachine.
+#include <ATen/ops/ones.h>
 #include <vernier/sdk.h>
 #include <vernier/step_result.h>
 
@@ -222,9 +223,7 @@ class Recheck final : public vernier::Callback {
     const auto text = c10::str(who, ": step ", run.step + 1, " was computed ", passes_.size(),
                                " times, and the results differ, first in ", where);
     run.notice("recheck", std::move(details), text);
-    if (on_fault_ == "stop") {
-      throw vernier::Error(text + "; mend it, or leave [[callback]] recheck out");
-    }
+    if (on_fault_ == "stop") throw vernier::Error(text + "; mend it, or leave [[callback]] recheck out");
     warn(text, "; no more steps are checked");
   }
 
