@@ -376,7 +376,7 @@ def main():
                 floors[name, precision] = floor_of(name, precision, settings)
                 show(name, precision, rows[name, precision])
                 if given.output is not None:
-                    report.write(given.output, rows, floors, given)  # what ends the next row leaves this one
+                    report.write(given.output, rows, floors, given)  # a failure in a later row keeps this one
             shutil.rmtree(settings.folder / name)
     good = report.tell_differences(rows)
     if given.check:

@@ -362,7 +362,7 @@ __attribute__((target("avx512f,avx512bf16"))) Tensor by_instruction(const Tensor
   for (std::int64_t i = 0; i < n; ++i) {
     __m512 sum = _mm512_setzero_ps();
     for (std::int64_t j = 0; j < k / 2; ++j) {
-      std::uint16_t left[32];  // clang 16 crashes where one number is copied to all 32
+      std::uint16_t left[32];  // _mm512_set1_epi32() makes clang 16 crash here
       for (std::int64_t c = 0; c < 32; ++c) left[c] = a_numbers[i * k + 2 * j + c % 2];
       sum = _mm512_dpbf16_ps(sum, reinterpret_cast<__m512bh>(_mm512_loadu_si512(left)),
                              reinterpret_cast<__m512bh>(_mm512_loadu_si512(pair_numbers + j * 32)));
