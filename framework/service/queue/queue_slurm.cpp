@@ -88,10 +88,12 @@ void Queue::cancel_in_slurm() {
 
 // False where Slurm does not take it; the job says why, and waits.
 bool Queue::hand_over(const Job& job) {
+  const auto is_gone = [&](const auto& now) { return !now || now->state != job.state || now->attempt != job.attempt; };
   std::string number, error;
   try {
-    const auto whole = find(job.id);
-    write_files(whole, {});
+    const auto whole = (Lock(mutex_), journal_.find(job.id));
+    if (is_gone(whole)) return true;
+    write_files(*whole, {});
     number = slurm_->submit(job, folder_of(job.id), settings_.attempt_program, settings_.limits.grace);
   } catch (const std::exception& trouble) {
     error = trouble.what();
@@ -100,7 +102,8 @@ bool Queue::hand_over(const Job& job) {
   }
   const Lock lock(mutex_);
   auto now = journal_.find(job.id);
-  if (!now || now->state != State::queued || now->attempt != job.attempt) {  // cancelled meanwhile
+  if (is_gone(now)) {  // It was cancelled meanwhile. If it was removed, too, some of its files were written after that.
+    if (!now) erase(job);
     if (!number.empty()) slurm_calls_.emplace_back(&Slurm::remove, number);
     return true;
   }

@@ -10,14 +10,16 @@ using namespace job_server;
 
 namespace {
 
-// Notes its call. A job begins when there is the file `start`; until it has ended, there is the file job-NUMBER.
+// Notes its call. A job begins when there is the file `start`; until it has ended, there is the file job-NUMBER. With
+// the file hold-NAME, the job of this name is taken when it is gone, and its folder is made anew if it is gone, too.
 constexpr const char* sbatch = R"SCRIPT(#!/bin/sh
 here=${0%/*}
 echo "sbatch $*" >>"$here/calls"
 [ ! -e "$here/refuse" ] || { echo 'sbatch: error: invalid partition specified: none' >&2; exit 1; }
 for word; do
-  case $word in --output=*) out=${word#*=} ;; --chdir=*) folder=${word#*=} ;; *) script=$word ;; esac
+  case $word in --job-name=*) name=${word#*=} ;; --output=*) out=${word#*=} ;; --chdir=*) folder=${word#*=} ;; *) script=$word ;; esac
 done
+[ ! -e "$here/hold-$name" ] || while [ -e "$here/hold-$name" ] || ! mkdir -p "$folder"; do sleep 0.02; done
 number=$(($(cat "$here/count" 2>/dev/null) + 1))
 echo $number >"$here/count"
 : >"$here/job-$number"
@@ -157,6 +159,27 @@ TEST_CASE("serve: a killed server finds its jobs at Slurm again, and those that 
   CHECK(server.waits_for(first, "done"));
   CHECK(server.waits_for(lost, "done"));
   CHECK(count_of(server.ledger(), "begin") == 3);
+}
+
+TEST_CASE("serve: jobs that are removed while they are handed to Slurm leave the server and nothing behind") {
+  const FakeSlurm slurm;
+  slurm.put("hold-vernier-1");
+  slurm.put("hold-vernier-2");
+  JobServer server({"--cores", "1", "--slurm"});
+  server.submit(waits);
+  REQUIRE(slurm.waits_for("--job-name=vernier-1"));
+  server.submit(waits), server.submit(waits);  // both are handed over after the first one, one by one
+  slurm.remove("hold-vernier-1");
+  REQUIRE(slurm.waits_for("--job-name=vernier-2"));
+  for (const char* job : {"/v1/jobs/2", "/v1/jobs/3"}) {
+    CHECK(server.post(job + std::string("/cancel")).body.at("state") == "cancelled");
+    CHECK(server.ask_as("control", "DELETE", job).status == 200);
+  }
+  slurm.remove("hold-vernier-2");
+  CHECK(slurm.waits_for("scancel 2\n"));
+  CHECK(server.state(1) == "queued");
+  for (const char* place : {"jobs/2", "jobs/3", "attempts/2", "attempts/3"}) CHECK(!fs::exists(server.path() / place));
+  CHECK(slurm.calls().find("--job-name=vernier-3") == std::string::npos);
 }
 
 TEST_CASE("serve: a job that Slurm refuses waits, and says why") {
