@@ -11,7 +11,6 @@
 #include <csignal>
 #include <cstdlib>
 #include <iostream>
-#include <set>
 #include <system_error>
 
 #include "common/text/quoting.h"
@@ -220,7 +219,7 @@ void Queue::wait(std::chrono::milliseconds time) {
 void Queue::look() {
   if (slurm_) return look_at_slurm();
   const Lock lock(mutex_);
-  reap();
+  std::erase_if(children_, [](pid_t process) { return ::waitpid(process, nullptr, WNOHANG) != 0; });
   for (auto& job : journal_.running()) {
     try {
       look_after(job);
@@ -232,12 +231,6 @@ void Queue::look() {
   remove_old();
 }
 
-void Queue::reap() {
-  for (auto& [id, process] : processes_) {
-    if (process != 0 && ::waitpid(process, nullptr, WNOHANG) == process) process = 0;
-  }
-}
-
 // The lock says whether an attempt lives, and its claim whether it ever began: see attempt.h. Process ids would say
 // neither after a restart of the server.
 void Queue::look_after(Job job) {
@@ -247,7 +240,7 @@ void Queue::look_after(Job job) {
   const auto claim = attempt.claim();
   if (claim == Attempt::Claim::none) {
     const auto process = processes_.find(job.id);
-    if (process != processes_.end() && process->second != 0) return;  // it begins
+    if (process != processes_.end() && children_.contains(process->second)) return;  // it begins
     make_folder(attempt.files());
     if (attempt.claim_for_server()) lose(job, /*is_loss=*/process != processes_.end());
     return;
@@ -341,8 +334,9 @@ bool Queue::start(Job& job) {
     job.error = "";
     write(job);
     const auto folder = folder_of(job.id);
-    processes_[job.id] = start_process(
+    const auto process = start_process(
         {settings_.attempt_program, "--attempt", std::to_string(job.attempt), folder.string()}, folder / "log");
+    processes_[job.id] = *children_.insert(process).first;
     std::cerr << "vernier: job " << job.id << " of " << job.request.user << " is running, attempt " << job.attempt
               << std::endl;
     return true;

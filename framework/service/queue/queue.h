@@ -8,6 +8,7 @@
 #include <map>
 #include <mutex>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -77,7 +78,6 @@ class Queue {
   void write(const Job& job);
   void erase(const Job& job);
   void look_after(Job job);
-  void reap();
   void ask_to_end(const Job& job) const;
   void finish(Job& job, const End& end);
   void lose(Job& job, bool is_loss);
@@ -105,7 +105,8 @@ class Queue {
   std::function<void(const Job&)> retired_ = [](const Job&) {};
   bool is_changed_ = false;
   mutable Journal journal_;
-  std::map<std::int64_t, pid_t> processes_;  // processes of attempts that this server has started; 0: it has ended
+  std::map<std::int64_t, pid_t> processes_;  // processes of running attempts that this server has started
+  std::set<pid_t> children_;  // processes that were not waited for yet; some outlive their attempts by a moment
   std::chrono::steady_clock::time_point removed_, start_after_, complained_;
   std::string complaint_;
   std::optional<Slurm> slurm_;

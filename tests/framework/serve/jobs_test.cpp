@@ -1,5 +1,6 @@
 // The queue of `vernier serve`: order, resources, limits, cancelling, trying again, restarts.
 #include <algorithm>
+#include <fstream>
 #include <functional>
 
 #include "job_server.h"
@@ -155,6 +156,17 @@ TEST_CASE("serve: a server that ends lets its jobs go on, and a cancelled job en
   CHECK(wait_until([&] { return server.ledger().find("end 130") != std::string::npos; }));
   server.start();
   CHECK(server.waits_for(id, "cancelled"));
+}
+
+TEST_CASE("serve: a process that outlives its attempt is waited for, and stays no zombie") {
+  JobServer server;
+  const auto id = server.submit(takes("0", "until = \"go\"\n"));
+  REQUIRE(server.has_begun(id));
+  std::ofstream(server.path() / "attempts/1/1.done") << R"({"status": 0})";  // the process still runs
+  REQUIRE(server.waits_for(id, "done"));
+  CHECK(!server.children().empty());
+  server.go();
+  CHECK(wait_until([&] { return server.children().empty(); }));
 }
 
 TEST_CASE("serve: an attempt that a signal interrupts, as at a shutdown, is followed by another one") {
