@@ -212,6 +212,10 @@ int serve_jobs(Settings settings) {
   raise_open_files();
   serve::Queue queue(settings.queue);
   serve::AuditLog audit(folder / "audit.jsonl");
+  if (audit.is_empty() && !queue.list({}).empty()) {
+    say((folder / "audit.jsonl").string() + " has no line, and there are jobs: somebody has removed or emptied it");
+    audit.add("server", "lost", {{"lines", "all"}});
+  }
   queue.on_retirement([&audit](const serve::Job& job) {
     audit.add("server", "remove", {{"job", job.id}, {"user", job.request.user}, {"ended", job.ended}});
   });
@@ -226,14 +230,12 @@ int serve_jobs(Settings settings) {
       settings.listen, [&](const vernier::HttpRequest& request) { return service.answer(request); },
       [&](const vernier::HttpRequest& request) { return service.refuse(request); }, settings.limits,
       settings.encryption);
-  workers.on_answer([&] { server.wake(); });
+  // Both wake the server, so they stop before it ends, also where something below throws.
+  std::shared_ptr<void> stopped(nullptr, [&](void*) { workers.stop(), live.stop(); });
   live.begin([&] { server.wake(); });
+  workers.on_answer([&] { server.wake(); });
   const auto address = std::string(settings.encryption ? "https://" : "http://") +
                        settings.listen.substr(0, settings.listen.rfind(':') + 1) + std::to_string(server.port());
-  if (audit.is_empty() && !queue.list({}).empty()) {
-    say((folder / "audit.jsonl").string() + " has no line, and there are jobs: somebody has removed or emptied it");
-    audit.add("server", "lost", {{"lines", "all"}});
-  }
   audit.add("server", "start", {{"version", VERNIER_VERSION}, {"listen", address}});
   serve::write_durably(folder / "server.url", address + "\n");
   say("jobs are taken at " + address + "/, with a token of " + (folder / "tokens").string());
@@ -247,8 +249,7 @@ int serve_jobs(Settings settings) {
       std::this_thread::sleep_for(std::chrono::seconds(2));
     }
   }
-  workers.stop();
-  live.stop();
+  stopped.reset();
   audit.add("server", "stop", {{"running", queue.counts().running}});
   std::error_code none;
   fs::remove(folder / "server.url", none);

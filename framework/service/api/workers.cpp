@@ -35,15 +35,15 @@ void Workers::stop() {
 
 void Workers::run(const std::stop_token& stop) {
   for (;;) {
-    std::packaged_task<HttpResponse()> work;
-    {
-      std::unique_lock lock(mutex_);
-      wake_.wait(lock, stop, [&] { return !waiting_.empty(); });
-      if (stop.stop_requested()) return;
-      work = std::move(waiting_.front());
-      waiting_.pop_front();
-    }
+    std::packaged_task<HttpResponse()> work;  // it is destroyed without the lock
+    std::unique_lock lock(mutex_);
+    wake_.wait(lock, stop, [&] { return !waiting_.empty(); });
+    if (stop.stop_requested()) return;
+    work = std::move(waiting_.front());
+    waiting_.pop_front();
+    lock.unlock();
     work();
+    lock.lock();
     wake_server_();
   }
 }

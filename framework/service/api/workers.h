@@ -22,8 +22,11 @@ class Workers {
   // Finishes what is in work, and wakes the server no more.
   void stop();
 
-  // Called after each answer: HttpServer::wake. Set it before the first answer.
-  void on_answer(std::function<void()> wake) { wake_server_ = std::move(wake); }
+  // Any thread. It is called now, for the answers so far, and after each answer: HttpServer::wake.
+  void on_answer(std::function<void()> wake) {
+    const std::lock_guard lock(mutex_);
+    (wake_server_ = std::move(wake))();
+  }
 
   // An answer that comes later: what `work` returns on one of the threads. It may throw HttpRefused. Throws HttpRefused
   // with 503 if too much waits.
@@ -34,7 +37,7 @@ class Workers {
   std::mutex mutex_;
   std::condition_variable_any wake_;
   std::deque<std::packaged_task<vernier::HttpResponse()>> waiting_;
-  std::function<void()> wake_server_ = [] {};
+  std::function<void()> wake_server_ = [] {};  // with mutex_
   std::vector<std::jthread> threads_;
 };
 

@@ -376,6 +376,14 @@ TEST_CASE("attack: an audit log that was removed or emptied is noticed beside jo
   const auto log = server.server_log();
   CHECK(log.find("audit.jsonl has no line, and there are jobs") !=
         log.rfind("audit.jsonl has no line, and there are jobs"));
+  // It is noticed before any client can add a line: here the port is taken, so none ever can.
+  server.kill();
+  fs::remove(server.path() / "audit.jsonl");
+  const JobServer other;
+  const auto command = "exec " VERNIER_BINARY_DIR "/vernier-serve '" + server.path().string() +
+                       "' --listen 127.0.0.1:" + std::to_string(other.port) + " 2>/dev/null";
+  CHECK(std::system(command.c_str()) != 0);
+  CHECK(read_text(server.path() / "audit.jsonl").find("\"action\":\"lost\"") != std::string::npos);
 }
 
 TEST_CASE("attack: tokens of a killed process go, and those of a person stay") {

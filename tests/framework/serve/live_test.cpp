@@ -1,7 +1,9 @@
 // Data for the page of `vernier serve`: events of jobs and their runs, jobs side by side, and the document as a page.
+#include <atomic>
 #include <fstream>
 
 #include "job_server.h"
+#include "service/api/workers.h"
 #include "service/http/event_ring.h"
 
 namespace live_test {
@@ -214,6 +216,19 @@ TEST_CASE("http: a stream that fell behind gets a gap with what it lost, and goe
   CHECK_FALSE(ring.has_streams());
   call.last_event = "x";
   CHECK_THROWS_AS(ring.stream(call), vernier::HttpRefused);
+}
+
+TEST_CASE("serve: answers that were ready before there was a server to wake are sent when there is one") {
+  serve::Workers workers;
+  const auto response = workers.answer([] { return vernier::HttpResponse{}; });
+  REQUIRE(wait_until([&] { return response.later(false).has_value(); }));
+  std::atomic<int> wakes = 0;
+  workers.on_answer([&] { wakes += 1; });
+  CHECK(wakes >= 1);
+  const int before = wakes;
+  workers.answer([] { return vernier::HttpResponse{}; });
+  CHECK(wait_until([&] { return wakes > before; }));
+  workers.stop();
 }
 
 }  // namespace live_test
