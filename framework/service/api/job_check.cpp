@@ -4,6 +4,7 @@
 #include <toml++/toml.h>
 
 #include <algorithm>
+#include <boost/algorithm/string/replace.hpp>
 #include <climits>
 #include <cstring>
 
@@ -36,12 +37,13 @@ bool is_below(const fs::path& path, const fs::path& folder) {
 
 // A text may have a path before or behind one of these, as in "/data/x.csv:a", "file:/etc" or "a=/b".
 constexpr const char* separators = ":;,=|<> \t\n\"'()[]{}";
+constexpr const char* pattern_signs = "*?[";
 
 // Links on the way count: where they lead to must be below a data folder. So must each match of a pattern, which may
 // have signs in its last part alone.
 bool leads_below(const std::string& path, const std::vector<fs::path>& data) {
   std::error_code trouble;
-  if (const auto sign = path.find_first_of("*?["); sign != path.npos && !fs::exists(path, trouble)) {
+  if (const auto sign = path.find_first_of(pattern_signs); sign != path.npos && !fs::exists(path, trouble)) {
     if (sign < path.rfind('/') || !leads_below(fs::path(path).parent_path(), data)) return false;
     glob_t found = {};
     const bool is_found = ::glob(path.c_str(), GLOB_NOSORT, nullptr, &found) == 0;
@@ -55,13 +57,14 @@ bool leads_below(const std::string& path, const std::vector<fs::path>& data) {
   return !trouble && std::ranges::any_of(data, [&](const fs::path& folder) { return is_below(real, folder); });
 }
 
-// A link may also stand before a separator, as in "/data/link.csv:a".
+// A link or a pattern may also stand before a separator, as in "/data/link.csv:a".
 bool is_allowed(const std::string& path, const std::vector<fs::path>& data) {
   if (!leads_below(path, data)) return false;
   for (auto end = path.find_first_of(separators); end < PATH_MAX; end = path.find_first_of(separators, end + 1)) {
     std::error_code trouble;
     const auto before = path.substr(0, end);
-    if (fs::is_symlink(fs::symlink_status(before, trouble)) && !leads_below(before, data)) return false;
+    const bool is_pattern = before.find_first_of(pattern_signs, path.rfind('/')) != before.npos;
+    if ((is_pattern || fs::is_symlink(fs::symlink_status(before, trouble))) && !leads_below(before, data)) return false;
   }
   return true;
 }
@@ -73,7 +76,8 @@ void check_text(const std::string& text, const std::string& where, const std::ve
   if (text.find('\0') != text.npos) refuse("it has a NUL character");
   if (text.find("${") != text.npos) refuse("a job has no references; write the value itself");
   const bool is_path = text.starts_with('/');
-  if (is_path && !is_allowed(text, data)) {
+  const auto of_rank = boost::replace_first_copy(text, "{rank}", "0");  // task/graph does that; a job has one rank
+  if (is_path && !(is_allowed(text, data) && is_allowed(of_rank, data))) {
     refuse("this path is not below a data folder of the server; its option --data names them");
   }
   for (auto begin = is_path ? std::min(text.find_first_of(separators), text.size()) : 0; begin < text.size();) {

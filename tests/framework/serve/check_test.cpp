@@ -3,6 +3,7 @@
 
 #include <toml++/toml.h>
 
+#include <fstream>
 #include <regex>
 
 #include "service/api/job_check.h"
@@ -34,6 +35,8 @@ TEST_CASE("serve: a configuration names plugins, and paths below the data folder
   fs::create_directories(fs::canonical(folder.path()) / "data-of-others");
   fs::create_symlink("/etc", data / "link");
   fs::create_symlink(data / "texts", data / "inner");
+  fs::create_symlink("/etc/passwd", data / "x-0.csv");
+  for (const char* name : {"x-1.csv", "y-0.csv", "y,1.csv"}) std::ofstream(data / name) << "";
   const auto text = data.string();
   const struct {
     std::string value, refused;  // a part of the message; "": it is allowed
@@ -43,6 +46,9 @@ TEST_CASE("serve: a configuration names plugins, and paths below the data folder
       {text + "/inner/a.txt", ""},
       {text + "/texts/*.txt", ""},
       {text + "/t*", ""},
+      {text + "/y-*.csv:a,b", ""},
+      {text + "/x-[1].csv:a", ""},
+      {text + "/y-{rank}.csv", ""},
       {"a.txt", ""},
       {"folder/a.txt", ""},
       {"blocks.*.attn -> layers.*", ""},
@@ -56,6 +62,17 @@ TEST_CASE("serve: a configuration names plugins, and paths below the data folder
       {text + "/link/passwd", "not below a data folder"},
       {text + "/l?nk", "not below a data folder"},
       {text + "/li*/passwd", "not below a data folder"},
+      {text + "/x-0.csv:a", "not below a data folder"},
+      {text + "/x-*.csv", "not below a data folder"},
+      {text + "/x-*.csv:a", "not below a data folder"},
+      {text + "/?-0.csv:a,b", "not below a data folder"},
+      {text + "/x-[01].csv:a", "not below a data folder"},
+      {text + "/*.csv:a*:b", "not below a data folder"},
+      {text + "/x-*, *.csv", "not below a data folder"},
+      {text + "/x" + std::string(5000, '*') + ".csv:a", "not below a data folder"},
+      {text + "/x-{rank}.csv", "not below a data folder"},
+      {text + "/x-{rank}.csv:a", "not below a data folder"},
+      {text + "/*-{rank}.csv:a", "not below a data folder"},
       {"..", "must not have .."},
       {"../x", "must not have .."},
       {"a/../../x", "must not have .."},
@@ -75,7 +92,7 @@ TEST_CASE("serve: a configuration names plugins, and paths below the data folder
     CAPTURE(value);
     // A schema cannot know links, and allows plain names alone.
     const bool leaves_by_link = value.starts_with(text + "/link");
-    const bool is_pattern = value.starts_with(text) && value.find_first_of("*?") != value.npos;
+    const bool is_pattern = value.starts_with(text) && value.find_first_of("*?:{") != value.npos;
     CHECK(std::regex_search(value, allowed) == (!is_pattern && (refused.empty() || leaves_by_link)));
     for (const Json& config : {Json{{"task", {{"data", value}}}}, Json{{"task", {{"data", {"a", value}}}}},
                                Json{{"callback", {{{"use", "x"}, {"rule", {{{"file", value}}}}}}}},
