@@ -40,6 +40,11 @@ void write_to(const torch::Tensor& from, const torch::Tensor& to) {
   }
 }
 
+[[noreturn]] void refuse_to_resume(const std::string& trouble) {
+  throw Error("the run cannot be resumed bit for bit: its program does not stand for the operators again: " + trouble +
+              "; mend that, or give --allow-inexact to resume by the operators");
+}
+
 // The end of the graph of autograd: backward of a recorded loss.
 struct Replayed final : torch::autograd::Node {
   explicit Replayed(std::function<void(const torch::Tensor& slope)> that) : backward(std::move(that)) {}
@@ -247,10 +252,7 @@ bool Passes::compare(TrainerRun& run, const Compute& compute, Shape& shape) {
     }
   } catch (...) {
     const auto trouble = caught().message;
-    if (!shape.program.empty()) {
-      throw Error("the run cannot be resumed bit for bit: its program does not stand for the operators again: " +
-                  trouble + "; mend that, or give --allow-inexact to resume by the operators");
-    }
+    if (!shape.program.empty()) refuse_to_resume(trouble);
     shape.pass = nullptr;
     give_up(trouble);
     return false;
@@ -322,13 +324,12 @@ void Passes::load(const std::string& saved, bool allow_inexact) {
   compare_engines(saved, is_compiled, allow_inexact);
   if (!is_compiled || allow_inexact) return;  // the programs may be others: they are compared and timed again
   std::istringstream in(saved);
-  std::string key;
-  std::getline(in, key);  // the engine
-  if (key == "compiled-given-up") return give_up("the run that is resumed had given it up");
+  std::string key;  // the first word is the engine, and then each shape begins with its key
+  if (in >> key; key == "compiled-given-up") return give_up("the run that is resumed had given it up");
   for (Shape shape; in >> key >> shape.seen >> shape.compared >> shape.is_slow >> shape.program >> shape.flags;) {
     if (shape.program == "-") shape.program.clear();
-    // The next pass of this shape records it again, so its program runs from the same step as in a run without the
-    // stop.
+    if (!make_ && !shape.program.empty()) refuse_to_resume(trouble_);
+    // The next pass records it again, so its program runs from the same step as in a run without the stop.
     shape.seen = std::min(shape.seen, warm_up);
     shapes_[key] = shape;
   }

@@ -193,6 +193,21 @@ TEST_CASE("zero3: a run is resumed, on the same ranks bit for bit, on others and
   CHECK(others.summary()["samples"] == whole.summary()["samples"]);
 }
 
+TEST_CASE("zero3: a run that has swapped to masters, or from them, is resumed bit for bit") {
+  const std::string fp32 = R"({use="fp32"})", o2 = R"({use="bf16",level="O2"})";
+  for (const auto& [from, to] : {std::pair(fp32, o2), std::pair(o2, fp32)}) {
+    CAPTURE(to);
+    const auto sets = sets_of({"distributed.use=zero3", "precision=" + from,
+                               "callback=[{use=\"switch\",at_step=5,to={precision=" + to + "}}]"});
+    RunFolder whole(wide), parts(wide);
+    train(whole, 2, sets);
+    train(parts, 2, with(sets, {"--set=run.steps=8"}));
+    train(parts, 2, with(sets, {"--resume"}));
+    CHECK(digest_of(parts) == digest_of(whole));
+    CHECK(different(state_of(parts), state_of(whole)).empty());
+  }
+}
+
 TEST_CASE("zero3: each rank writes its weights, and whoever reads the model has all of them") {
   RunFolder place(wide);
   train(place, 2, sets_of({"distributed.use=zero3"}));

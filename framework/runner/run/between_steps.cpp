@@ -60,12 +60,7 @@ void RequestHandler::swap(TrainerRun& run, const Table& roles, const std::string
     const auto by = requester.empty() ? "" : "; " + requester + " requested it";
     std::throw_with_nested(Error(c10::str(text, "; nothing was swapped after step ", run.step, by), kind));
   }
-  roles_.owners.refuse_masters_of_others(run);
-  roles_.owners.share_weights(run, Owners::Weights::all);  // the old precision has rounded those of other ranks
-  snapshots_.clear();
-  step_.transaction().rewire_plugins();
-  step_.note_plugins(run);
-  saving_.outdate();
+  saving_.note_swap(run);
 }
 
 void RequestHandler::swap_if_asked(TrainerRun& run) {

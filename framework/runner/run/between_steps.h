@@ -15,15 +15,8 @@ namespace vernier {
 // Main thread only.
 class RequestHandler {
  public:
-  RequestHandler(Roles& roles, Step& step, Validation& validation, Saving& saving, SnapshotRing& snapshots,
-                 Requests& requests, const Ending& ending)
-      : roles_(roles),
-        step_(step),
-        validation_(validation),
-        saving_(saving),
-        snapshots_(snapshots),
-        requests_(requests),
-        ending_(ending) {}
+  RequestHandler(Roles& roles, Validation& validation, Saving& saving, Requests& requests, const Ending& ending)
+      : roles_(roles), validation_(validation), saving_(saving), requests_(requests), ending_(ending) {}
 
   // See wiring/swap.h. requester: the plugin that wants it, for the text of an error; "": the program.
   void swap(TrainerRun& run, const Table& roles, const std::string& requester = "");
@@ -40,10 +33,8 @@ class RequestHandler {
   class Look;
 
   Roles& roles_;
-  Step& step_;
   Validation& validation_;
   Saving& saving_;
-  SnapshotRing& snapshots_;
   Requests& requests_;
   const Ending& ending_;
 };

@@ -55,20 +55,28 @@ void Saving::resume(TrainerRun& run, State snapshot, bool allow_inexact) {
   take_own_state(snapshot, *wiring.distributed);
   roles_.ranks.refuse_differences({{"the step of the checkpoint", std::to_string(snapshot.integer("run/step"))}});
   const auto own = snapshot.part("trainer");
-  if (own.has("swaps")) swap_again(wiring, run, own.text("swaps"));
+  if (own.has("swaps")) {
+    swap_again(wiring, run, own.text("swaps"));
+    note_swap(run);
+  }
   roles_.calls.note(nullptr);
   restore_snapshot(std::move(snapshot), run, wiring.plugins(), configured(Keys::compared), allow_inexact);
   if (own.has("asked")) requests_.swap(parse_toml(own.text("asked"), "the checkpoint"), "");
   load(run, own);
-  load_engine(own.has("engine") ? own.text("engine") : "", allow_inexact);
+  const auto engine = own.has("engine") ? own.text("engine") : "";
+  auto* const passes = step_.passes();
+  passes != nullptr ? passes->load(engine, allow_inexact) : compare_engines(engine, false, allow_inexact);
   snapshots_.load(own.part("rewind"));
-  step_.transaction().rewire_plugins();
   saved_step_ = run.step;
 }
 
-void Saving::load_engine(const std::string& saved, bool allow_inexact) {
-  auto* const passes = step_.passes();
-  passes != nullptr ? passes->load(saved, allow_inexact) : compare_engines(saved, false, allow_inexact);
+void Saving::note_swap(TrainerRun& run) {
+  roles_.owners.refuse_masters_of_others(run);
+  roles_.owners.share_weights(run, Owners::Weights::all);  // the old precision has rounded those of other ranks
+  snapshots_.clear();
+  step_.transaction().rewire_plugins();
+  step_.note_plugins(run);
+  outdate();
 }
 
 // Only the entries below `also`/ of the requester's memory come from the snapshot.
@@ -119,8 +127,7 @@ void Saving::save(TrainerRun& run, Unsavable unsavable) {
   if (roles_.ranks.are_several()) roles_.calls.note(&distributed);
   add_state_of_others(whole, distributed, is_sharded);
   if (is_sharded) {
-    const auto shard = shard_of(whole, distributed);
-    roles_.checkpoint->write_shard(shard, run);
+    roles_.checkpoint->write_shard(shard_of(whole, distributed), run);
   } else if (distributed.rank() == 0) {
     roles_.checkpoint->write(whole, run);
   }

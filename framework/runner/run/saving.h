@@ -26,6 +26,7 @@ class Saving {
   State snapshot(TrainerRun& run, Unsavable unsavable = Unsavable::refused);
   // Continues from a snapshot, in a prepared run. Refuses what restore_snapshot() refuses.
   void resume(TrainerRun& run, State snapshot, bool allow_inexact);
+  void note_swap(TrainerRun& run);  // after each swap, and as a resumed run repeats those of its checkpoint
   // Goes back to a snapshot in memory, as a plugin has asked (Control::rewind), between two steps.
   void rewind(TrainerRun& run);
 
@@ -53,7 +54,6 @@ class Saving {
 
  private:
   void load(TrainerRun& run, const State& own);
-  void load_engine(const std::string& saved, bool allow_inexact);
   void save(TrainerRun& run, Unsavable unsavable = Unsavable::refused);
   std::string bad_weight(const Run& run);
 

@@ -58,7 +58,7 @@ TrainingLoop::TrainingLoop(Wiring& wiring, std::int64_t validate_every, const st
       step_(roles_, snapshots_, ending_, validate_every),
       validation_(roles_, step_.clock()),
       saving_(roles_, step_, validation_, asked_, snapshots_),
-      requests_(roles_, step_, validation_, saving_, snapshots_, asked_, ending_) {}
+      requests_(roles_, validation_, saving_, asked_, ending_) {}
 
 void TrainingLoop::prepare(TrainerRun& run, std::int64_t epochs, const InitModel& init, bool trains) {
   run.stop = &ending_.flag();

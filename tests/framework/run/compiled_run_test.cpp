@@ -161,6 +161,8 @@ TEST_CASE("compiled runs: a run that was stopped goes on with the same bits") {
       {common, mlp},
       {common, mlp + "samples = 50\n[accumulation]\nmicro_batches = 3\n"},
       {common, mlp, "[[callback]]\nuse = \"unfreeze\"\ngroup = [{ from = 7, match = [\"layers.0.*\"] }]\n"},
+      {common, mlp, "[precision]\nuse = \"fp8\"\n",  // it allows no program
+       "[[callback]]\nuse = \"switch\"\nat_step = 3\nto = { precision = { use = \"fp32\" } }\n"},
   };
   int number = 0;
   const auto started = [&](const std::vector<std::string>& tables, const std::string& output) {
@@ -217,6 +219,11 @@ TEST_CASE("compiled runs: a run is not resumed by another program") {
   const auto other = started("compiled", true);
   REQUIRE(other->resume());
   CHECK_THROWS_WITH_AS(other->train(), doctest::Contains("this processor, compiler and version have"), vernier::Error);
+  const auto passes = vernier::recorded_passes(vernier::compiled_graphs(), vernier::Recordings::faster);
+  passes->begin("a plugin does not allow it");
+  CHECK_THROWS_WITH_AS(passes->load("compiled\n12/6,12,8 3 3 0 0123456789abcdef -\n", false),
+                       doctest::Contains("does not stand for the operators again: a plugin does not allow it; mend"),
+                       vernier::Error);
   ::setenv("CXX", "no-such-compiler", 1);
   stopped("without", true);
   ::unsetenv("CXX");
