@@ -61,17 +61,11 @@ Value table_using(const char* name) {
   return {Table{{"use", {std::string(name), ""}}}, ""};
 }
 
-void write_to_log_file(Level level, const std::string& who, const std::string& text) {
-  write_log_file(static_cast<int>(level), who, printable(text, "\n\t"));
-}
-
 }  // namespace
 
 struct Trainer::Impl {
   explicit Impl(TrainerOptions given_options)
       : options(std::move(given_options)), config(load_config(options.files, options.sets, options.toml)) {}
-  Impl(const Impl&) = delete;
-  Impl& operator=(const Impl&) = delete;
   ~Impl() {
     lift_memory_limit();
     prepared.reset();  // waits for what is being written, into the folder that is locked
@@ -101,7 +95,8 @@ struct Trainer::Impl {
   std::exception_ptr refused;    // why this trainer cannot train
   Value precision, scaler;       // the configuration's tables, before any swap
   std::optional<Metrics> shown;  // metrics of a validation that the program requested after the last step
-  std::atomic<int> stop = 0;
+  std::atomic<int> own_stop = 0;
+  std::atomic<int>& stop = options.stop != nullptr ? *options.stop : own_stop;
   std::string resume_from;
   bool resumes = false, allows_inexact = false;
   bool is_entered = false;             // the run has its folder, and is where it is to continue
@@ -181,7 +176,9 @@ void Trainer::Impl::enter() {
     if (options.writes_folder) {
       folder.emplace(open_run(*prepared, resume_from, allows_inexact, [](const std::string& path) {
         open_log_file(path);
-        copy_log_to(write_to_log_file);
+        copy_log_to([](Level level, const std::string& who, const std::string& text) {
+          write_log_file(static_cast<int>(level), who, printable(text, "\n\t"));
+        });
       }));
       if (has_all_it_needs(*prepared)) return close();
       write_config(*prepared);
@@ -226,7 +223,6 @@ void Trainer::Impl::finish() {
 // Gives back what belongs to the process.
 void Trainer::Impl::close() {
   is_over = true;
-  stop = 0;  // a validation is to run to its end
   lift_memory_limit();
   if (in_use != this) return;
   copy_log_to(nullptr);

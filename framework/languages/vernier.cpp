@@ -11,6 +11,7 @@
 #include <vernier/trainer.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cmath>
 #include <cstring>
 #include <thread>
@@ -21,6 +22,7 @@
 struct vernier_trainer {
   vernier::Guest guest;
   vernier::TrainerOptions options;
+  std::atomic<int> stop = 0;  // the flag TrainerOptions::stop, which outlives each trainer
   std::unique_ptr<vernier::Trainer> trainer;
   bool is_used = false;
   std::vector<std::string> columns;  // their names in the last prediction
@@ -183,6 +185,7 @@ int vernier_open(const char* file, const char* text, vernier_trainer** trainer) 
     if (file == nullptr && text == nullptr) refuse("vernier_open() is given neither a file nor TOML text");
     auto made = std::make_unique<vernier_trainer>();
     const vernier::Visit now(made->guest);
+    made->options.stop = &made->stop;
     if (file != nullptr) made->options.files = {file};
     if (text != nullptr) made->options.toml = text;
     made->trainer = std::make_unique<vernier::Trainer>(made->options);
@@ -269,7 +272,8 @@ int vernier_train(vernier_trainer* trainer) {
 
 int vernier_stop(vernier_trainer* trainer) {
   if (trainer == nullptr) return VERNIER_REFUSED;
-  return answer([&] { trainer->trainer->stop(); });
+  trainer->stop = -1;
+  return VERNIER_OK;
 }
 
 int vernier_save(vernier_trainer* trainer, const char* path) {

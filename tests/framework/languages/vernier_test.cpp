@@ -13,6 +13,7 @@
 #include <cstring>
 #include <functional>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "base/given.h"
@@ -299,6 +300,29 @@ TEST_CASE("a step at a time, an epoch, a stop, and a checkpoint give the weights
   Opened second(toml, true);
   CHECK_MESSAGE(vernier_resume(second.trainer, saved.c_str(), 0) == VERNIER_OK, std::string(vernier_error()));
   CHECK((second.trained() == expected));
+}
+
+TEST_CASE("a stop counts from the opening of a trainer until it is closed") {
+  Opened opened;
+  std::thread([&] { CHECK(vernier_stop(opened.trainer) == VERNIER_OK); }).join();
+  REQUIRE(vernier_set(opened.trainer, "run.steps", "5") == VERNIER_OK);
+  CHECK(vernier_train(opened.trainer) == VERNIER_OK);
+  vernier_outcome outcome;
+  CHECK(vernier_result(opened.trainer, &outcome) == VERNIER_OK);
+  CHECK((outcome.steps == 0 && std::string(outcome.ended_by) == "stopped"));
+
+  // The plugin's destructor raises the signal, where vernier_close() would wait for a checkpoint.
+  Opened raises(toml + "[[callback]]\nuse = \"" VERNIER_BINARY_DIR
+                       "/fixtures/plugins/callback/ends.so\"\nhow = \"sys\"\nevent = \"destructor\"\n");
+  CHECK_MESSAGE(vernier_step(raises.trainer, nullptr) == VERNIER_OK, std::string(vernier_error()));
+  static vernier_trainer* closing;
+  static volatile std::sig_atomic_t status;
+  closing = std::exchange(raises.trainer, nullptr);
+  status = -1;
+  auto* const before = std::signal(SIGSYS, [](int) { status = vernier_stop(closing); });
+  CHECK(vernier_close(closing) == VERNIER_OK);
+  std::signal(SIGSYS, before);
+  CHECK(status == VERNIER_OK);
 }
 
 TEST_CASE("the process of the program is as it was, and its modes change no bit") {

@@ -10,6 +10,7 @@
 
 #include <vernier/roles.h>
 
+#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -30,7 +31,8 @@ struct TrainerOptions {
   // If true, [run] output gets config.toml, log.txt, summary.json and checkpoints, as from the program. If false,
   // `checkpoint` is "none", unless it is an object of yours.
   bool writes_folder = true;
-  bool quiet = false;  // monitors print nothing to the terminal
+  bool quiet = false;                // monitors print nothing to the terminal
+  std::atomic<int>* stop = nullptr;  // a flag of yours that outlives the trainer: writing -1 to it is stop()
 };
 
 struct TrainOutcome {
