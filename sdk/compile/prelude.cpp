@@ -157,7 +157,7 @@ void large_product(float* c, const float* a, const float* b, const float* to) {
   sgemm_(b_has_rows ? "N" : "T", a_has_rows ? "N" : "T", &n, &m, &k, &one, b, &row_b, a, &row_a, &beta, c, &row_c);
 }
 
-// Cephes' ranges and polynomials of another order: within two units of the last place.
+// Cephes' ranges and polynomials of another order: within two units of the last place, and 0 below normal numbers.
 inline float exp_of(float x) {
   const float n = __builtin_rintf(x * 1.44269504f);
   const float r = (x - n * 0.693145752f) - n * 1.42860682e-6f;
@@ -173,7 +173,7 @@ inline float exp_of(float x) {
   float power;
   __builtin_memcpy(&power, &bits, 4);
   const float y = p * power;
-  return x < -87.3f ? 0.0f : x > 88.72f ? __builtin_inff() : y;
+  return x < -87.33654f ? 0.0f : x > 88.7228317f ? __builtin_inff() : n > 127.0f ? y + y : y;
 }
 inline double exp_of(double x) { return __builtin_exp(x); }
 inline float tanh_of(float x) {

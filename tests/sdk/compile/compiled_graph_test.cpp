@@ -10,6 +10,7 @@
 #include <filesystem>
 #include <fstream>
 #include <functional>
+#include <limits>
 #include <map>
 #include <string>
 #include <thread>
@@ -288,6 +289,31 @@ TEST_CASE("compiled graph: a small loss is within its bound") {
     CHECK(std::abs(loss.item<double>() - pass.results[0].item<double>()) <= close[0]);
     CHECK(close[0] < 4e-6);
   }
+  vernier::use_fused_kernels(false);
+}
+
+TEST_CASE("compiled graph: exp is that of float64 to two units of the last place, up to its ends") {
+  const TemporaryFolder folder;
+  const Variable cache("XDG_CACHE_HOME", folder.path().string());
+  vernier::use_fused_kernels(true);
+  using Limits = std::numeric_limits<float>;
+  const auto ends =
+      torch::tensor({88.37626f, 88.37627f, 88.72f, 88.7228317f, 88.7228394f, -87.3f, -87.3365402f, -87.3365479f, -0.0f,
+                     0.0f, 1e38f, -1e38f, Limits::infinity(), -Limits::infinity(), Limits::quiet_NaN()});
+  const auto x = at::cat({torch::linspace(-104, 89, 20000), ends});
+  const Network network{"", [&] { return Tensors{torch::zeros_like(x)}; }, [] { return Tensors(); },
+                        [](const Tensors& w, const Tensors&) { return at::exp(w[0]).sum({0}); }};
+  Pass pass(network, vernier::compiled_graphs());
+  pass.bounds();
+  const torch::NoGradGuard no_grad;
+  pass.weights[0].copy_(x);
+  pass.replay();
+  const auto y = pass.results[1].to(torch::kFloat64);  // the gradient of the sum
+  auto exact = x.to(torch::kFloat64).exp();
+  exact.masked_fill_(exact.lt(Limits::min()), 0).masked_fill_(exact.gt(Limits::max()), Limits::infinity());
+  const auto is_right = (y - exact).abs().le(exact * 0x1p-22).logical_or(y.eq(exact));
+  const auto is_wrong = is_right.logical_or(y.isnan().logical_and(exact.isnan())).logical_not();
+  CHECK_MESSAGE(!is_wrong.any().item<bool>(), x.masked_select(is_wrong));
   vernier::use_fused_kernels(false);
 }
 
