@@ -114,10 +114,11 @@ int Children::stopped_by() {
 }
 
 int Children::wait_for(pid_t child) {
+  const timespec a_second{1, 0};  // SIGCHLD is lost where the kernel wakes a thread that does not block it
   for (;;) {
     int status = 0;
     if (::waitpid(child, &status, WNOHANG) == child) return status_of(status);
-    const int signal = ::sigwaitinfo(&signals_.set(), nullptr);
+    const int signal = ::sigtimedwait(&signals_.set(), nullptr, &a_second);
     if (signal <= 0 || signal == SIGCHLD) continue;
     ::kill(child, stopped_by_ == 0 ? signal : SIGKILL);
     if (stopped_by_ == 0) stopped_by_ = signal;
