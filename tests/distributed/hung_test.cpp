@@ -9,6 +9,7 @@
 #include <sstream>
 #include <thread>
 
+#include "distributed/ddp/shared_sums.h"
 #include "long_form.h"
 #include "several_ranks.h"
 
@@ -190,6 +191,18 @@ TEST_CASE("hung: a rank that waits for a million others does so no longer than t
   CHECK(seconds_since(begin) < time_to_end(2));
   CHECK_MESSAGE(says(ranks.errors(), "of 1000000 ranks these did not come within 2 s: 1,2,3 and 999996 more"),
                 ranks.errors());
+}
+
+TEST_CASE("hung: no rank takes the bytes of a sum for those of the one before, which got no answer in time") {
+  using namespace std::chrono_literals;
+  ddp::SharedSums first({.rank = 0, .ranks = 2}, "", 50ms), second({.rank = 1, .ranks = 2}, first.name(), 60s);
+  using Tensors = std::vector<at::Tensor>;
+  const auto numbers = at::full({3}, 2.0F);
+  auto failed = first.sum(Tensors{at::full({3}, 1.0F)}, true), next = first.sum(Tensors{at::full({3}, 9.0F)}, true);
+  CHECK(says(thrown_by([&] { failed.get(); }).text, "no answer within"));
+  CHECK(says(thrown_by([&] { next.get(); }).text, "the call before it failed"));
+  second.sum(Tensors{numbers}, true).get();
+  CHECK(at::equal(numbers, at::full({3}, 3.0F)));
 }
 
 TEST_CASE("hung: ranks of one machine listen where no other machine reaches them") {

@@ -68,21 +68,25 @@ SharedSums::~SharedSums() {
 }
 
 std::future<void> SharedSums::sum(std::vector<torch::Tensor> tensors, bool is_read) {
-  return later(std::packaged_task<void()>([this, is_read, tensors = std::move(tensors)] {
+  return later([this, is_read, tensors = std::move(tensors)] {
     for (const auto& tensor : tensors) sum(tensor, is_read);
-  }));
+  });
 }
 
 std::future<void> SharedSums::copy(torch::Tensor tensor, std::int64_t from) {
-  return later(std::packaged_task<void()>([this, from, tensor = std::move(tensor)] { copy_from(from, tensor); }));
+  return later([this, from, tensor = std::move(tensor)] { copy_from(from, tensor); });
 }
 
-std::future<void> SharedSums::later(std::packaged_task<void()> task) {
+// After a call that failed, other ranks would take the bytes of the next one for its own.
+std::future<void> SharedSums::later(std::function<void()> body) {
+  std::packaged_task<void()> task([this, body = std::move(body)] {
+    if (std::exchange(has_failed_, true)) throw Error("the call before it failed");
+    body();
+    has_failed_ = false;
+  });
   auto done = task.get_future();
-  {
-    const std::lock_guard lock(mutex_);
-    queue_.push_back(std::move(task));
-  }
+  const std::lock_guard lock(mutex_);
+  queue_.push_back(std::move(task));
   came_.notify_all();
   return done;
 }

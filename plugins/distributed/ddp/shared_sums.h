@@ -9,6 +9,7 @@
 #include <condition_variable>
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <future>
 #include <mutex>
 #include <string>
@@ -31,14 +32,14 @@ class SharedSums {
   const std::string& name() const { return memory_.name(); }
   // Sums contiguous tensors over all ranks, in place, after those of earlier calls. An element is the sum in the order
   // of the ranks, so its bits do not depend on where it is in a tensor. is_read: false if this rank needs no sums; its
-  // tensors stay as they are. The future throws vernier::Error after the timeout.
+  // tensors stay as they are. The future throws vernier::Error after the timeout, and so do all later ones.
   std::future<void> sum(std::vector<torch::Tensor> tensors, bool is_read);
   // Likewise, replaces the bytes of a contiguous tensor by those that rank `from` has.
   std::future<void> copy(torch::Tensor tensor, std::int64_t from);
 
  private:
   struct Board;
-  std::future<void> later(std::packaged_task<void()> task);
+  std::future<void> later(std::function<void()> body);
   // These run on the thread of this object:
   void work();
   void sum(const torch::Tensor& tensor, bool is_read);
@@ -51,6 +52,7 @@ class SharedSums {
   SharedMemory memory_;
   Board* board_;
   std::uint32_t chunks_ = 0;  // chunks that this rank has put in; the number wraps around
+  bool has_failed_ = false;   // the number is no longer that of the other ranks
   std::atomic<bool> is_ending_ = false;
   std::mutex mutex_;  // guards the queue
   std::condition_variable came_;
