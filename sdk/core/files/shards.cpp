@@ -8,8 +8,6 @@
 #include <vernier/error.h>
 #include <vernier/roles.h>
 
-#include <set>
-
 #include "files/huge_pages.h"
 #include "files/weights.h"
 
@@ -19,23 +17,23 @@ namespace {
 
 constexpr std::uint64_t most_bytes = 1024 * 1024;  // the largest tensor that may differ between ranks
 
-// Returns what may differ between ranks, such as the history of an activation's range. Large tensors (weights, the
-// optimizer's averages) follow from the summed gradients, and are the same.
-State small_state_of(const State& snapshot) {
-  State small;
-  for (const auto& [name, tensor] : snapshot.tensors) {
-    const bool is_state = name.starts_with("plugin/") || name.starts_with("model/");
-    if (is_state && tensor.defined() && tensor.nbytes() <= most_bytes) small.put(name, tensor);
-  }
-  return small;
-}
-
 // True for weights, and for what optimizer and precision keep of single parameters, also in the snapshots that a rewind
 // keeps.
 bool is_sharded_entry(const std::string& name) {
   if (name.starts_with("model/") || name.find("/model/") != std::string::npos) return true;
   const auto is_of = [&](const std::string& role) { return name.find("plugin/" + role + "/") != std::string::npos; };
   return is_of(Optimizer::role) || is_of(Precision::role);
+}
+
+// Returns what may differ between ranks, such as the history of an activation's range, also in the snapshots that a
+// rewind keeps. Large tensors (weights, the optimizer's averages) follow from the summed gradients, and are the same.
+State small_state_of(const State& snapshot) {
+  State small;
+  for (const auto& [name, tensor] : snapshot.tensors) {
+    const bool is_state = is_sharded_entry(name) || ("/" + name).find("/plugin/") != std::string::npos;
+    if (is_state && tensor.defined() && tensor.nbytes() <= most_bytes) small.put(name, tensor);
+  }
+  return small;
 }
 
 // Returns the parameter to which an entry of the optimizer ("<parameter>/<key>") or of the precision
@@ -66,19 +64,25 @@ std::string bits_of(const torch::Tensor& tensor) {
   return c10::str(bytes.scalar_type(), " ", bytes.sizes(), " ", sum.digits());
 }
 
+// Returns the bits of rank 0's tensors.
+State bits_of_first(const State& state, Distributed& distributed) {
+  State bits;
+  for (const auto& [name, tensor] : state.tensors) {
+    if (distributed.rank() == 0 && tensor.defined()) bits.put(name, bits_of(tensor));
+  }
+  return from_bytes(distributed.gather(to_bytes(bits))[0]);
+}
+
 // Returns what a rank saves of a model in parts: entries of any size may differ from rank 0's.
 State part_of(const State& snapshot, Distributed& distributed) {
   const std::string model = "model/";
-  State marks, shard;
-  for (const auto& [name, tensor] : snapshot.tensors) {
-    if (tensor.defined()) marks.put(name, bits_of(tensor));
-  }
-  const auto first = from_bytes(distributed.gather(distributed.rank() == 0 ? to_bytes(marks) : "")[0]);
+  const auto first = bits_of_first(snapshot, distributed);
+  State shard;
   for (const auto& [name, tensor] : snapshot.tensors) {
     if (!tensor.defined()) continue;
     const bool is_part = name.starts_with(model) && draft::ModelParts::is_part(name.substr(model.size()));
-    const bool is_same = first.has(name) && first.text(name) == marks.text(name);
-    if (is_part || (distributed.rank() > 0 && !is_same)) {
+    const bool is_same = distributed.rank() == 0 || (first.has(name) && first.text(name) == bits_of(tensor));
+    if (is_part || !is_same) {
       shard.put(c10::str("rank/", distributed.rank(), "/", name), tensor);
     } else if (distributed.rank() == 0) {
       shard.put(name, tensor);
@@ -147,14 +151,11 @@ State shard_of(const State& snapshot, Distributed& distributed) {
   }
   const auto all = distributed.gather(to_bytes(names));
   if (distributed.rank() == 0) return snapshot;
-  std::set<std::string> known;
   for (std::int64_t r = 0; r < distributed.rank(); ++r) {
-    for (const auto& [name, ignored] : from_bytes(all[static_cast<std::size_t>(r)]).tensors) known.insert(name);
+    for (const auto& [name, ignored] : from_bytes(all[static_cast<std::size_t>(r)]).tensors) names.tensors.erase(name);
   }
   State shard;
-  for (const auto& [name, ignored] : names.tensors) {
-    if (!known.contains(name)) shard.put(name, snapshot.tensor(name));
-  }
+  for (const auto& [name, ignored] : names.tensors) shard.put(name, snapshot.tensor(name));
   return shard;
 }
 
@@ -163,12 +164,12 @@ void add_state_of_others(State& snapshot, Distributed& distributed, bool is_shar
   snapshot.put("run/ranks", distributed.ranks());
   if (draft::ModelParts::current() != nullptr) return snapshot.put(parts_key, distributed.ranks());  // see part_of()
   const auto own = small_state_of(snapshot);
-  const auto first = from_bytes(distributed.gather(distributed.rank() == 0 ? to_bytes(own) : "")[0]);
+  const auto first = bits_of_first(own, distributed);
   State different;
   for (const auto& [name, tensor] : own.tensors) {
-    const bool is_in_shard = is_sharded && is_sharded_entry(name) && !first.has(name);
-    const bool is_same = first.has(name) && same_bits(first.tensor(name), tensor.to(torch::kCPU));
-    if (distributed.rank() != 0 && !is_in_shard && !is_same) different.put(name, tensor);
+    if (distributed.rank() == 0) break;
+    const bool is_in_shard = is_sharded && is_sharded_entry(name);
+    if (first.has(name) ? first.text(name) != bits_of(tensor) : !is_in_shard) different.put(name, tensor);
   }
   const auto all = distributed.gather(to_bytes(different));
   for (std::size_t r = 1; r < all.size() && distributed.rank() == 0; ++r) {
@@ -187,9 +188,8 @@ void take_own_state(State& snapshot, const Distributed& distributed) {
         parts == 1 ? "; resume it as it was started, without [distributed] use = \"model_parallel\""
                    : c10::str("; resume it with [distributed] use = \"model_parallel\" on ", parts, " ranks")));
   }
-  State own;
-  if (snapshot.has("run/ranks") && snapshot.integer("run/ranks") == distributed.ranks())
-    own = snapshot.part(c10::str("rank/", distributed.rank()));
+  const bool is_as_many = snapshot.has("run/ranks") && snapshot.integer("run/ranks") == distributed.ranks();
+  const auto own = is_as_many ? snapshot.part(c10::str("rank/", distributed.rank())) : State();
   std::erase_if(snapshot.tensors, [](const auto& entry) { return entry.first.starts_with("rank/"); });
   for (const auto& [name, tensor] : own.tensors) snapshot.put(name, tensor);
 }
