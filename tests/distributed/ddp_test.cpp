@@ -1,4 +1,5 @@
 // Several processes that train one model, as a launcher starts them.
+#include <ATen/ATen.h>
 #include <ATen/Parallel.h>
 #include <doctest/doctest.h>
 #include <vernier/inner_plugin.h>
@@ -180,22 +181,38 @@ TEST_CASE("ddp: one bit with error feedback sends what 1-bit Adam does, and all 
     const auto weight = at::zeros({4}).requires_grad_();
     run.parameters = {{.name = "weight", .model = weight, .master = weight}};
     vernier::HostApi::prepare(*ddp, run);
+    vernier::Bus bus;
+    vernier::HostApi::attach(bus, *ddp, false);
     const std::vector<std::vector<float>> sent = {
         {.3F, -.3F, .3F, -.3F}, {.35F, .35F, .35F, -.35F}, {.45F, -.45F, -.45F, -.45F}};
     std::string text;
     const auto compare = [&](const at::Tensor& found, const at::Tensor& expected) {
       text += at::allclose(found, expected, 0, 1e-6) ? "" : c10::str(found, " and not ", expected, '\n');
     };
-    for (const auto& of_first : sent) {
-      weight.mutable_grad() = at::tensor({.5F, -.1F, .2F, -.4F}).mul_(rank + 1);
+    const auto gradient = at::tensor({.5F, -.1F, .2F, -.4F}) * (rank + 1);  // rank 1 sends twice as much as rank 0
+    const auto update = [&](const at::Tensor& own) {
+      weight.mutable_grad() = own.defined() ? own.clone() : own;
       ddp->all_reduce(run, at::zeros({1}, at::kDouble));
-      compare(weight.grad(), at::tensor(of_first) * 3);  // rank 1 sends twice as much as rank 0
+      ddp->load(ddp->save());  // a rerun on the side ends so
+      vernier::HostApi::emit(bus, vernier::Event::UpdateDone, run);
+    };
+    for (const auto& of_first : sent) {
+      update(gradient);
+      compare(weight.grad(), at::tensor(of_first) * 3);
     }
-    compare(ddp->save().tensor("message/error/0/weight"), at::tensor({.4F, .1F, .4F, -.1F}) * (rank + 1));
-    weight.mutable_grad() = at::tensor({.5F, NAN, .2F, -.4F});
-    ddp->all_reduce(run, at::zeros({1}, at::kDouble));
+    const auto compare_error = [&] {
+      compare(ddp->save().tensor("message/error/0/weight"), at::tensor({.4F, .1F, .4F, -.1F}) * (rank + 1));
+    };
+    compare_error();
+    update(at::tensor({.5F, NAN, .2F, -.4F}));
     text += weight.grad().isnan().any().item<bool>() ? "" : "a NaN was hidden";
-    compare(ddp->save().tensor("message/error/0/weight"), at::tensor({.4F, .1F, .4F, -.1F}) * (rank + 1));
+    compare_error();
+    run.skip_update = at::ones({});
+    update(gradient);
+    compare_error();
+    run.skip_update.reset();
+    update({});  // no rank has a gradient
+    compare_error();
     return text.empty() ? "equal" : text;
   });
   CHECK(texts == std::vector<std::string>{"equal", "equal"});
@@ -208,6 +225,9 @@ TEST_CASE("ddp: with rounded messages a run that was stopped and resumed has the
        "precision.use=fp16", "scaler={use=\"dynamic\",init_scale=1024,growth_interval=3}"},
       {"distributed.message={use=\"format\",format=\"mxfp8\",rounding=\"stochastic\"}", "distributed.use=zero1",
        "distributed.overlap=true", "distributed.error_feedback=false"},
+      {"distributed.message={use=\"one_bit\"}",  // the rewind goes back to before the stop
+       "callback=[{use=\"inject\",what=\"nan\",layer=\"layers.1\",at_batch=6},"
+       "{use=\"recovery\",non_finite=[\"rewind\"],snapshot_every=3,rewind_back=1}]"},
   };
   RunFolder exact(mlp);
   REQUIRE(exact.train({"--set=run.steps=6"}) == 0);

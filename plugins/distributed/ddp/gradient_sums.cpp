@@ -134,13 +134,14 @@ void GradientSums::begin(Bucket& bucket, const Run& run, Group& group) const {
   std::vector<torch::Tensor> flat;
   for (auto& parameter : bucket.parameters) {
     auto& gradient = parameter.model.mutable_grad();
-    if (!gradient.defined()) gradient = at::zeros(parameter.model.sizes(), parameter.model.options());
+    const bool is_own = gradient.defined();
+    if (!is_own) gradient = at::zeros(parameter.model.sizes(), parameter.model.options());
     if (gradient.is_sparse()) {
       vernier::refuse("the gradient of " + parameter.name +
                       " is sparse, and several ranks sum dense ones; build the layer without sparse gradients");
     }
     own_memory(gradient);
-    if (message_ != nullptr) message_->round(parameter.name, gradient, run);
+    if (message_ != nullptr) message_->round(parameter.name, gradient, is_own, run);
     flat.push_back(gradient.view(-1));
   }
   bucket.sent = flat.size() == 1 ? flat[0] : at::cat(flat);

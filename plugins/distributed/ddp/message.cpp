@@ -19,9 +19,7 @@ constexpr std::int64_t most_elements = 1 << 18;  // a checkpoint keeps tensors o
 std::uint64_t seed_of(const Run& run, const std::string& parameter) {
   const auto rank = run.control == nullptr ? 0 : run.control->rank();
   const auto words = c10::str(run.seed, ' ', run.step, ' ', rank, ' ', parameter);
-  vernier::Checksum sum;
-  sum.add(words.data(), words.size());
-  return std::stoull(sum.digits().substr(0, 15), nullptr, 16);
+  return std::stoull(vernier::checksum_of(words).substr(0, 15), nullptr, 16);
 }
 
 }  // namespace
@@ -44,7 +42,15 @@ Message::Message(vernier::Options& options) {
 void Message::attach(vernier::Bus& bus) {
   if (!is_rounded()) return;
   quantizer_->attach(bus);
-  bus.on(vernier::Event::UpdateDone, [this](Run&) { rounding_->end_update(); });
+  bus.on(vernier::Event::StepBegin, [this](Run&) { before_.clear(); });  // not in load(), which a rerun calls too
+  bus.on(vernier::Event::UpdateDone, [this](const Run& run) {
+    rounding_->end_update();
+    const bool is_skipped = run.skip_update.defined() && run.skip_update.item<double>() != 0;
+    for (const auto& [parameter, error] : before_) {
+      if (is_skipped) errors_[parameter] = error;  // nobody uses what was sent
+    }
+    before_.clear();
+  });
 }
 
 void Message::prepare(Run& run) {
@@ -59,15 +65,17 @@ std::vector<vernier::MetricInfo> Message::metrics() const {
   return is_rounded() ? quantizer_->metrics() : std::vector<vernier::MetricInfo>();
 }
 
-void Message::round(const std::string& parameter, torch::Tensor gradient, const Run& run) {
+void Message::round(const std::string& parameter, torch::Tensor gradient, bool is_own, const Run& run) {
   const double scale = run.amp.current_scale().value_or(1);
   auto whole = gradient.to(torch::kFloat32, /*non_blocking=*/false, /*copy=*/true);
   auto& error = errors_[parameter];
   if (error.defined()) whole.add_(error.to(whole.device()).view_as(whole), scale);
-  gradient.copy_(rounding_->message_of(whole, parameter, seed_of(run, parameter)));
+  if (is_own) gradient.copy_(rounding_->message_of(whole, parameter, seed_of(run, parameter)));
   if (!feeds_back_) return;
   const auto lost = whole.sub_(gradient).div_(scale).flatten();
-  if (lost.isfinite().all().item<bool>()) error = lost;
+  if (!lost.isfinite().all().item<bool>()) return;
+  before_.try_emplace(parameter, error);
+  error = lost;
 }
 
 State Message::save() const {

@@ -20,8 +20,9 @@ class Message {
   std::vector<vernier::MetricInfo> metrics() const;
 
   // Called without gradient mode. Replaces a rank's gradient by what it sends. Error feedback adds what earlier
-  // messages of it lost, in units of the loss without a scale. A gradient with inf or NaN leaves that as it is.
-  void round(const std::string& parameter, torch::Tensor gradient, const vernier::Run& run);
+  // messages of it lost, in units of the loss without a scale. That stays as it is where a gradient has inf or NaN,
+  // where the update is skipped, and where the rank has zeros in place of a gradient: is_own is false.
+  void round(const std::string& parameter, torch::Tensor gradient, bool is_own, const vernier::Run& run);
 
   vernier::State save() const;
   void load(const vernier::State& state);
@@ -31,6 +32,7 @@ class Message {
   vernier::draft::MessageRounding* rounding_ = nullptr;  // null: messages are not rounded
   bool feeds_back_;
   std::map<std::string, torch::Tensor> errors_;  // by parameter, flat
+  std::map<std::string, torch::Tensor> before_;  // until the update is done: errors that it has replaced
 };
 
 }  // namespace ddp
