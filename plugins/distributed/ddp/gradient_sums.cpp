@@ -157,13 +157,11 @@ void GradientSums::end(Bucket& bucket) const {
   for (const auto& parameter : bucket.parameters) {
     const auto& gradient = parameter.model.grad();
     const auto part = bucket.sent.narrow(0, from, gradient.numel());
-    if (part.data_ptr() != gradient.data_ptr()) gradient.view(-1).copy_(part);
+    if ((!after_ || parameter.owned) && part.data_ptr() != gradient.data_ptr()) gradient.view(-1).copy_(part);
     from += gradient.numel();
-  }
-  bucket.sent.reset();
-  for (const auto& parameter : bucket.parameters) {
     if (after_) after_(parameter);
   }
+  bucket.sent.reset();
 }
 
 }  // namespace ddp
