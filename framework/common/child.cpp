@@ -114,7 +114,7 @@ int Children::stopped_by() {
 }
 
 int Children::wait_for(pid_t child) {
-  const timespec a_second{1, 0};  // SIGCHLD is lost where the kernel wakes a thread that does not block it
+  const timespec a_second{1, 0};  // a SIGCHLD that goes to a thread which does not block it is lost
   for (;;) {
     int status = 0;
     if (::waitpid(child, &status, WNOHANG) == child) return status_of(status);

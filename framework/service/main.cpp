@@ -230,7 +230,7 @@ int serve_jobs(Settings settings) {
       settings.listen, [&](const vernier::HttpRequest& request) { return service.answer(request); },
       [&](const vernier::HttpRequest& request) { return service.refuse(request); }, settings.limits,
       settings.encryption);
-  // Both wake the server, so they stop before it ends, also where something below throws.
+  // Workers and live events wake the server, so they stop before it ends, also where a line below throws.
   std::shared_ptr<void> stopped(nullptr, [&](void*) { workers.stop(), live.stop(); });
   live.begin([&] { server.wake(); });
   workers.on_answer([&] { server.wake(); });

@@ -193,7 +193,7 @@ TEST_CASE("ddp: one bit with error feedback sends what 1-bit Adam does, and all 
     const auto update = [&](const at::Tensor& own) {
       weight.mutable_grad() = own.defined() ? own.clone() : own;
       ddp->all_reduce(run, at::zeros({1}, at::kDouble));
-      ddp->load(ddp->save());  // a rerun on the side ends so
+      ddp->load(ddp->save());  // a rerun ends with this
       vernier::HostApi::emit(bus, vernier::Event::UpdateDone, run);
     };
     for (const auto& of_first : sent) {
@@ -225,7 +225,7 @@ TEST_CASE("ddp: with rounded messages a run that was stopped and resumed has the
        "precision.use=fp16", "scaler={use=\"dynamic\",init_scale=1024,growth_interval=3}"},
       {"distributed.message={use=\"format\",format=\"mxfp8\",rounding=\"stochastic\"}", "distributed.use=zero1",
        "distributed.overlap=true", "distributed.error_feedback=false"},
-      {"distributed.message={use=\"one_bit\"}",  // the rewind goes back to before the stop
+      {"distributed.message={use=\"one_bit\"}",  // it rewinds to before the stop
        "callback=[{use=\"inject\",what=\"nan\",layer=\"layers.1\",at_batch=6},"
        "{use=\"recovery\",non_finite=[\"rewind\"],snapshot_every=3,rewind_back=1}]"},
   };

@@ -26,7 +26,7 @@ class Saving {
   State snapshot(TrainerRun& run, Unsavable unsavable = Unsavable::refused);
   // Continues from a snapshot, in a prepared run. Refuses what restore_snapshot() refuses.
   void resume(TrainerRun& run, State snapshot, bool allow_inexact);
-  void note_swap(TrainerRun& run);  // after each swap, and as a resumed run repeats those of its checkpoint
+  void note_swap(TrainerRun& run);  // called after each swap, also after those that a resume repeats
   // Goes back to a snapshot in memory, as a plugin has asked (Control::rewind), between two steps.
   void rewind(TrainerRun& run);
 

@@ -57,7 +57,7 @@ bool leads_below(const std::string& path, const std::vector<fs::path>& data) {
   return !trouble && std::ranges::any_of(data, [&](const fs::path& folder) { return is_below(real, folder); });
 }
 
-// A link or a pattern may also stand before a separator, as in "/data/link.csv:a".
+// A separator may follow a link or a pattern, as in "/data/link.csv:a".
 bool is_allowed(const std::string& path, const std::vector<fs::path>& data) {
   if (!leads_below(path, data)) return false;
   for (auto end = path.find_first_of(separators); end < PATH_MAX; end = path.find_first_of(separators, end + 1)) {
@@ -76,7 +76,7 @@ void check_text(const std::string& text, const std::string& where, const std::ve
   if (text.find('\0') != text.npos) refuse("it has a NUL character");
   if (text.find("${") != text.npos) refuse("a job has no references; write the value itself");
   const bool is_path = text.starts_with('/');
-  const auto of_rank = boost::replace_first_copy(text, "{rank}", "0");  // task/graph does that; a job has one rank
+  const auto of_rank = boost::replace_first_copy(text, "{rank}", "0");  // task/graph writes the rank there; a job has rank 0 alone
   if (is_path && !(is_allowed(text, data) && is_allowed(of_rank, data))) {
     refuse("this path is not below a data folder of the server; its option --data names them");
   }

@@ -35,7 +35,7 @@ void Workers::stop() {
 
 void Workers::run(const std::stop_token& stop) {
   for (;;) {
-    std::packaged_task<HttpResponse()> work;  // it is destroyed without the lock
+    std::packaged_task<HttpResponse()> work;  // destroyed after the lock is released
     std::unique_lock lock(mutex_);
     wake_.wait(lock, stop, [&] { return !waiting_.empty(); });
     if (stop.stop_requested()) return;

@@ -22,7 +22,7 @@ class Workers {
   // Finishes what is in work, and wakes the server no more.
   void stop();
 
-  // Any thread. It is called now, for the answers so far, and after each answer: HttpServer::wake.
+  // Any thread. Calls `wake`, which is HttpServer::wake, now for earlier answers, and then after each answer.
   void on_answer(std::function<void()> wake) {
     const std::lock_guard lock(mutex_);
     (wake_server_ = std::move(wake))();
@@ -37,7 +37,7 @@ class Workers {
   std::mutex mutex_;
   std::condition_variable_any wake_;
   std::deque<std::packaged_task<vernier::HttpResponse()>> waiting_;
-  std::function<void()> wake_server_ = [] {};  // with mutex_
+  std::function<void()> wake_server_ = [] {};  // guarded by mutex_
   std::vector<std::jthread> threads_;
 };
 

@@ -23,7 +23,7 @@ class AuditLog {
   // Any thread. The line is on the disk when it returns. Throws std::runtime_error: what it was for must not be done.
   void add(const std::string& who, const std::string& action, const nlohmann::ordered_json& details);
 
-  bool is_empty() const { return next_ == 1; }  // only before other threads add lines
+  bool is_empty() const { return next_ == 1; }  // called only before other threads add lines
 
  private:
   std::mutex mutex_;

@@ -47,7 +47,7 @@ void Message::attach(vernier::Bus& bus) {
     rounding_->end_update();
     const bool is_skipped = run.skip_update.defined() && run.skip_update.item<double>() != 0;
     for (const auto& [parameter, error] : before_) {
-      if (is_skipped) errors_[parameter] = error;  // nobody uses what was sent
+      if (is_skipped) errors_[parameter] = error;  // the sum of what was sent is not used
     }
     before_.clear();
   });

@@ -20,8 +20,8 @@ class Message {
   std::vector<vernier::MetricInfo> metrics() const;
 
   // Called without gradient mode. Replaces a rank's gradient by what it sends. Error feedback adds what earlier
-  // messages of it lost, in units of the loss without a scale. That stays as it is where a gradient has inf or NaN,
-  // where the update is skipped, and where the rank has zeros in place of a gradient: is_own is false.
+  // messages of it lost, in units of the loss without a scale. What is kept of that does not change if the gradient
+  // has inf or NaN, if the update is skipped, or if is_own is false: the rank has no gradient, and sends zeros.
   void round(const std::string& parameter, torch::Tensor gradient, bool is_own, const vernier::Run& run);
 
   vernier::State save() const;
@@ -32,7 +32,7 @@ class Message {
   vernier::draft::MessageRounding* rounding_ = nullptr;  // null: messages are not rounded
   bool feeds_back_;
   std::map<std::string, torch::Tensor> errors_;  // by parameter, flat
-  std::map<std::string, torch::Tensor> before_;  // until the update is done: errors that it has replaced
+  std::map<std::string, torch::Tensor> before_;  // errors that this update has replaced, until it is done
 };
 
 }  // namespace ddp

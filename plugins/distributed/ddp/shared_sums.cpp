@@ -77,10 +77,10 @@ std::future<void> SharedSums::copy(torch::Tensor tensor, std::int64_t from) {
   return later([this, from, tensor = std::move(tensor)] { copy_from(from, tensor); });
 }
 
-// After a call that failed, other ranks would take the bytes of the next one for its own.
+// After a call that failed, other ranks would mistake the bytes of the next call for those of that one.
 std::future<void> SharedSums::later(std::function<void()> body) {
   std::packaged_task<void()> task([this, body = std::move(body)] {
-    if (std::exchange(has_failed_, true)) throw Error("the call before it failed");
+    if (std::exchange(has_failed_, true)) throw Error("an earlier sum or copy failed");
     body();
     has_failed_ = false;
   });

@@ -52,7 +52,7 @@ class SharedSums {
   SharedMemory memory_;
   Board* board_;
   std::uint32_t chunks_ = 0;  // chunks that this rank has put in; the number wraps around
-  bool has_failed_ = false;   // the number is no longer that of the other ranks
+  bool has_failed_ = false;   // chunks_ no longer agrees with the other ranks
   std::atomic<bool> is_ending_ = false;
   std::mutex mutex_;  // guards the queue
   std::condition_variable came_;

@@ -311,7 +311,7 @@ TEST_CASE("a stop counts from the opening of a trainer until it is closed") {
   CHECK(vernier_result(opened.trainer, &outcome) == VERNIER_OK);
   CHECK((outcome.steps == 0 && std::string(outcome.ended_by) == "stopped"));
 
-  // The plugin's destructor raises the signal, where vernier_close() would wait for a checkpoint.
+  // The plugin's destructor raises the signal while vernier_close() runs.
   Opened raises(toml + "[[callback]]\nuse = \"" VERNIER_BINARY_DIR
                        "/fixtures/plugins/callback/ends.so\"\nhow = \"sys\"\nevent = \"destructor\"\n");
   CHECK_MESSAGE(vernier_step(raises.trainer, nullptr) == VERNIER_OK, std::string(vernier_error()));

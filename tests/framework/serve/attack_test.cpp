@@ -376,7 +376,7 @@ TEST_CASE("attack: an audit log that was removed or emptied is noticed beside jo
   const auto log = server.server_log();
   CHECK(log.find("audit.jsonl has no line, and there are jobs") !=
         log.rfind("audit.jsonl has no line, and there are jobs"));
-  // It is noticed before any client can add a line: here the port is taken, so none ever can.
+  // The server notices an emptied log before any client can add a line: here the port is taken, so none can.
   server.kill();
   fs::remove(server.path() / "audit.jsonl");
   const JobServer other;

@@ -206,7 +206,7 @@ class JobServer {
     std::istringstream(read_text("/proc/" + std::to_string(process_) + "/statm")) >> all >> here;
     return here * ::sysconf(_SC_PAGESIZE);
   }
-  // The processes that it has not waited for.
+  // Returns the child processes that the server has not waited for.
   std::string children() const {
     const auto process = std::to_string(process_);
     return read_text("/proc/" + process + "/task/" + process + "/children");

@@ -10,8 +10,8 @@ using namespace job_server;
 
 namespace {
 
-// Notes its call. A job begins when there is the file `start`; until it has ended, there is the file job-NUMBER. With
-// the file hold-NAME, the job of this name is taken when it is gone, and its folder is made anew if it is gone, too.
+// Notes its call. A job begins when there is the file `start`; until it has ended, there is the file job-NUMBER. While
+// there is the file hold-NAME, the call for the job of this name waits; then it makes the job's folder if that is gone.
 constexpr const char* sbatch = R"SCRIPT(#!/bin/sh
 here=${0%/*}
 echo "sbatch $*" >>"$here/calls"

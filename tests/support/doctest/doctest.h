@@ -1,5 +1,5 @@
-// doctest, after LibTorch's header of logging: both define CHECK, and the later one counts, whatever a test includes
-// first.
+// Includes doctest after LibTorch's header of logging, whatever a test includes first: both define CHECK, and the last
+// definition wins.
 #pragma once
 
 #if __has_include(<c10/util/Logging.h>)

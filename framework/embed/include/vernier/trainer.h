@@ -32,7 +32,7 @@ struct TrainerOptions {
   // `checkpoint` is "none", unless it is an object of yours.
   bool writes_folder = true;
   bool quiet = false;                // monitors print nothing to the terminal
-  std::atomic<int>* stop = nullptr;  // a flag of yours that outlives the trainer: writing -1 to it is stop()
+  std::atomic<int>* stop = nullptr;  // your own flag, which outlives the trainer: -1 in it acts as stop()
 };
 
 struct TrainOutcome {
