@@ -76,7 +76,7 @@ void check_text(const std::string& text, const std::string& where, const std::ve
   if (text.find('\0') != text.npos) refuse("it has a NUL character");
   if (text.find("${") != text.npos) refuse("a job has no references; write the value itself");
   const bool is_path = text.starts_with('/');
-  const auto of_rank = boost::replace_first_copy(text, "{rank}", "0");  // task/graph writes the rank there; a job has rank 0 alone
+  const auto of_rank = boost::replace_first_copy(text, "{rank}", "0");  // task/graph does that; a job has rank 0 alone
   if (is_path && !(is_allowed(text, data) && is_allowed(of_rank, data))) {
     refuse("this path is not below a data folder of the server; its option --data names them");
   }
