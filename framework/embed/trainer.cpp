@@ -321,7 +321,8 @@ std::optional<double> Trainer::Impl::evaluated(const std::function<torch::Tensor
   ready();
   auto& run = prepared->run;
   if (run.model == nullptr) return std::nullopt;
-  if (is_over) stop = 0;  // there is nothing left to stop
+  static const std::atomic<int> none = 0;
+  if (is_over) run.stop = &none;  // there is nothing left to stop
   const Metrics of_step = run.metrics;
   const auto put_back = c10::make_scope_exit([&] { run.metrics = of_step; });
   std::optional<double> loss;

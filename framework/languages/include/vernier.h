@@ -100,8 +100,8 @@ VERNIER_C_API int vernier_step(vernier_trainer* trainer, int* trained);
 VERNIER_C_API int vernier_epoch(vernier_trainer* trainer, int64_t* steps);
 /* All steps that are left. */
 VERNIER_C_API int vernier_train(vernier_trainer* trainer);
-/* Ends the run after the step in work, or in the next call that trains, with a checkpoint. Call it at any time until
-   vernier_close() has returned, and not after. */
+/* Ends the run after the step in work, or in the next call that trains, with a checkpoint. Call it at any time before
+   vernier_close(): take away a signal handler that calls it, or block the signal, first. */
 VERNIER_C_API int vernier_stop(vernier_trainer* trainer);
 /* A checkpoint now. NULL: in the run's folder; else at `path`. */
 VERNIER_C_API int vernier_save(vernier_trainer* trainer, const char* path);
