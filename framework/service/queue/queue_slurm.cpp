@@ -103,8 +103,8 @@ bool Queue::hand_over(const Job& job) {
   const Lock lock(mutex_);
   auto now = journal_.find(job.id);
   if (is_gone(now)) {  // cancelled meanwhile, and perhaps removed before some of its files were written
-    if (!now) erase(job);
     if (!number.empty()) slurm_calls_.emplace_back(&Slurm::remove, number);
+    if (!now) erase(job);
     return true;
   }
   if (now->slurm != number || now->error != error) {

@@ -226,8 +226,8 @@ TEST_CASE("serve: answers that were ready before there was a server to wake are 
   workers.on_answer([&] { wakes += 1; });
   CHECK(wakes >= 1);
   const int before = wakes;
-  workers.answer([] { return vernier::HttpResponse{}; });
-  CHECK(wait_until([&] { return wakes > before; }));
+  for (int i = 0; i < 2; ++i) workers.answer([] { return vernier::HttpResponse{}; });
+  CHECK(wait_until([&] { return wakes >= before + 2; }));  // one of them may be for the answer above
   workers.stop();
 }
 
