@@ -213,6 +213,8 @@ TEST_CASE("ddp: one bit with error feedback sends what 1-bit Adam does, and all 
     run.skip_update.reset();
     update({});  // no rank has a gradient
     compare_error();
+    update(rank == 0 ? gradient : at::Tensor());
+    if (rank == 1) compare_error();
     return text.empty() ? "equal" : text;
   });
   CHECK(texts == std::vector<std::string>{"equal", "equal"});
@@ -521,6 +523,15 @@ TEST_CASE("ddp: a run is resumed on another number of ranks with the same batche
   }
   CHECK(distance(weights_of(alone, 12), weights_of(place, 12)) <= 1e-6);
   CHECK(place.summary()["samples"] == alone.summary()["samples"]);
+}
+
+TEST_CASE("ddp: a run by a compiled program is resumed on several ranks, which use the operators") {
+  RunFolder place(mlp);
+  const std::vector<std::string> compiled = {"--set=run.engine=\"compiled\"", "--set=run.steps=10"};
+  REQUIRE_MESSAGE(place.train(compiled) == 0, place.err);
+  CHECK_MESSAGE(says(read_text(place.at("out/log.txt")), "a recording computes forward and backward"), place.err);
+  Ranks ranks(place, 2, {"--resume", "--set=run.engine=\"compiled\""});
+  CHECK_MESSAGE(ranks.wait() == all_of(2, 0), ranks.errors());
 }
 
 TEST_CASE("ddp: a signal to one rank stops all after the same step, with one checkpoint") {

@@ -52,6 +52,7 @@ void Saving::load(TrainerRun& run, const State& own) {
 
 void Saving::resume(TrainerRun& run, State snapshot, bool allow_inexact) {
   auto& wiring = roles_.wiring;
+  const auto saved_ranks = snapshot.has("run/ranks") ? snapshot.integer("run/ranks") : 1;
   take_own_state(snapshot, *wiring.distributed);
   roles_.ranks.refuse_differences({{"the step of the checkpoint", std::to_string(snapshot.integer("run/step"))}});
   const auto own = snapshot.part("trainer");
@@ -64,8 +65,12 @@ void Saving::resume(TrainerRun& run, State snapshot, bool allow_inexact) {
   if (own.has("asked")) requests_.swap(parse_toml(own.text("asked"), "the checkpoint"), "");
   load(run, own);
   const auto engine = own.has("engine") ? own.text("engine") : "";
-  auto* const passes = step_.passes();
-  passes != nullptr ? passes->load(engine, allow_inexact) : compare_engines(engine, false, allow_inexact);
+  const bool may_differ = allow_inexact || saved_ranks != wiring.distributed->ranks();  // the bits of the steps
+  if (auto* const passes = step_.passes(); passes != nullptr) {
+    passes->load(engine, may_differ);
+  } else {
+    compare_engines(engine, false, may_differ);
+  }
   snapshots_.load(own.part("rewind"));
   saved_step_ = run.step;
 }

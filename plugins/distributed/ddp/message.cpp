@@ -45,10 +45,8 @@ void Message::attach(vernier::Bus& bus) {
   bus.on(vernier::Event::StepBegin, [this](Run&) { before_.clear(); });  // not in load(), which a rerun calls too
   bus.on(vernier::Event::UpdateDone, [this](const Run& run) {
     rounding_->end_update();
-    const bool is_skipped = run.skip_update.defined() && run.skip_update.item<double>() != 0;
-    for (const auto& [parameter, error] : before_) {
-      if (is_skipped) errors_[parameter] = error;  // the sum of what was sent is not used
-    }
+    const bool is_skipped = !before_.empty() && run.skip_update.defined() && run.skip_update.item<double>() != 0;
+    if (is_skipped) before_.merge(errors_), errors_.swap(before_);  // the sum of what was sent is not used
     before_.clear();
   });
 }
@@ -70,8 +68,9 @@ void Message::round(const std::string& parameter, torch::Tensor gradient, bool i
   auto whole = gradient.to(torch::kFloat32, /*non_blocking=*/false, /*copy=*/true);
   auto& error = errors_[parameter];
   if (error.defined()) whole.add_(error.to(whole.device()).view_as(whole), scale);
-  if (is_own) gradient.copy_(rounding_->message_of(whole, parameter, seed_of(run, parameter)));
-  if (!feeds_back_) return;
+  const auto sent = rounding_->message_of(whole, parameter, seed_of(run, parameter));  // each rank keeps its history
+  if (is_own) gradient.copy_(sent);
+  if (!feeds_back_ || (!is_own && error.defined())) return;
   const auto lost = whole.sub_(gradient).div_(scale).flatten();
   if (!lost.isfinite().all().item<bool>()) return;
   before_.try_emplace(parameter, error);
