@@ -91,7 +91,10 @@ bool Queue::hand_over(const Job& job) {
   const auto is_gone = [&](const auto& now) { return !now || now->state != job.state || now->attempt != job.attempt; };
   std::string number, error;
   try {
-    const auto whole = (Lock(mutex_), journal_.find(job.id));
+    const auto whole = [&] {
+      const Lock lock(mutex_);
+      return journal_.find(job.id);
+    }();
     if (is_gone(whole)) return true;
     write_files(*whole, {});
     number = slurm_->submit(job, folder_of(job.id), settings_.attempt_program, settings_.limits.grace);
