@@ -270,6 +270,8 @@ TEST_CASE("serve: a second server in the same folder is refused, and so are fold
   JobServer server;
   const TemporaryFolder folder;
   const auto data = folder.write("file", "");
+  fs::create_directory(folder / "open");
+  fs::permissions(folder / "open", fs::perms::all);
   const struct {
     std::vector<std::string> words;
     std::string text;
@@ -282,7 +284,7 @@ TEST_CASE("serve: a second server in the same folder is refused, and so are fold
                {{"serve", folder / "new", "--data", data}, "is not a folder"},
                {{"serve", folder / "new", "--plugin-path", folder / "none"}, "is not a folder"},
                {{"serve", folder / "new", "--sbatch=--partition=main"}, "--sbatch is for --slurm"},
-               {{"serve", "/tmp", "--listen", "127.0.0.1:0"}, "others may write to it"}};
+               {{"serve", folder / "open", "--listen", "127.0.0.1:0"}, "others may write to it"}};
   for (const auto& each : cases) {
     std::string command = "exec " VERNIER_BINARY_DIR "/vernier-serve";
     for (std::size_t i = 1; i < each.words.size(); ++i) command += " '" + each.words[i] + "'";
