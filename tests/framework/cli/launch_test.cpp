@@ -6,6 +6,7 @@
 #include <vernier/launchers.h>
 
 #include <chrono>
+#include <cmath>
 #include <cstdlib>
 #include <fstream>
 #include <functional>
@@ -37,7 +38,8 @@ std::vector<vernier::ChildSettings> shells(const Words& scripts) {
 
 struct Small {  // ranks that have little time
   explicit Small(const fs::path& logs = {}, const std::string& line_begin = "")
-      : ranks(out, {.log_folder = logs, .line_begin = line_begin, .grace = 400ms, .kill_after = 400ms}) {}
+      : ranks(out, {.log_folder = logs, .line_begin = line_begin, .grace = grace(), .kill_after = 400ms}) {}
+  static std::chrono::milliseconds grace() { return std::chrono::milliseconds(std::lround(patience::limit(400))); }
   std::ostringstream out;
   vernier::LocalRanks ranks;
 };
@@ -84,22 +86,29 @@ TEST_CASE("launch: the first rank that fails is named, and a rank that only lost
     int status;
     bool is_failure;
   };
-  const std::string waits = "sleep 100", lost = "sleep 0.1; exit 4";
+  // The later rank ends after the launcher has collected the first one: until then the process id is taken.
+  const std::string waits = "sleep 100", first = "echo $$ >first; ",
+                    later =
+                        "until [ -s first ]; do sleep 0.01; done; "
+                        "while kill -0 $(cat first) 2>/dev/null; do sleep 0.01; done; ";
   const std::vector<Case> cases = {
       {{"exit 0", "exit 0"}, "", 0, false},
       {{waits, "exit 3", waits}, "rank 1 ended with exit code 3", 3, true},
       {{waits, waits, "kill -9 $$"}, "rank 2 was killed by signal 9 (Killed)", 137, true},
-      {{lost, "kill -11 $$"}, "rank 1 was killed by signal 11 (Segmentation fault)", 139, true},
-      {{"exit 4", "sleep 0.1; kill -6 $$"}, "rank 1 was killed by signal 6 (Aborted)", 134, true},
-      {{lost, "exit 4"}, "rank 1 ended with exit code 4", 4, true},
+      {{later + "exit 4", first + "kill -11 $$"}, "rank 1 was killed by signal 11 (Segmentation fault)", 139, true},
+      {{first + "exit 4", later + "kill -6 $$"}, "rank 1 was killed by signal 6 (Aborted)", 134, true},
+      {{later + "exit 4", first + "exit 4"}, "rank 1 ended with exit code 4", 4, true},
       {{"exit 143", "exit 1"}, "rank 1 ended with exit code 1", 1, true},
-      {{"exit 0", "sleep 0.1; exit 124"}, "rank 1 ended with exit code 124", 124, false},
-      {{"exit 5", "sleep 0.6; exit 5"}, "rank 0 ended with exit code 5", 5, false},
-      {{"exit 138", "sleep 0.6; exit 138"}, "rank 0 ended with exit code 138", 138, false}};
+      {{first + "exit 0", later + "exit 124"}, "rank 1 ended with exit code 124", 124, false},
+      {{first + "exit 5", later + "sleep 0.6; exit 5"}, "rank 0 ended with exit code 5", 5, false},
+      {{first + "exit 138", later + "sleep 0.6; exit 138"}, "rank 0 ended with exit code 138", 138, false}};
   for (const auto& each : cases) {
     CAPTURE(each.sentence);
+    const TemporaryFolder folder;
+    auto scripts = each.scripts;
+    for (auto& script : scripts) script = "cd " + folder.path().string() + "; " + script;
     Small small;
-    const auto end = small.ranks.run(shells(each.scripts));
+    const auto end = small.ranks.run(shells(scripts));
     REQUIRE(end.has_value() == !each.sentence.empty());
     if (!end) continue;
     CHECK(vernier::sentence_of(*end) == each.sentence);
