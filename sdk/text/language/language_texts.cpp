@@ -199,7 +199,9 @@ TokenizedText LanguageTexts::of_messages(const std::vector<ChatMessage>& message
   TokenizedText chat;
   if (!options_.template_folder.empty()) {
     // Texts that are not chats do not need a template that can be read.
-    std::call_once(template_is_read_, [&] { template_.emplace(tokenizer_, options_.template_folder); });
+    if (const std::lock_guard lock(template_mutex_); !template_) {
+      template_.emplace(tokenizer_, options_.template_folder);
+    }
     return at_place(where, [&] {
       return template_->tokenized(messages, static_cast<std::size_t>(options_.length), options_.learns_all);
     });

@@ -50,7 +50,7 @@ class LanguageTexts {
   const Tokenizer& tokenizer_;
   LanguageDataOptions options_;
   mutable std::optional<TemplateChats> template_;
-  mutable std::once_flag template_is_read_;
+  mutable std::mutex template_mutex_;
   MappedFilePtr file_;
   std::string unpacked_;  // text of a gzip file
   bool is_array_ = false;
