@@ -1,4 +1,4 @@
-#include <ATen/ATen.h>
+#include <torch/types.h>
 #include <vernier/data/baselines.h>
 
 #include <algorithm>

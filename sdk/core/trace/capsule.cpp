@@ -1,8 +1,8 @@
 #include <vernier/capsule.h>
 #include <vernier/checkpoint_split.h>
 
-#include <ATen/ATen.h>
 #include <fcntl.h>
+#include <torch/types.h>
 #include <vernier/checkpoint_folder.h>
 #include <vernier/checksum.h>
 #include <vernier/error.h>

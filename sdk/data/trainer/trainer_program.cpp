@@ -1,5 +1,6 @@
 #include <c10/util/StringUtil.h>
 #include <vernier/data/trainer_program.h>
+#include <vernier/error.h>
 #include <vernier/json_in.h>
 
 #include <nlohmann/json.hpp>

@@ -38,7 +38,7 @@ constexpr struct {
 // Returns what a number of the run is if it is not a float32 on the run's device; else "".
 std::string other_than_float(const torch::Tensor& tensor, const torch::Device& device) {
   if (auto other = other_than_number(tensor); !other.empty()) return other;
-  const bool is_float = tensor.scalar_type() == torch::kFloat32;
+  const bool is_float = tensor.scalar_type() == at::kFloat;
   return is_float && is_on(tensor, device) ? "" : c10::str("a ", tensor.scalar_type(), " on ", tensor.device());
 }
 
