@@ -157,6 +157,15 @@ struct Model {
   vernier::Tensors weights;
 };
 
+// Checks that the rows of each head are those of its two halves, in turn.
+void check_heads(const torch::Tensor& there, const torch::Tensor& here, std::int64_t heads) {
+  const auto half = here.size(0) / heads / 2;
+  for (std::int64_t row = 0; row < here.size(0); ++row) {
+    const auto head = row / (2 * half), of_head = row % (2 * half);
+    CHECK(torch::equal(there[row], here[head * 2 * half + (of_head % 2) * half + of_head / 2]));
+  }
+}
+
 }  // namespace
 
 TEST_CASE("gguf: names, places and numbers of a Llama's tensors") {
@@ -174,13 +183,22 @@ TEST_CASE("gguf: names, places and numbers of a Llama's tensors") {
     CHECK(file.tensors.at("blk.0.ffn_down.weight").type == (type == Type::q8_0 ? Type::f16 : type));
   }
   auto file = model.written();
-  for (const auto& [theirs, ours, heads] : {std::tuple("blk.0.attn_q.weight", "layers.0.self_attn.q_proj", 4),
-                                            std::tuple("blk.0.attn_k.weight", "layers.0.self_attn.k_proj", 2)}) {
-    const auto there = file.values(theirs), here = model.weight(ours);
-    const auto half = here.size(0) / heads / 2;
-    for (std::int64_t row = 0; row < here.size(0); ++row) {  // the two halves of a head, in turn
-      const auto head = row / (2 * half), of_head = row % (2 * half);
-      CHECK(torch::equal(there[row], here[head * 2 * half + (of_head % 2) * half + of_head / 2]));
+  check_heads(file.values("blk.0.attn_q.weight"), model.weight("layers.0.self_attn.q_proj"), 4);
+  check_heads(file.values("blk.0.attn_k.weight"), model.weight("layers.0.self_attn.k_proj"), 2);
+}
+
+TEST_CASE("gguf: keys have the family's number of heads where it is missing, and all where it is null") {
+  for (const std::string family : {"llama", "mistral"}) {
+    for (const bool is_null : {false, true}) {
+      CAPTURE(family);
+      CAPTURE(is_null);
+      Model model("llama2", {{"model_type", family}, {"num_attention_heads", 16}, {"num_key_value_heads", nullptr}});
+      if (!is_null) model.config.erase("num_key_value_heads");
+      model.folder.write("m/config.json", model.config.dump());
+      const int heads = family == "mistral" && !is_null ? 8 : 16;
+      auto file = model.written();
+      CHECK(file.keys["llama.attention.head_count_kv"] == heads);
+      check_heads(file.values("blk.0.attn_k.weight"), model.weight("layers.0.self_attn.k_proj"), heads);
     }
   }
 }

@@ -120,7 +120,8 @@ struct Defaults {
 constexpr Defaults defaults[] = {
     {"llama", 2048, 0, 0}, {"mistral", 131072, 8, 0}, {"qwen2", 32768, 32, 0}, {"qwen3", 32768, 32, 128}};
 
-void set_llama(File& file, const std::string& model, const std::string& family, const Config& config) {
+// Writes the keys of a model of this family. Returns how many heads the attention keys have.
+std::uint32_t set_llama(File& file, const std::string& model, const std::string& family, const Config& config) {
   config.require("hidden_act", std::string("silu"));
   config.require("partial_rotary_factor", 1.0);
   const auto heads = config.count("num_attention_heads"), width = config.count("hidden_size");
@@ -134,13 +135,15 @@ void set_llama(File& file, const std::string& model, const std::string& family, 
   file.set(family + ".embedding_length", width);
   file.set(family + ".feed_forward_length", config.count("intermediate_size"));
   file.set(family + ".attention.head_count", heads);
-  file.set(family + ".attention.head_count_kv",
-           config.get("num_key_value_heads", missing.key_value_heads == 0 ? heads : missing.key_value_heads));
+  const bool has_all = missing.key_value_heads == 0 || config.is_null("num_key_value_heads");
+  const auto of_keys = config.get("num_key_value_heads", has_all ? heads : missing.key_value_heads);
+  file.set(family + ".attention.head_count_kv", of_keys);
   file.set(family + ".attention.layer_norm_rms_epsilon", config.get("rms_norm_eps", 1e-6F));
   const auto head = config.get("head_dim", missing.head == 0 ? width / heads : missing.head);
   file.set(family + ".attention.key_length", head);
   file.set(family + ".attention.value_length", head);
   set_rotary(file, family, config, head);
+  return of_keys;
 }
 
 void set_gpt2(File& file, const Config& config) {
@@ -190,9 +193,9 @@ void write_model(const std::string& folder, const std::string& path, Type type) 
   file.set("general.file_type", llama_ftype);
   file.set("general.quantization_version", std::uint32_t{2});
   file.set(family + ".block_count", config.count(is_gpt2 ? "n_layer" : "num_hidden_layers"));
-  is_gpt2 ? set_gpt2(file, config) : set_llama(file, model, family, config);
+  std::int64_t of_keys = 0;
+  is_gpt2 ? set_gpt2(file, config) : void(of_keys = set_llama(file, model, family, config));
   const auto heads = config.get<std::int64_t>(is_gpt2 ? "n_head" : "num_attention_heads");
-  const auto of_keys = config.get("num_key_value_heads", heads);
   std::int64_t tokens = 0;
   for (auto& [name, weight] : weights_of(folder)) {
     auto value = weight;
