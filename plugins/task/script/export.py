@@ -11,7 +11,7 @@ Replace the class by a model of your own. What Vernier needs of it:
   parameters.
 - Parameters and buffers keep their names. So `vernier export --format safetensors` gives a file for load_state_dict(),
   and `vernier export --format torchscript` one for torch.jit.load().
-- Training starts with the weights of the file.
+- Training starts with the weights of the file. What forward() changes is in a buffer: self.register_buffer().
 """
 
 import sys

@@ -31,6 +31,7 @@
 // Weights start as the file has them, not from [run] seed. Use torch.jit.script where forward() has dropout or other
 // branches: tracing keeps the one that it saw.
 #include <torch/csrc/jit/api/module.h>
+#include <torch/csrc/jit/passes/inliner.h>
 #include <torch/csrc/jit/runtime/graph_executor.h>
 #include <torch/csrc/jit/serialization/import.h>
 #include <vernier/error.h>
@@ -67,9 +68,39 @@ void add(torch::nn::Module& part, const torch::jit::Module& script, std::vector<
   }
 }
 
+// Refuses SetAttr, and GetAttr for a change in place, of an attribute that checkpoints do not have.
+void require_kept(const torch::jit::Node& node) {
+  const auto type = node.input(0)->type()->cast<c10::ClassType>();
+  if (!type || !type->is_module()) return;
+  const auto& name = node.s(c10::attr::name);
+  const auto slot = type->getAttributeSlot(name);
+  if (type->is_buffer(slot) || (type->is_parameter(slot) && node.kind() == c10::prim::GetAttr)) return;
+  refuse("forward() of the model changes self." + name + ", which checkpoints do not have; keep it in a buffer: " +
+         "self.register_buffer('" + name + "', torch.zeros((), dtype=torch.int64))");
+}
+
+void require_kept(const torch::jit::Block& block) {
+  for (const auto* node : block.nodes()) {
+    for (const auto* inner : node->blocks()) require_kept(*inner);
+    if (node->kind() == c10::prim::SetAttr) require_kept(*node);
+    const auto* schema = node->maybeSchema();
+    for (std::size_t i = 0; schema != nullptr && i < schema->arguments().size(); ++i) {
+      const auto* from = node->input(i)->node();
+      if (schema->is_mutable({c10::SchemaArgType::input, i}) && from->kind() == c10::prim::GetAttr) require_kept(*from);
+    }
+  }
+}
+
 class Script final : public Network {
  public:
-  explicit Script(const torch::jit::Module& script) : script_(script) { add(*this, script, buffers_); }
+  explicit Script(const torch::jit::Module& script) : script_(script) {
+    if (const auto forward = script.find_method("forward")) {
+      const auto graph = forward->graph()->copy();
+      torch::jit::Inline(*graph);
+      require_kept(*graph->block());
+    }
+    add(*this, script, buffers_);
+  }
 
   void train(bool on) override {
     Network::train(on);
@@ -126,16 +157,17 @@ class ScriptTask final : public exported::ExportedTask {
     vernier::refuse_foreign_code("the TorchScript in '" + path + "'");
     // The executor's own backward of aten::linear would not be seen by interceptors, and has other last bits.
     torch::jit::setGraphExecutorOptimize(false);
-    std::shared_ptr<Script> model;
+    torch::jit::Module script;
     try {
       std::istringstream in(
           {static_cast<const char*>(bytes.const_data_ptr()), static_cast<std::size_t>(bytes.numel())});
-      model = std::make_shared<Script>(torch::jit::load(in, torch::kCPU));
+      script = torch::jit::load(in, torch::kCPU);
     } catch (const std::exception& exception) {
       const auto reason = vernier::message(exception);
       refuse("'" + path + "' cannot be read as TorchScript: " + reason.substr(0, reason.find(". ")) +
              "; write it with torch.jit.script(model).save(path)");
     }
+    auto model = std::make_shared<Script>(script);
     exported::require_parameters(*model, path);
     return model;
   }

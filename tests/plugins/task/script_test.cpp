@@ -168,6 +168,43 @@ TEST_CASE("script: a trial run leaves a buffer as it was, in place or as another
   }
 }
 
+TEST_CASE("script: refuses a change that checkpoints would lose") {
+  const TemporaryFolder folder;
+  const struct {
+    const char *name, *change;
+    c10::TypePtr type;
+    c10::IValue value;
+    bool is_refused = true;
+  } cases[] = {
+      {"steps", "self.steps += 1", c10::IntType::get(), 0},
+      {"share", "if self.share < 1.0:\n    self.share = self.share * 0.5", c10::FloatType::get(), 0.5},
+      {"past", "self.past.append(1)", c10::ListType::ofInts(), c10::List<std::int64_t>()},
+      {"table", "self.table['a'] = 1", c10::DictType::create(c10::StringType::get(), c10::IntType::get()),
+       c10::Dict<std::string, std::int64_t>()},
+      {"last", "self.last = x", c10::TensorType::get(), torch::zeros({2})},
+      {"last", "self.last.add_(1)", c10::TensorType::get(), torch::zeros({2})},
+      {"steps", "x = x + self.steps", c10::IntType::get(), 0, false},
+  };
+  for (const auto& [name, change, type, value, is_refused] : cases) {
+    CAPTURE(change);
+    torch::jit::Module part("__torch__.Part"), model("__torch__.Whole");
+    part.register_attribute(name, type, value);
+    part.define("def forward(self, x):\n  " + std::string(change) + "\n  return x\n");
+    part.define("def reset(self):\n  self." + std::string(name) + " = self." + name + "\n");  // nobody calls it
+    model.register_module("part", part);
+    model.register_parameter("weight", drawn({2, 3}, 2).set_requires_grad(true), false);
+    model.define("def forward(self, x):\n  return torch.matmul(self.part.forward(x), self.weight)\n");
+    model.save(folder / "whole.pt");
+    const auto reason = refusal([&] {
+      LoadedTask("script", table_of(folder, {{"model", ::value(folder / "whole.pt")}}));
+    });
+    CHECK(reason.empty() == !is_refused);
+    const auto says = "forward() of the model changes self." + std::string(name) +
+                      ", which checkpoints do not have; keep it in a buffer: self.register_buffer('" + name;
+    if (is_refused) CHECK_MESSAGE(contains(reason, says), reason);
+  }
+}
+
 TEST_CASE("script: each loss is LibTorch's") {
   const TemporaryFolder folder;
   const auto file = write_points(folder);
