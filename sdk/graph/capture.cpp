@@ -8,6 +8,7 @@
 #include <vernier/unchanged.h>
 
 #include <algorithm>
+#include <cmath>
 
 #include "recorder.h"
 
@@ -68,7 +69,8 @@ class Merger {
       one.sizes[i] = size_of(one.sizes[i].number, other.sizes[i].number);
     }
     if (one.kind != Value::Kind::constant || one.tensor.is_same(other.tensor)) return;
-    if (!one.tensor.sizes().equals(other.tensor.sizes()) || !one.tensor.equal(other.tensor)) {
+    if (!one.tensor.sizes().equals(other.tensor.sizes()) ||
+        !one.tensor.allclose(other.tensor, 0, 0, /*equal_nan=*/true)) {
       refuse_number("a tensor that it makes");
     }
   }
@@ -77,6 +79,8 @@ class Merger {
     if (ones.size() != others.size()) refuse_other();
     for (std::size_t i = 0; i < ones.size(); ++i) merge_argument(ones[i], others[i]);
   }
+
+  static bool is_same(double one, double other) { return one == other || (std::isnan(one) && std::isnan(other)); }
 
   void merge_argument(Argument& one, const Argument& other) const {
     if (one.kind != other.kind || one.value != other.value) refuse_other();
@@ -90,7 +94,7 @@ class Merger {
       merge_list(one, other);
     } else if (one.constant.tagKind() != other.constant.tagKind()) {
       refuse_other();
-    } else if ((one.constant.isDouble() && one.constant.toDouble() != other.constant.toDouble()) ||
+    } else if ((one.constant.isDouble() && !is_same(one.constant.toDouble(), other.constant.toDouble())) ||
                (one.constant.isBool() && one.constant.toBool() != other.constant.toBool())) {
       refuse_number("a number");
     }

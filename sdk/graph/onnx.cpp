@@ -43,9 +43,9 @@ std::string rule_name(const c10::OperatorHandle& op) {
 // onnxruntime has no kernel for float64 of what these become.
 bool is_narrow(const std::string& rule) {
   static const std::set<std::string> names = {
-      "softplus", "celu",       "elu",         "selu",  "mish",     "hardswish", "hardsigmoid", "gelu",
-      "erf",      "leaky_relu", "log_sigmoid", "prelu", "tan",      "atan",      "asin",        "acos",
-      "sinh",     "cosh",       "lstm",        "gru",   "rnn_tanh", "rnn_relu"};
+      "softplus", "celu",       "elu",         "selu",  "mish",  "hardswish", "hardsigmoid", "gelu",     "rrelu",
+      "erf",      "leaky_relu", "log_sigmoid", "prelu", "tan",   "atan",      "asin",        "acos",     "col2im",
+      "sinh",     "cosh",       "asinh",       "acosh", "atanh", "lstm",      "gru",         "rnn_tanh", "rnn_relu"};
   const auto has = [&](const char* part) { return rule.find(part) != std::string::npos; };
   return names.contains(rule) || has("conv") || has("avg_pool") || has("linear1d") || has("linear2d") ||
          has("linear3d") || has("cubic2d");
@@ -359,7 +359,9 @@ void Call::set(const Name& name, std::size_t place) {
 Name Call::name(const char* argument, torch::ScalarType dtype) {
   const auto& found = at(argument);
   if (found.kind == Argument::Kind::size) return onnx.cast(onnx.sizes({found.size}), dtype);
-  if (found.kind == Argument::Kind::constant) return onnx.number(real(argument), dtype);
+  const bool is_constant = found.kind == Argument::Kind::constant;
+  if (is_constant && !found.constant.isInt()) return onnx.number(real(argument), dtype);
+  if (is_constant) return onnx.tensor(at::scalar_tensor(found.constant.toInt(), torch::kInt64).to(dtype));
   const auto& of = value(argument);
   if (of.dtype() == dtype) return name(argument);
   if (c10::isComplexType(dtype) && !c10::isComplexType(of.dtype())) {

@@ -6,6 +6,23 @@
 
 namespace vernier::graph {
 
+Name truncated(Call& call, const Name& x) {
+  if (!c10::isFloatingType(call.dtype())) return x;
+  return op(call, "Mul", {op(call, "Sign", {x}), op(call, "Floor", {op(call, "Abs", {x})})});
+}
+
+Name chosen(Call& call, const Name& by, const Name& one, const Name& other) {
+  if (call.dtype() != torch::kBool) return op(call, "Where", {by, one, other});
+  const auto number = [&](const Name& name) { return call.onnx.cast(name, torch::kUInt8); };
+  return call.onnx.cast(op(call, "Where", {by, number(one), number(other)}), torch::kBool);
+}
+
+Name joined(Call& call, const char* type, const Name& flags, const std::vector<std::int64_t>& axes) {
+  const auto numbers = call.onnx.cast(flags, torch::kInt32);
+  const std::vector<Attribute> keeps = {{"keepdims", std::int64_t{call.flag("keepdim")}}};
+  return call.onnx.cast(call.onnx.add(type, {numbers, call.onnx.ints(axes)}, keeps), torch::kBool);
+}
+
 namespace {
 
 void softplus(Call& call) {
@@ -24,11 +41,6 @@ void threshold(Call& call) {
   const auto x = call.name("self", dtype);
   const auto is_low = op(call, "LessOrEqual", {x, call.name("threshold", dtype)});
   call.set(op(call, "Where", {is_low, call.name("value", dtype), x}));  // NaN stays
-}
-
-Name truncated(Call& call, const Name& x) {
-  if (!c10::isFloatingType(call.dtype())) return x;
-  return op(call, "Mul", {op(call, "Sign", {x}), op(call, "Floor", {op(call, "Abs", {x})})});
 }
 
 void trunc(Call& call) {
@@ -85,7 +97,9 @@ void fmod(Call& call) {
 template <int has_bias>
 void shrink(Call& call) {
   const auto threshold = static_cast<float>(call.real("lambd"));
-  call.set(call.onnx.add("Shrink", {call.name("self")}, {{"lambd", threshold}, {"bias", has_bias * threshold}}));
+  const auto x = call.name("self");
+  const auto shrunk = call.onnx.add("Shrink", {x}, {{"lambd", threshold}, {"bias", has_bias * threshold}});
+  call.set(op(call, "Where", {op(call, "IsNaN", {x}), x, shrunk}));  // Shrink makes 0 of NaN
 }
 
 // rrelu in evaluation, as it is composed.
@@ -98,10 +112,7 @@ void random_relu(Call& call) {
 template <Literal type>
 void any_or_all(Call& call) {
   const auto axes = call.dimensions("dim", call.value("self").sizes.size());
-  const std::int64_t keeps = call.flag("keepdim") ? 1 : 0;
-  const auto numbers = call.onnx.cast(call.name("self", torch::kBool), torch::kInt32);
-  const auto reduced = call.onnx.add(type.chars, {numbers, call.onnx.ints(axes)}, {{"keepdims", keeps}});
-  call.set(call.onnx.cast(reduced, torch::kBool));
+  call.set(joined(call, type.chars, call.name("self", torch::kBool), axes));
 }
 
 // A tensor in place of what it had: its result is another value here.

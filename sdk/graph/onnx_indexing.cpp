@@ -174,7 +174,7 @@ void masked_scatter(Call& call) {
   const auto count = call.onnx.add("CumSum", {flat, call.onnx.number(0, torch::kInt64)});
   const auto place = call.onnx.add("Max", {call.onnx.add("Sub", {count, call.onnx.ints({1})}), call.onnx.ints({0})});
   const auto next = call.onnx.add("Gather", {call.onnx.add("Reshape", {call.name("source", dtype), all}), place});
-  call.set(call.onnx.add("Where", {mask, reshaped(call, next, call.result().sizes), call.name("self", dtype)}));
+  call.set(chosen(call, mask, reshaped(call, next, call.result().sizes), call.name("self", dtype)));
 }
 
 // sort and topk. Equal numbers keep their order.
@@ -183,12 +183,13 @@ void sort(Call& call) {
   const auto most =
       call.has("k") ? sizes_in(call, "k").at(0) : call.value("self").sizes.at(static_cast<std::size_t>(axis));
   const std::int64_t is_largest = call.flag(call.has("k") ? "largest" : "descending") ? 1 : 0;
-  const auto both =
-      call.onnx.add("TopK", {call.name("self"), call.onnx.sizes({most})}, {{"axis", axis}, {"largest", is_largest}}, 2);
-  call.set(both[0]), call.set(both[1], 1);
+  const bool is_bool = call.dtype() == torch::kBool;
+  const auto x = call.name("self", is_bool ? torch::kInt32 : call.dtype());
+  const auto both = call.onnx.add("TopK", {x, call.onnx.sizes({most})}, {{"axis", axis}, {"largest", is_largest}}, 2);
+  call.set(is_bool ? call.onnx.cast(both[0], torch::kBool) : both[0]), call.set(both[1], 1);
 }
 
-// bucketize and searchsorted: how many edges are below each number.
+// bucketize and searchsorted: how many edges are below each number. All are below NaN.
 void buckets(Call& call) {
   if (call.has("sorter")) call.refuse("it has a sorter");
   const char* edges = call.has("boundaries") ? "boundaries" : "sorted_sequence";
@@ -200,8 +201,9 @@ void buckets(Call& call) {
   const auto x = call.onnx.add("Unsqueeze", {call.name("self", dtype), call.onnx.ints({-1})});
   auto all = call.name(edges, dtype);
   if (call.value(edges).sizes.size() > 1) all = call.onnx.add("Unsqueeze", {all, call.onnx.ints({-2})});
-  const auto is_below = call.onnx.cast(call.onnx.add(is_right ? "LessOrEqual" : "Less", {all, x}), torch::kInt64);
-  const auto count = call.onnx.add("ReduceSum", {is_below, call.onnx.ints({-1})}, {{"keepdims", std::int64_t{0}}});
+  const auto is_below = op(call, "Not", {op(call, is_right ? "Greater" : "GreaterOrEqual", {all, x})});
+  const auto numbers = call.onnx.cast(is_below, torch::kInt64);
+  const auto count = call.onnx.add("ReduceSum", {numbers, call.onnx.ints({-1})}, {{"keepdims", std::int64_t{0}}});
   call.set(call.onnx.cast(count, call.dtype()));
 }
 

@@ -246,8 +246,15 @@ void attention(Call& call) {
   const double scale = call.has("scale") ? call.real("scale") : 1 / std::sqrt(width);
   const auto query = call.onnx.add("Mul", {call.name("query"), call.onnx.number(scale, dtype)});
   auto scores = call.onnx.add("MatMul", {query, transposed(call, with_all_heads(call, "key"), order)});
-  if (call.has("attn_mask") || call.flag("is_causal")) scores = call.onnx.add("Add", {scores, mask_of(call, dtype)});
-  const auto weights = call.onnx.add("Softmax", {scores}, {{"axis", std::int64_t{-1}}});
+  const bool has_mask = call.has("attn_mask");
+  const auto mask = has_mask || call.flag("is_causal") ? mask_of(call, dtype) : Name();
+  if (!mask.empty()) scores = call.onnx.add("Add", {scores, mask});
+  auto weights = call.onnx.add("Softmax", {scores}, {{"axis", std::int64_t{-1}}});
+  if (has_mask) {  // a row that the mask has closed gets zeros, and no NaN
+    const auto lowest = call.onnx.number(-std::numeric_limits<double>::infinity(), dtype);
+    const auto is_closed = op(call, "Equal", {op(call, "ReduceMax", {mask, call.onnx.ints({-1})}), lowest});
+    weights = op(call, "Where", {is_closed, call.onnx.number(0, dtype), weights});
+  }
   call.set(call.onnx.add("MatMul", {weights, with_all_heads(call, "value")}));
 }
 

@@ -16,10 +16,16 @@ void same(Call& call) {
   call.set(call.onnx.add(type.chars, {call.name("self", call.dtype())}));
 }
 
+// ONNX joins bools by operators of their own.
+std::string joining(torch::ScalarType dtype, const std::string& type) {
+  if (dtype != torch::kBool) return type;
+  return type == "Mul" || type == "Min" ? "And" : "Or";
+}
+
 template <Literal type>
 void binary(Call& call) {
   const auto dtype = call.dtype();
-  call.set(call.onnx.add(type.chars, {call.name("self", dtype), call.name("other", dtype)}));
+  call.set(call.onnx.add(joining(dtype, type.chars), {call.name("self", dtype), call.name("other", dtype)}));
 }
 
 void multiply(Call& call) {
@@ -43,10 +49,8 @@ template <Literal type>
 void scaled(Call& call) {
   const auto dtype = call.dtype();
   auto other = call.name("other", dtype);
-  if (const double alpha = call.real("alpha"); alpha != 1) {
-    other = call.onnx.add("Mul", {other, call.onnx.number(alpha, real_dtype(call))});
-  }
-  call.set(call.onnx.add(type.chars, {call.name("self", dtype), other}));
+  if (call.real("alpha") != 1) other = op(call, "Mul", {other, call.name("alpha", real_dtype(call))});
+  call.set(call.onnx.add(joining(dtype, type.chars), {call.name("self", dtype), other}));
 }
 
 void reversed_sub(Call& call) {
@@ -55,14 +59,26 @@ void reversed_sub(Call& call) {
   call.set(call.onnx.add("Sub", {call.name("other", dtype), call.name("self", dtype)}));
 }
 
+// Returns what fmod leaves of x, and whether that and y have different signs.
+std::pair<Name, Name> rest_of(Call& call, const Name& x, const Name& y) {
+  const auto rest = call.onnx.add("Mod", {x, y}, {{"fmod", std::int64_t{1}}});
+  const auto signs = op(call, "Mul", {op(call, "Sign", {rest}), op(call, "Sign", {y})});
+  return {rest, op(call, "Less", {signs, call.onnx.number(0, call.dtype())})};
+}
+
+// As LibTorch divides floats (c10/util/generic_math.h): the floor of a rounded quotient may be one too many.
 void floor_divide(Call& call) {
   const auto dtype = call.dtype();
   const auto x = call.name("self", dtype), y = call.name("other", dtype);
-  if (c10::isFloatingType(dtype)) {
-    return call.set(call.onnx.add("Floor", {call.onnx.add("Div", {x, y})}));
+  if (!c10::isFloatingType(dtype)) {
+    const auto rest = call.onnx.add("Mod", {x, y});  // ONNX divides whole numbers towards 0
+    return call.set(call.onnx.add("Div", {call.onnx.add("Sub", {x, rest}), y}));
   }
-  const auto rest = call.onnx.add("Mod", {x, y});  // ONNX divides whole numbers towards 0
-  call.set(call.onnx.add("Div", {call.onnx.add("Sub", {x, rest}), y}));
+  const auto [rest, is_apart] = rest_of(call, x, y);
+  const auto whole = op(call, "Div", {op(call, "Sub", {x, rest}), y});
+  const auto quotient = op(call, "Sub", {whole, call.onnx.cast(is_apart, dtype)});
+  const auto is_by_zero = op(call, "Equal", {y, call.onnx.number(0, dtype)});
+  call.set(op(call, "Where", {is_by_zero, op(call, "Div", {x, y}), op(call, "Round", {quotient})}));
 }
 
 void divide(Call& call) {
@@ -73,17 +89,10 @@ void divide(Call& call) {
     const auto by = call.onnx.add("Unsqueeze", {call.name("other", real_dtype(call)), call.onnx.ints({-1})});
     return call.set(call.onnx.add("Div", {call.name("self", dtype), by}));
   }
-  auto quotient = call.onnx.add("Div", {call.name("self", dtype), call.name("other", dtype)});
-  if (call.has("rounding_mode")) {
-    const bool is_floor = call.text("rounding_mode") == "floor";
-    if (!c10::isFloatingType(dtype)) {
-      if (is_floor) return floor_divide(call);
-    } else {
-      quotient = is_floor ? call.onnx.add("Floor", {quotient})
-                          : call.onnx.cast(call.onnx.cast(quotient, torch::kInt64), dtype);
-    }
-  }
-  call.set(quotient);
+  const bool is_rounded = call.has("rounding_mode");
+  if (is_rounded && call.text("rounding_mode") == "floor") return floor_divide(call);
+  const auto quotient = call.onnx.add("Div", {call.name("self", dtype), call.name("other", dtype)});
+  call.set(is_rounded ? truncated(call, quotient) : quotient);
 }
 
 void power(Call& call) {
@@ -105,6 +114,7 @@ void compared(Call& call) {
              call.at("other").constant.isDouble()) {
     dtype = torch::kFloat32;
   }
+  if (dtype == torch::kBool) dtype = torch::kInt64;  // ONNX does not order bools, and 2 is not a bool
   call.set(call.onnx.add(type.chars, {call.name("self", dtype), call.name("other", dtype)}));
 }
 
@@ -126,14 +136,12 @@ void logical_not(Call& call) {
 
 void where(Call& call) {
   const auto dtype = call.dtype();
-  call.set(call.onnx.add("Where",
-                         {call.name("condition", torch::kBool), call.name("self", dtype), call.name("other", dtype)}));
+  call.set(chosen(call, call.name("condition", torch::kBool), call.name("self", dtype), call.name("other", dtype)));
 }
 
 void masked_fill(Call& call) {
   const auto dtype = call.dtype();
-  call.set(
-      call.onnx.add("Where", {call.name("mask", torch::kBool), call.name("value", dtype), call.name("self", dtype)}));
+  call.set(chosen(call, call.name("mask", torch::kBool), call.name("value", dtype), call.name("self", dtype)));
 }
 
 // Clip takes numbers alone.
@@ -212,8 +220,8 @@ void remainder(Call& call) {
   const auto dtype = call.dtype();
   const auto x = call.name("self", dtype), y = call.name("other", dtype);
   if (!c10::isFloatingType(dtype)) return call.set(call.onnx.add("Mod", {x, y}));
-  const auto whole = call.onnx.add("Floor", {call.onnx.add("Div", {x, y})});
-  call.set(call.onnx.add("Sub", {x, call.onnx.add("Mul", {whole, y})}));
+  const auto [rest, is_apart] = rest_of(call, x, y);
+  call.set(op(call, "Where", {is_apart, op(call, "Add", {rest, y}), rest}));
 }
 
 void glu(Call& call) {
@@ -236,7 +244,13 @@ void reduced(Call& call) {
   const auto rank = call.value("self").sizes.size();
   const auto axes = call.dimensions("dim", rank);
   const std::int64_t keeps = call.flag("keepdim") ? 1 : 0;
-  call.set(call.onnx.add(type.chars, {call.name("self", dtype), call.onnx.ints(axes)}, {{"keepdims", keeps}}));
+  const auto x = call.name("self", dtype);
+  const auto result = call.onnx.add(type.chars, {x, call.onnx.ints(axes)}, {{"keepdims", keeps}});
+  const std::string name = type.chars;
+  if ((name != "ReduceMax" && name != "ReduceMin") || !c10::isFloatingType(dtype)) return call.set(result);
+  // Maxima and minima of ONNX pass over NaN.
+  const auto has_nan = joined(call, "ReduceMax", op(call, "IsNaN", {x}), axes);
+  call.set(op(call, "Where", {has_nan, call.onnx.number(std::numeric_limits<double>::quiet_NaN(), dtype), result}));
 }
 
 void norm(Call& call) {
@@ -268,12 +282,24 @@ void deviation(Call& call) {
   call.set(call.onnx.add("Sqrt", {call.onnx.name_of(call.slots()[0])}));
 }
 
+// The place of a maximum or minimum, or of the first NaN, over which ONNX passes.
+template <Literal type>
+Name place_of(Call& call) {
+  const auto axis = call.dimension("dim", call.value("self").sizes.size());
+  const auto dtype = call.value("self").dtype();
+  const std::vector<Attribute> attributes = {{"axis", axis}, {"keepdims", std::int64_t{call.flag("keepdim")}}};
+  const auto x = call.name("self", dtype == torch::kBool ? torch::kInt32 : dtype);
+  const auto place = call.onnx.add(type.chars, {x}, attributes);
+  if (!c10::isFloatingType(dtype)) return place;
+  const auto is_nan = op(call, "IsNaN", {x});
+  const auto first = call.onnx.add("ArgMax", {call.onnx.cast(is_nan, torch::kInt32)}, attributes);
+  return op(call, "Where", {joined(call, "ReduceMax", is_nan, {axis}), first, place});
+}
+
 template <Literal type>
 void arg_reduced(Call& call) {
   if (!call.has("dim")) call.refuse("it is over all dimensions");
-  const auto axis = call.dimension("dim", call.value("self").sizes.size());
-  const std::int64_t keeps = call.flag("keepdim") ? 1 : 0;
-  call.set(call.onnx.add(type.chars, {call.name("self")}, {{"axis", axis}, {"keepdims", keeps}}));
+  call.set(place_of<type>(call));
 }
 
 // max(dim) and min(dim): values and places.
@@ -283,10 +309,7 @@ void extreme(Call& call) {
     return std::string(type.chars) == "ReduceMax" ? binary<"Max">(call) : binary<"Min">(call);
   }
   reduced<type>(call);
-  if (!call.has("dim")) return;
-  const auto axis = call.dimension("dim", call.value("self").sizes.size());
-  const std::int64_t keeps = call.flag("keepdim") ? 1 : 0;
-  call.set(call.onnx.add(place.chars, {call.name("self")}, {{"axis", axis}, {"keepdims", keeps}}), 1);
+  if (call.has("dim")) call.set(place_of<place>(call), 1);
 }
 
 template <Literal type>

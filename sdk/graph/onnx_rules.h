@@ -145,6 +145,11 @@ inline Name op(Call& call, const char* type, const Names& inputs) {
 Name reshaped(Call& call, const Name& name, const Sizes& sizes);
 Name transposed(Call& call, const Name& name, const std::vector<std::int64_t>& order);
 Name complex_product(Call& call);
+Name truncated(Call& call, const Name& x);
+// Where, which onnxruntime does not have for bools.
+Name chosen(Call& call, const Name& by, const Name& one, const Name& other);
+// Says along the axes whether all flags are true ("ReduceMin"), or some ("ReduceMax").
+Name joined(Call& call, const char* type, const Name& flags, const std::vector<std::int64_t>& axes);
 inline torch::ScalarType real_dtype(const Call& call) {
   return c10::toRealValueType(call.dtype());
 }

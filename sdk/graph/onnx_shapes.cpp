@@ -50,6 +50,15 @@ std::vector<std::int64_t> order_of(std::size_t dimensions) {
 }
 
 void reshape(Call& call) {
+  const auto& from = call.value("self");
+  if (call.has("dtype")) {  // the bits stay, as a cast leaves them for bytes of bools alone
+    const bool is_cast = from.dtype() == torch::kBool && c10::isIntegralType(call.dtype(), /*includeBool=*/true);
+    const bool is_same = call.integer("dtype") == static_cast<int>(from.dtype());
+    if (from.sizes != call.result().sizes || (!is_cast && !is_same)) {
+      call.refuse("it reads the bits in another dtype; take --format pt2");
+    }
+    return call.set(call.name("self", call.dtype()));
+  }
   call.set(reshaped(call, call.name("self"), written_sizes(call.result())));
 }
 
@@ -274,7 +283,7 @@ void index_put(Call& call) {
     sizes.resize(self.size(), Size{1});
     const auto mask = reshaped(call, call.onnx.cast(indexed.by[0], torch::kBool), sizes);
     const auto fitting = is_one ? reshaped(call, values, {}) : values;
-    return call.set(call.onnx.add("Where", {mask, fitting, call.name("self")}));
+    return call.set(chosen(call, mask, fitting, call.name("self")));
   }
   const auto at = places_of(call, indexed);
   auto sizes = at.common;

@@ -223,7 +223,7 @@ std::optional<std::size_t> Recorder::base_with(const View& view, std::size_t bas
     }
     return add_node({from.op, layer_, {of_value(part), constant_of(back)}, {}}, whole);
   }
-  if (!is_reshape(name)) return std::nullopt;
+  if (!is_reshape(name) || given_[part].scalar_type() != whole.scalar_type()) return std::nullopt;
   return add_node({operator_named("aten::reshape"), layer_, {of_value(part), constant_of(whole.sizes().vec())}, {}},
                   whole);
 }

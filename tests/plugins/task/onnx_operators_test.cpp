@@ -5,6 +5,8 @@
 #include <vernier/graph/graph_export.h>
 #include <vernier/safetensors.h>
 
+#include <limits>
+
 #include "python.h"
 #include "thrown.h"
 
@@ -32,6 +34,13 @@ Tensor picture(const Tensor& x) {
   return x.reshape({-1, 2, 3, 4});
 }
 
+Tensor with_nan(const Tensor& x) {
+  return x.masked_fill(x > 0.5, std::numeric_limits<double>::quiet_NaN());
+}
+
+constexpr auto infinity = std::numeric_limits<double>::infinity();
+constexpr auto last_number = std::numeric_limits<std::int64_t>::max();
+
 using Nearest = Tensor (*)(const Tensor& x, at::OptionalIntArrayRef size, std::optional<at::ArrayRef<double>> factors);
 
 // Pictures of many heights become ones of other heights.
@@ -53,10 +62,21 @@ const std::vector<Case> cases = {
     {"diff_both", [](auto& x) { return x.diff(1, -1, x.narrow(2, 0, 2), x.narrow(2, 3, 1)); }},
     {"diff_twice", [](auto& x) { return x.diff(2); }},
     {"floor_divide", [](auto& x) { return x.floor_divide(0.3); }},
+    {"divided_by_tenths",
+     [](auto& x) {
+       const auto y = (x * 10).round() / 10, z = y.to(torch::kFloat64);
+       return at::cat({y.floor_divide(0.1), y.remainder(0.1), y.div(-0.1, "floor"), y.remainder(-0.1), z.floor_divide(0.1), z.remainder(0.3)}, 1);
+     }},
+    {"divided_by_ends",
+     [](auto& x) {
+       const auto y = with_nan(x);
+       return at::cat({y.floor_divide(infinity), y.remainder(-infinity), y.floor_divide(0.0), y.remainder(0.0), at::full({}, infinity).floor_divide(y)}, 1);
+     }},
     {"floor_divide_whole", [](auto& x) { return whole(x).floor_divide(3); }},
     {"remainder", [](auto& x) { return x.remainder(0.3); }},
     {"remainder_whole", [](auto& x) { return whole(x).remainder(-3); }},
     {"div_trunc", [](auto& x) { return x.div(0.3, "trunc"); }},
+    {"div_trunc_far", [](auto& x) { return (x * 1e30).div(0.3, "trunc"); }},
     {"div_floor_whole", [](auto& x) { return whole(x).div(2, "floor"); }},
     {"div_trunc_whole", [](auto& x) { return whole(x).div(2, "trunc"); }},
     {"rsub", [](auto& x) { return 1 - x; }},
@@ -89,6 +109,15 @@ const std::vector<Case> cases = {
     {"copy", [](auto& x) { return at::zeros_like(x, torch::kFloat64).copy_(x.narrow(2, 0, 1)); }},
     {"threshold", [](auto& x) { return at::threshold(x, 0.1, -2); }},
     {"compare_whole", [](auto& x) { return whole(x).gt(0.5).to(torch::kFloat32); }},
+    {"whole_far", [](auto& x) { return at::cat({whole(x).masked_fill(x > 0, last_number), whole(x).clamp_max(last_number), (whole(x) + ((1L << 60) + 1)).eq((1L << 60) + 3).to(torch::kInt64)}, 1); }},
+    {"compare_bools", [](auto& x) { return at::cat({x.gt(0).lt(x.gt(-0.5)), x.gt(0).ge(x.lt(0.5)), x.gt(0).gt(0), x.gt(0).ne(2)}, 1); }},
+    {"bools",
+     [](auto& x) {
+       const auto a = x > 0, b = x > 0.5, c = x < -0.5;
+       return at::cat({a * b, a + c, at::maximum(b, c), at::minimum(a, b), at::where(c, a, b), a.masked_fill(c, true), a.clone().index_put_({c}, at::full({}, true)), a.masked_scatter(c, b), std::get<0>(a.sort(2))}, 1);
+     }},
+    {"places_of_bools", [](auto& x) { return x.gt(0).argsort(true, 2) + std::get<1>(x.gt(0).max(2, true)); }},
+    {"bytes_of_bools", [](auto& x) { return x.gt(0).view(torch::kUInt8).to(torch::kInt64) + x.gt(0.5).view(torch::kInt8); }},
     {"compare_mixed", [](auto& x) { return whole(x).ge(x).to(torch::kFloat32); }},
     {"equal_whole", [](auto& x) { return whole(x).eq(2).to(torch::kInt64); }},
     {"logical", [](auto& x) { return ((x.gt(0) & x.lt(0.5)) | ~x.gt(-0.5)).to(torch::kInt64); }},
@@ -107,6 +136,11 @@ const std::vector<Case> cases = {
     {"argmax", [](auto& x) { return x.argmax(-1, true); }},
     {"max_dim", [](auto& x) { return std::get<0>(x.max(1)) + std::get<1>(x.max(1)); }},
     {"min_dim", [](auto& x) { return std::get<0>(x.min(2, true)); }},
+    {"most_with_nan",
+     [](auto& x) {
+       const auto y = with_nan(x);
+       return at::cat({y.amax({2}), y.amin({2}), std::get<0>(y.min(2)), std::get<1>(y.max(2)), y.argmin(2), y.amax({1, 2}, true).squeeze(2), x.argmax(2)}, 1);
+     }},
     {"maximum", [](auto& x) { return at::maximum(x, x.flip({2})); }},
     {"cumsum", [](auto& x) { return x.cumsum(1); }},
     {"cumsum_bool", [](auto& x) { return (x > 0).cumsum(-1); }},
@@ -175,6 +209,11 @@ const std::vector<Case> cases = {
      [](auto& x) {
        return at::scaled_dot_product_attention(x, x, x, at::ones({4, 4}, torch::kBool).tril(), 0, false, 0.3);
      }},
+    {"attention_closed_row",
+     [](auto& x) {
+       const auto mask = at::ones({4, 4}, torch::kBool).tril(-1);
+       return at::scaled_dot_product_attention(x, x, x, mask) + at::scaled_dot_product_attention(x, x, x, at::zeros({4, 4}).masked_fill(~mask, -infinity));
+     }},
     {"embedding", [](auto& x) { return at::embedding(at::arange(30.0F).reshape({10, 3}), whole(x).abs()); }},
     {"full_like", [](auto& x) { return x + at::full_like(x, 2) + at::zeros_like(x) + at::ones({x.size(0), 1, 1}); }},
     {"arange_samples", [](auto& x) { return x + at::arange(x.size(2)); }},
@@ -193,7 +232,7 @@ const std::vector<Case> cases = {
     {"double_activations",
      [](auto& x) {
        const auto y = at::celu(x.to(torch::kFloat64), 0.7);
-       return at::prelu(at::softplus(y), at::full({4}, 0.3, torch::kFloat64)).asin() + at::gelu(y) + at::leaky_relu(y);
+       return at::prelu(at::softplus(y), at::full({4}, 0.3, torch::kFloat64)).asin() + at::gelu(y) + at::leaky_relu(y) + y.asinh() + y.div(2).atanh() + (y + 2).acosh() + at::rrelu(y);
      }},
     {"double_convolution",
      [](auto& x) {
@@ -215,6 +254,8 @@ const std::vector<Case> cases = {
     {"of_bases", [](auto& x) { return (x + 2).log2() + (x + 2).log10() + x.exp2(); }},
     {"fmod", [](auto& x) { return x.fmod(0.3) + whole(x).fmod(3); }},
     {"shrink", [](auto& x) { return at::hardshrink(x, 0.4) + at::softshrink(x, 0.2); }},
+    {"nan_tensor", [](auto& x) { return at::where(x > 0.5, at::full({}, std::numeric_limits<float>::quiet_NaN()), x); }},
+    {"shrink_nan", [](auto& x) { return at::hardshrink(with_nan(x), 0.4) + at::softshrink(with_nan(x), 0.2); }},
     {"rrelu", [](auto& x) { return at::rrelu(x); }},
     {"asinh", [](auto& x) { return x.asinh() + x.div(2).atanh() + (x + 2).acosh() + x.sgn(); }},
     {"xor", [](auto& x) { return x.gt(0).bitwise_xor(x.gt(0.5)).to(torch::kInt64); }},
@@ -301,6 +342,7 @@ const std::vector<Case> cases = {
     {"sort", [](auto& x) { return std::get<0>(x.sort(1, true)) + std::get<1>(x.sort(2)); }},
     {"argsort", [](auto& x) { return x.round().argsort(true, 2) + x.round().argsort(true, 1, true); }},
     {"bucketize", [](auto& x) { return at::bucketize(x.mul(4).round(), at::arange(-3.0F, 3.0F)) * 10 + at::bucketize(x.mul(4).round(), at::arange(-3.0F, 3.0F), false, true); }},
+    {"bucketize_nan", [](auto& x) { return at::bucketize(with_nan(x), at::arange(-3.0F, 3.0F)) * 10 + at::bucketize(with_nan(x), at::arange(-3.0F, 3.0F), false, true); }},
     {"searchsorted", [](auto& x) { return at::searchsorted(std::get<0>(x.sort()), x.flip({1}), false, true); }},
     {"one_hot", [](auto& x) { return at::one_hot(whole(x).abs(), 9); }},
     {"cdist", [](auto& x) { return at::cdist(x, x + 1) + at::cdist(x, x + 1, 1) + at::cdist(x, x + 1, 3); }},
@@ -308,6 +350,7 @@ const std::vector<Case> cases = {
     {"im2col", [](auto& x) { return at::im2col(picture(x), {2, 3}, {1, 1}, {1, 0}, {1, 2}); }},
     {"im2col_dilated", [](auto& x) { return at::im2col(picture(x), {2, 2}, {2, 3}, {0, 1}, {1, 1}); }},
     {"col2im", [](auto& x) { return at::col2im(x, {3, 4}, {2, 2}, {1, 1}, {0, 0}, {1, 1}); }},
+    {"col2im_double", [](auto& x) { return at::col2im(x.to(torch::kFloat64), {3, 4}, {2, 2}, {1, 1}, {0, 0}, {1, 1}); }},
     {"unfold", [](auto& x) { return x.unfold(1, 2, 1).unfold(2, 3, 2); }},
     {"adaptive_uneven", [](auto& x) { return at::adaptive_avg_pool2d(picture(x), {2, 3}); }},
     {"adaptive_one_axis", [](auto& x) { return at::adaptive_avg_pool1d(x, 4); }},
@@ -396,6 +439,13 @@ TEST_CASE("ONNX: an option that it lacks is refused by name") {
       {"no complex numbers; take and return torch.view_as_real()", [](auto& x) { return at::fft_fft(x); }},
       {"there is no rule that writes by ONNX: linalg_matrix_exp",
        [](auto& x) { return at::matrix_exp(x.narrow(2, 0, 4)); }},
+      {"it reads the bits in another dtype; take --format pt2", [](auto& x) { return x.view(torch::kInt32); }},
+      {"it changes a tensor in place after it took a view of it",
+       [](auto& x) {
+         auto y = x.clone();
+         y.view(torch::kInt32).add_(1);
+         return y;
+       }},
       {"its decimals are not 0", [](auto& x) { return x.round(1); }},
       {"its scale_factor 1.3 makes 3 of 3",
        [](auto& x) { return at::upsample_bicubic2d(picture(x), {}, false, factors); }},
