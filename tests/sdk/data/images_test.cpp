@@ -68,6 +68,13 @@ TEST_CASE("images: decodes what Pillow decodes") {
     CHECK(distance_to_pillow(name, "grey") <= 2);
   }
   CHECK(distance_to_pillow("sixteen.png", "grey") == 0);  // the upper 8 bits
+  const TemporaryFolder folder;
+  auto with_gamma = read_text(oracles + "rgb.png");
+  constexpr std::size_t behind_header = 33;
+  with_gamma.insert(behind_header, std::string("\0\0\0\4gAMA\0\0\xb1\x8f\x0b\xfc"
+                                               "a\5",
+                                               16));
+  CHECK(read_image(folder.write("gamma.png", with_gamma), grey()).equal(read_image(oracles + "rgb.png", grey())));
   CHECK(read_image(oracles + "sixteen.png").size(0) == 3);
 }
 

@@ -36,8 +36,8 @@ void read_png_bytes(png_structp png, png_bytep to, std::size_t count) {
   bytes->left -= count;
 }
 
-// Makes 8 bits a channel and so many channels of anything, or keeps the numbers of a mask where there are 0; a grey
-// value is 0.299 red + 0.587 green + 0.114 blue. Returns the number of passes (7 if interlaced), or 0 after an error.
+// Converts to `channels` channels of 8 bits. 0 keeps the numbers of a mask, and 1 is for files without colours. Returns
+// the number of passes (7 if interlaced), or 0 after an error.
 int start_png(png_structp png, png_infop info, std::int64_t channels) {
   if (setjmp(png_jmpbuf(png)) != 0) return 0;
   png_read_info(png, info);
@@ -47,14 +47,10 @@ int start_png(png_structp png, png_infop info, std::int64_t channels) {
     png_read_update_info(png, info);
     return passes;
   }
-  const bool is_grey = channels == 1;
   png_set_expand(png);
   png_set_strip_16(png);
   png_set_strip_alpha(png);
-  const bool has_colour = (png_get_color_type(png, info) & PNG_COLOR_MASK_COLOR) != 0;
-  constexpr int silently = 1;
-  if (is_grey && has_colour) png_set_rgb_to_gray_fixed(png, silently, 29900, 58700);
-  if (!is_grey && !has_colour) png_set_gray_to_rgb(png);
+  if (channels == 3) png_set_gray_to_rgb(png);
   const int passes = png_set_interlace_handling(png);
   png_read_update_info(png, info);
   return passes;
@@ -143,6 +139,9 @@ DecodedImage decode_png(const std::string& bytes, std::int64_t channels, std::in
   const bool is_mask = bytes.size() > kind && bytes[depth] <= 8 &&
                        (bytes[kind] == PNG_COLOR_TYPE_GRAY || bytes[kind] == PNG_COLOR_TYPE_PALETTE);
   if (channels == 0 && !is_mask) refuse("has colours or 16 bits; a mask is in grey or has a palette, and 8 bits");
+  // libpng makes grey of colours in linear light if the file has a gamma, and other formats never do.
+  const bool makes_grey = channels == 1 && bytes.size() > kind && (bytes[kind] & PNG_COLOR_MASK_COLOR) != 0;
+  if (makes_grey) channels = 3;
   const int passes = start_png(reader.png, reader.info, channels);
   if (passes == 0) refuse_damaged();
   const auto height = png_get_image_height(reader.png, reader.info);
@@ -155,7 +154,7 @@ DecodedImage decode_png(const std::string& bytes, std::int64_t channels, std::in
   if (!read_png_rows(reader.png, pixels.mutable_data_ptr<std::uint8_t>(), height, row_bytes, passes)) {
     refuse_damaged();
   }
-  return {pixels, png_orientation(reader.png, reader.info)};
+  return {makes_grey ? grey_of(pixels) : pixels, png_orientation(reader.png, reader.info)};
 }
 
 }  // namespace vernier
