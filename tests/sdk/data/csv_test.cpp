@@ -230,6 +230,24 @@ TEST_CASE("csv: without a header, a file without the target has the columns arou
     const auto whole = read_csv(folder.write("whole.csv", "1,2,3\n"), schema, options).numbers;
     CHECK(whole.sum().item<int>() == 6 - std::stoi(target));
   }
+  CsvOptions some;
+  some.header = false;
+  some.target = "1";
+  some.columns = {"8", "2", "3"};
+  auto schema = parsed("0,1,2,3,4,5,6,7\n1,1,2,3,4,5,6,7\n", some).schema;
+  const auto read = [&](const std::string& text) {
+    return read_csv(folder.write("some.csv", text), schema, some).numbers;
+  };
+  const auto refused = [&](const std::string& text) { return thrown_by([&] { read(text); }).text; };
+  CHECK(says(refused("1,2,3,4\n"),
+             "some.csv' has 4 columns without names, and the file that was learned from has 8; "
+             "give it all of them"));
+  schema.target.reset();
+  schema = vernier::parse_csv_schema(json_of(schema));
+  CHECK(torch::equal(read("0,1,2,3,4,5,6,7\n"), floats({7, 1, 2}, {1, 3})));
+  CHECK(torch::equal(read("1,2,3,4,5,6,7\n"), floats({7, 1, 2}, {1, 3})));
+  CHECK(torch::equal(read("7,1,2\n"), floats({7, 1, 2}, {1, 3})));
+  CHECK(says(refused("1,2,3,4\n"), "; give it all of them, all but the target, or the 3 inputs alone"));
 }
 
 TEST_CASE("csv: the dataset has a tensor for each kind of column that there is") {
@@ -267,7 +285,7 @@ TEST_CASE("csv: line ends and byte-order marks") {
   for (const std::string text : {"a,b\n1,2\n3,4", "a,b\r\n1,2\r\n3,4\r\n", "a,b\n1,2\n3,4\n\n\n",
                                  "\xef\xbb\xbf"
                                  "a,b\n1,2\n3,4\n",
-                                 " a , b \n 1 ,2\t\n\"3\" , \"4\" \n"}) {
+                                 " a , b \n 1 ,2\t\n\"3\" , \"4\" \n", "\"a\"  \"b\" \r\n\"1\" \"2\"\r\n3 4 \n"}) {
     CAPTURE(text);
     const auto table = parsed(text);
     CHECK(torch::equal(table.numbers, floats({1, 2, 3, 4}, {2, 2})));
@@ -297,6 +315,7 @@ TEST_CASE("csv: bad files are refused with line and column") {
       {"a,a\n1,2\n", "has two columns named 'a'"},
       {"a,b\n1,2\n3\n", "line 3 has 1 field, the header has 2"},
       {"a,b\n1,2,3\n", "line 2 has 3 fields, the header has 2"},
+      {"\"a\" \"b\"\n\"1\" 1 2\n", "line 2 has 3 fields, the header has 2"},  // R's write.table
       {"a,b\n1,2\n\n3,4\n", "line 3 is empty"},
       {"a,b\n1,2\n3,x\n", "line 3, column 'b' is 'x', and other lines have numbers there"},
       {many("3,x\n"), "line 2002, column 'b' is 'x', "},

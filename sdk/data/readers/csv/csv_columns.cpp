@@ -70,10 +70,21 @@ void CsvReader::read_names() {
   for (int i = 0; i < records_to_check && below.next(fields); ++i) check_length(fields, below.line());
 }
 
-// A file without names and without the target: the columns behind the target have the numbers that they have with it.
-void CsvReader::number_around_target() {
-  const auto target = std::ranges::find(names_, options_.target);
-  for (auto name = target; name != names_.end(); ++name) *name = std::to_string(name - names_.begin() + 2);
+// Gives the columns of a file without names the numbers that they have in the file of the schema. Without the target,
+// those behind it have one more; and a file may have the inputs alone, in their order.
+void CsvReader::number_as(const CsvSchema& schema) {
+  const auto columns = std::ssize(names_), inputs = std::ssize(schema.columns);
+  if (columns == schema.width) return;
+  if (!schema.target && !options_.target.empty() && columns + 1 == schema.width) {
+    const auto target = std::ranges::find(names_, options_.target);
+    for (auto name = target; name != names_.end(); ++name) *name = std::to_string(name - names_.begin() + 2);
+  } else if (!schema.target && columns == inputs) {
+    std::ranges::transform(schema.columns, names_.begin(), &CsvColumn::name);
+  } else {
+    file_->refuse(c10::str("has ", columns, " columns without names, and the file that was learned from has ",
+                           schema.width, "; give it all of them",
+                           schema.target ? "" : c10::str(", all but the target, or the ", inputs, " inputs alone")));
+  }
   places_.clear();
   for (std::size_t i = 0; i < names_.size(); ++i) places_.emplace(names_[i], i);
 }
@@ -96,6 +107,7 @@ std::size_t CsvReader::place_of(const std::string& name, const char* key) const 
 }
 
 void CsvReader::choose_columns() {
+  if (!options_.header) table_.schema.width = std::ssize(names_);
   auto inputs = options_.columns;
   const std::set<std::string> without(options_.leave_out.begin(), options_.leave_out.end());
   for (const auto& name : without) place_of(name, "leave_out");
@@ -137,8 +149,7 @@ void CsvReader::choose_columns() {
 void CsvReader::use(const CsvSchema& schema) {
   has_schema_ = true;
   table_.schema = schema;
-  const bool has_all_inputs = options_.columns.empty() && names_.size() == schema.columns.size();
-  if (!options_.header && !schema.target && has_all_inputs) number_around_target();
+  if (!options_.header && schema.width > 0) number_as(schema);
   if (!options_.columns.empty() && !std::ranges::equal(options_.columns, schema.columns, {}, {}, &CsvColumn::name)) {
     file_->refuse("is to be read by other `columns` than the trained model has, which cannot be changed");
   }

@@ -108,7 +108,7 @@ CsvField CsvRecords::quoted() {
   field.raw = {begin, static_cast<std::size_t>(at_ - begin)};
   line_ += std::count(begin, at_, '\n');
   ++at_;
-  while (at_ != end_ && is_blank(*at_, separator_)) ++at_;
+  while (at_ != end_ && *at_ != separator_ && is_blank(*at_, separator_)) ++at_;
   if (at_ != end_ && *at_ == '\r' && (at_ + 1 == end_ || at_[1] == '\n')) ++at_;
   if (at_ != end_ && *at_ != separator_ && *at_ != '\n') {
     refuse("has text behind a closing quote; a quote within quotes is written twice");

@@ -78,7 +78,7 @@ class CsvReader {
 
  private:
   void read_names();
-  void number_around_target();
+  void number_as(const CsvSchema& schema);
   std::size_t place_of(const std::string& name, const char* key = "") const;
   void infer_types();
   void note_missing(const std::vector<PartResult>& results);

@@ -67,6 +67,7 @@ std::string json_of(const CsvSchema& schema) {
   OrderedJson json = {{"columns", OrderedJson::array()}};
   for (const auto& column : schema.columns) json["columns"].push_back(json_of(column));
   if (schema.target) json["target"] = json_of(*schema.target);
+  if (schema.width > 0) json["width"] = schema.width;
   return json_text(json);
 }
 
@@ -76,6 +77,7 @@ CsvSchema parse_csv_schema(const std::string& json) {
   try {
     for (const auto& column : parsed.value.at("columns")) schema.columns.push_back(column_of(column));
     if (parsed.value.contains("target")) schema.target = column_of(parsed.value["target"]);
+    schema.width = parsed.value.value("width", std::int64_t{0});
   } catch (const Json::exception&) {
     throw Error("the schema of a table is damaged");
   }

@@ -202,6 +202,8 @@ char find_separator(const MappedFile& file, std::string_view text) {
   if (most > 1) return best;
   // Records of different length, which the reader refuses: that of the first line shows them best.
   const auto line = text.substr(0, text.find('\n'));
+  const bool has_words = line.find("\" \"") != std::string_view::npos;  // R's header lacks the column of row names
+  if (has_words && std::ranges::count(line, best) == 0) return ' ';
   for (const char separator : {',', ';', '\t', '|'}) {
     if (std::ranges::count(line, separator) > std::ranges::count(line, best)) best = separator;
   }

@@ -74,9 +74,9 @@ VERNIER_API CsvTable read_csv(const std::string& path, const CsvOptions& options
 
 // The same with the columns, types, vocabularies and fill values of another file. It finds columns by name. Of the
 // options it uses those of the text, missing, unknown, types of dates, and fill where the schema has none; others that
-// contradict the schema are refused. A file without header and target has all inputs of one with the target, in the
-// same order. A category of which all of at least 20 rows are unknown is refused, unless nearly each has a word of its
-// own.
+// contradict the schema are refused. A file without a header has as many columns as that of the schema; without the
+// target also one fewer, or the inputs alone in the order of the schema. A category of which all of at least 20 rows
+// are unknown is refused, unless nearly each has a word of its own.
 VERNIER_API CsvTable read_csv(const std::string& path, const CsvSchema& schema, const CsvOptions& options = {});
 
 // Returns the files that a path or a pattern names, in the order in which read_csv() reads them. Empty: there is none.

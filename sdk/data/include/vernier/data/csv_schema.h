@@ -70,6 +70,7 @@ struct CsvColumn {
 struct CsvSchema {
   std::vector<CsvColumn> columns;   // the inputs
   std::optional<CsvColumn> target;  // reset it to read a file without a target
+  std::int64_t width = 0;           // columns of the file, others included, if it has no header; else 0
 };
 
 // The numbers that a column becomes: itself; or of a date: days since 1970-01-01 (with the part of the day), year,
