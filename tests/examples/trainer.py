@@ -78,12 +78,14 @@ def write_sequences():
     (ROOT / "x.csv").write_text("\n".join(",".join(map(str, row)) for row in rows) + "\n")
     (ROOT / "k.csv").write_text("\n".join(map(str, classes)) + "\n")
     (ROOT / "n.csv").write_text("\n".join(",".join(map(str, row)) for row in numbers) + "\n")
-    series = [[round(256 * math.sin(0.4 * t + i)) / 64 + (8 * t * i + draw.randrange(8)) / 64 for i in range(2)]
-              for t in range(ROWS + 14)]
+    longer = [[round(256 * math.sin(0.4 * t + i)) / 64 + (8 * t * i + draw.randrange(8)) / 64 for i in range(2)]
+              for t in range(2 * ROWS + 13)]
+    series = longer[:ROWS + 14]
+    (ROOT / "l.csv").write_text("a,b\n" + "\n".join(",".join(map(str, row)) for row in longer) + "\n")
     (ROOT / "s.csv").write_text("a,b\n" + "\n".join(",".join(map(str, row)) for row in series) + "\n")
     seasons = [[(0, 3, -1, 2)[t % 4] + draw.randrange(8) / 64, (5, 1, 4, -2)[t % 4] + t / 64] for t in range(ROWS + 17)]
     (ROOT / "w.csv").write_text("a,b\n" + "\n".join(",".join(map(str, row)) for row in seasons) + "\n")
-    for name, values in (("s", sum(series, [])), ("w", sum(seasons, [])), ("x", sum(rows, [])), ("k", classes), ("n", sum(numbers, []))):
+    for name, values in (("s", sum(series, [])), ("l", sum(longer, [])), ("w", sum(seasons, [])), ("x", sum(rows, [])), ("k", classes), ("n", sum(numbers, []))):
         (ROOT / f"{name}.f32").write_bytes(struct.pack(f"<{len(values)}f", *values))
 
 
@@ -99,9 +101,9 @@ CASES = {  # name: task, its options, arguments of the program
               ["x.f32", "k.f32"]),
     "ends": ("sequence", 'kind = "regression"\ndata = "x.csv"\ntargets = "n.csv:1,2"\nwidth = 8\nheader = false',
              ["x.f32", "n.f32"]),
-    # Each has ROWS windows.
-    "next": ("sequence", 'kind = "forecast"\ndata = "s.csv"\ncontext = 12\nhorizon = 3\nwidth = 8\nlevel = "training"',
-             ["s.f32"]),
+    # Each has ROWS windows. Those of "next" to predict begin at step 1, so that the last ends the series.
+    "next": ("sequence", 'kind = "forecast"\ndata = "l.csv"\ncontext = 12\nhorizon = 3\nstride = 2\nwidth = 8\n'
+             'level = "training"', ["l.f32"]),
     "level": ("sequence", 'kind = "forecast"\ndata = "s.csv"\ncontext = 14\nhorizon = 1\nwidth = 8\nlevel = "window"\n'
               'outputs = [1]', ["s.f32"]),
     "season": ("sequence", 'kind = "forecast"\ndata = "w.csv"\ncontext = 12\nhorizon = 6\nwidth = 8\nlevel = "window"',

@@ -72,7 +72,9 @@ torch::Tensor Series::starts_in(const std::vector<Steps>& parts, const Window& w
   std::vector<torch::Tensor> starts;
   for (const auto& [begin, end] : parts) {
     const auto last = end - window.context - window.horizon;
-    if (last >= begin) starts.push_back(torch::arange(begin, last + 1, window.stride));
+    if (last < begin) continue;
+    const auto rest = window.horizon > 0 ? 0 : (last - begin) % window.stride;  // a prediction takes the last window
+    starts.push_back(torch::arange(begin + rest, last + 1, window.stride));
   }
   if (!starts.empty()) return at::cat(starts);
   const auto steps = [](const Steps& part) { return part.second - part.first; };
