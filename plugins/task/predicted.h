@@ -11,6 +11,12 @@
 #include <utility>
 #include <vector>
 
+// Refuses logits of which none is the largest.
+inline void require_class(const torch::Tensor& logits) {
+  if (!logits.isnan().any().item<bool>()) return;
+  vernier::refuse("the model returns NaN, which is not a class; correct the sample, or name an earlier checkpoint");
+}
+
 // The columns of `vernier predict` for logits. Of classes: the likeliest, its probability, and on request that of each,
 // as probability_NAME. Of labels: the probability of each. target: the column's name in the data, or "".
 inline std::vector<vernier::Predictor::Column> columns_of(const vernier::Targets& targets, const torch::Tensor& logits,
@@ -29,6 +35,7 @@ inline std::vector<vernier::Predictor::Column> columns_of(const vernier::Targets
   const std::string name = target == "probability" ? "class_probability" : "probability";
   std::vector<vernier::Predictor::Column> columns;
   if (!of_labels) {
+    require_class(known);
     const auto [probability, code] = known.max(1);
     columns = {{target.empty() ? "class" : target, code, targets.names}, {name, probability}};
   }
@@ -50,6 +57,7 @@ inline std::vector<vernier::Predictor::Column> columns_of_places(const vernier::
                                                                  std::int64_t samples) {
   constexpr std::int64_t most = 256;  // codes fit in one byte
   const auto wide = logits.to(torch::kFloat32);
+  require_class(wide);
   if (targets.kind == vernier::Targets::Kind::classes) {
     const auto known = wide.narrow(1, 0, targets.count);
     const auto code = known.argmax(1).to(targets.count <= most ? torch::kUInt8 : torch::kInt64);

@@ -1,6 +1,7 @@
 #include "class_table.h"
 
 #include <ATen/ATen.h>
+#include <torch/types.h>
 #include <vernier/data/evaluation.h>
 #include <vernier/error.h>
 
@@ -57,18 +58,23 @@ void ClassTable::update(const torch::Tensor& output, const torch::Tensor& target
   const auto is_known = (targets >= 0).nonzero().squeeze(1);
   const auto logits =
       output.movedim(1, -1).reshape({-1, output.size(1)}).index_select(0, is_known).to(torch::kCPU, torch::kFloat32);
-  const auto predicted = logits.argmax(1).contiguous();
+  const auto [largest, place] = logits.max(1);
+  const auto is_number = largest.isnan().logical_not();
+  const auto predicted = at::where(is_number, place, -1).contiguous();  // -1: no class, as in the metric accuracy
   const auto right = targets.index_select(0, is_known).to(torch::kCPU, torch::kInt64).contiguous();
   const auto *codes = right.const_data_ptr<std::int64_t>(), *outputs = predicted.const_data_ptr<std::int64_t>();
   for (std::int64_t i = 0; i < right.numel(); ++i) ++pairs_[{codes[i], outputs[i]}];
   if (output.dim() != 2) return;  // every pixel or token: their probabilities would fill the memory
-  chances_.push_back(logits.softmax(1));
-  targets_.push_back(right);
+  const auto rows = is_number.nonzero().squeeze(1);
+  if (rows.numel() == 0) return;
+  chances_.push_back(logits.index_select(0, rows).softmax(1));
+  targets_.push_back(right.index_select(0, rows));
 }
 
 std::vector<std::int64_t> ClassTable::classes() const {
   std::set<std::int64_t> all;
   for (const auto& [pair, count] : pairs_) all.insert({pair.first, pair.second});
+  all.erase(-1);
   return {all.begin(), all.end()};
 }
 
@@ -115,8 +121,15 @@ OrderedJson ClassTable::calibration() const {
   return {{"ece", error}, {"reliability", std::move(rows)}};
 }
 
+std::int64_t ClassTable::without_class() const {
+  std::int64_t sum = 0;
+  for (const auto& [pair, count] : pairs_) sum += pair.second < 0 ? count : 0;
+  return sum;
+}
+
 OrderedJson ClassTable::json(const std::vector<std::string>& names) const {
-  OrderedJson found = calibration();
+  OrderedJson found = {{"ece", nullptr}, {"reliability", OrderedJson::array()}};
+  found.update(calibration());
   const auto order = classes();
   OrderedJson words = OrderedJson::array(), matrix = OrderedJson::array(), curves = OrderedJson::array();
   for (const auto number : order) {
@@ -130,6 +143,7 @@ OrderedJson ClassTable::json(const std::vector<std::string>& names) const {
     matrix.push_back(std::move(row));
     curves.push_back(roc_of(number));
   }
+  found["without_class"] = without_class();
   found.update({{"classes", std::move(words)}, {"confusion", std::move(matrix)}, {"roc", std::move(curves)}});
   return found;
 }
@@ -150,6 +164,7 @@ std::string ClassTable::text(const std::vector<std::string>& names) const {
   std::vector<std::pair<std::int64_t, std::pair<std::int64_t, std::int64_t>>> confused;
   for (const auto& [pair, count] : pairs_) {
     scores[pair.first].are += count;
+    if (pair.second < 0) continue;
     scores[pair.second].said += count;
     if (pair.first == pair.second) scores[pair.first].hits += count;
     if (pair.first != pair.second) confused.emplace_back(-count, pair);
@@ -177,6 +192,9 @@ std::string ClassTable::text(const std::vector<std::string>& names) const {
     text += printed("  roc auc, each class against the others: mean %.4g\n", areas / with_area);
   }
   if (are_many) text += printed("  the worst of %zu classes\n", scores.size());
+  if (const auto none = without_class(); none > 0) {
+    text += c10::str("  outputs that have a NaN, and so no class: ", none, "; they count as wrong\n");
+  }
   if (scores.size() <= most_columns) {
     TextRows matrix = {{"target \\ prediction"}};
     for (const auto number : order) matrix[0].push_back(name_of(number, names, 12));

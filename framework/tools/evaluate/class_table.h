@@ -25,15 +25,18 @@ class ClassTable {
   // classes the worst ones and the pairs that are confused most. Then the calibration. names: of the classes, if they
   // have any.
   std::string text(const std::vector<std::string>& names) const;
-  // The same for a page: "classes", "confusion" of few classes, "roc", "ece" and "reliability".
+  // The same as JSON for a page: "without_class", "classes", "roc", "ece" and "reliability", and "confusion" if there
+  // are few classes.
   nlohmann::ordered_json json(const std::vector<std::string>& names) const;
 
  private:
   std::vector<std::int64_t> classes() const;                 // classes that occur
+  std::int64_t without_class() const;                        // outputs with a NaN, which predict none
   nlohmann::ordered_json roc_of(std::int64_t number) const;  // {"auc", "points"}: one class against the others
   nlohmann::ordered_json calibration() const;
 
-  std::map<std::pair<std::int64_t, std::int64_t>, std::int64_t> pairs_;  // target and prediction: how often
+  // Counts of (target, prediction). The prediction is -1 where the output has a NaN.
+  std::map<std::pair<std::int64_t, std::int64_t>, std::int64_t> pairs_;
   std::vector<torch::Tensor> chances_, targets_;  // on the CPU: float32 [samples, classes], int64 [samples]
 };
 

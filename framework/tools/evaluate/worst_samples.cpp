@@ -1,5 +1,6 @@
 #include "worst_samples.h"
 
+#include <torch/types.h>
 #include <vernier/error.h>
 
 #include <algorithm>
@@ -48,7 +49,8 @@ nlohmann::ordered_json WorstSamples::json(const std::vector<std::string>& names)
   auto all = nlohmann::ordered_json::array();
   for (const auto& [loss, where, target, output] : samples_) {
     const bool is_class = !target.is_floating_point() && output.dim() == target.dim() + 1 && output.size(0) > 1;
-    const auto predicted = words_of(is_class ? output.argmax(0) : output, is_class, names);
+    const bool has_nan = is_class && output.isnan().any().item<bool>();
+    const auto predicted = has_nan ? "nan" : words_of(is_class ? output.argmax(0) : output, is_class, names);
     all.push_back({{"where", where},
                    {"target", words_of(target, is_class, names)},
                    {"predicted", predicted},

@@ -54,10 +54,20 @@ a server on this machine that answers rows of JSON: POST /v1/predict {"instances
   --queue NUMBER         requests that may wait; more are answered with 503 (16)
 )";
 
+// If a batch is refused, its samples are tried one by one, and the error names the first that fails.
+std::vector<Predictor::Column> predicted(Predictor& predictor, const Batch& batch, const Dataset& dataset) try {
+  return predictor.predict(batch);
+} catch (const Error& error) {
+  for (std::int64_t i = 0; batch.samples > 1 && i < batch.samples; ++i)
+    predicted(predictor, batch.narrow(i, 1), dataset);
+  if (batch.samples > 1 || batch.indices.empty()) throw;
+  throw Error(dataset.where(batch.indices[0]) + ": " + error.what(), error.kind());
+}
+
 // The columns to write of a batch.
 std::vector<Predictor::Column> columns_of(Predictor& predictor, SupervisedTask& task, const Batch& batch,
-                                          bool has_probabilities) {
-  auto columns = predictor.predict(batch);
+                                          bool has_probabilities, const Dataset& dataset) {
+  auto columns = predicted(predictor, batch, dataset);
   if (columns.empty()) columns.push_back({"output", task.forward(batch)});
   const bool has_some = std::ranges::any_of(columns, &Predictor::Column::on_request);
   if (has_probabilities && !has_some && task.targets().kind != Targets::Kind::labels) {
@@ -83,7 +93,7 @@ struct Model {
     for (auto left = loader.batches_per_epoch(); left > 0; --left) {
       if (cli::stop_signal() != 0) throw Error("stopped; nothing was written", Error::Kind::training);
       const auto batch = loader.next().to(prepared.run.device);
-      use(columns_of(predictor, task, batch, has_probabilities), batch.samples);
+      use(columns_of(predictor, task, batch, has_probabilities, *dataset), batch.samples);
     }
     return dataset->size();
   }
