@@ -1,5 +1,6 @@
 #include "rows.h"
 
+#include <vernier/data/data_source.h>
 #include <vernier/data/readers.h>
 #include <vernier/error.h>
 #include <vernier/json_in.h>
@@ -262,7 +263,8 @@ std::vector<std::string> GivenRows::write(const Rows& rows) {
     for (const auto& text : texts) objects.push_back({{text_in(task_, "text", "text"), text}});
     return write(objects);
   }
-  const bool has_columns = use == "text" || (use == "tabular" && !text_in(task_, "data", "").ends_with(".npy"));
+  const auto data = file_of(text_in(task_, "data", ""));
+  const bool has_columns = use == "text" || (use == "tabular" && !data.ends_with(".npy") && !data.ends_with(".npz"));
   if (has_columns && !rows[0].is_object()) refuse_row(0, "must be an object with a value for each column");
   if (!rows[0].is_object()) return {array(rows, "")};
   std::vector<std::string> lists;

@@ -1,6 +1,7 @@
 // `vernier predict` for rows in the command, in a pipe and in requests: the same numbers as for a file.
 #include <doctest/doctest.h>
 #include <fcntl.h>
+#include <torch/types.h>
 
 #include <chrono>
 #include <fstream>
@@ -10,6 +11,7 @@
 #include "raw_http.h"
 #include "run_folder.h"
 #include "thrown.h"
+#include "tools/predict/predictions.h"
 
 namespace predict_rows_test {
 
@@ -354,6 +356,19 @@ TEST_CASE("predict: what a row lacks is one line, and standard output has rows a
   }
   CHECK(run.call({"predict", "out", "--row", "x=1", "word=new"}) >= 0);
   CHECK((run.out.empty() || run.out.starts_with("class,")));
+}
+
+TEST_CASE("predict: a row of a table of arrays is a list") {
+  RunFolder run(std::string(frame) + "use = 'tabular'\ndata = 'd.npz:x'\ntargets = 'd.npz:y'\nhidden = [4]\n");
+  const auto x = torch::arange(40, torch::kFloat64).sin().view({20, 2});
+  const auto arrays = vernier::write_predictions(run.at("d.npz"), "d.npz");
+  arrays->add({{"x", x}, {"y", x.select(1, 0).clone()}}, 20);
+  arrays->finish();
+  run.folder.write("new.npy", npy({0.5, 1}, "1, 2"));
+  REQUIRE_MESSAGE(run.train({"--quiet"}) == 0, run.err);
+  REQUIRE_MESSAGE(run.call({"predict", "out", "--input", "new.npy", "--output", "p.jsonl"}) == 0, run.err);
+  CHECK_MESSAGE(run.call({"predict", "out", "--row", "[0.5, 1]"}) == 0, run.err);
+  CHECK(run.out == read_text(run.at("p.jsonl")));
 }
 
 TEST_CASE("predict: the steps of a series are rows, alone and in a list") {
