@@ -38,6 +38,12 @@ constexpr std::array of_tokenizer = {"tokenizer.json",
                                      "chat_template.json",
                                      "added_tokens.json"};
 
+bool is_known(const std::string& name) {
+  const auto is_it = [&](const char* known) { return name == known; };
+  return std::ranges::any_of(of_model, is_it) || std::ranges::any_of(of_tokenizer, is_it) ||
+         (name.ends_with(".tiktoken") && name.find('/') == name.npos);
+}
+
 void take(vernier::State& files, const fs::path& folder, const std::string& name) {
   std::error_code none;
   if (!fs::is_regular_file(folder / name, none)) return;
@@ -72,6 +78,10 @@ void put_text(vernier::State& files, const std::string& name, const std::string&
 
 void write_model_files(const vernier::State& files, const fs::path& folder) {
   for (const auto& [name, bytes] : files.tensors) {
+    if (!is_known(name)) {
+      vernier::refuse("the checkpoint has '" + vernier::shortened(name) +
+                      "' among the files of its model, which Vernier never puts there; do not use it");
+    }
     std::ofstream file(folder / name, std::ios::binary);
     if (!(file << text_of(files, name)).flush()) {
       throw vernier::Error((folder / name).string() + ": cannot be written");

@@ -14,6 +14,7 @@ namespace language {
 vernier::State read_model_files(const std::string& model, const std::string& tokenizer);
 std::string text_of(const vernier::State& files, const std::string& name);
 void put_text(vernier::State& files, const std::string& name, const std::string& text);
+// Throws Error for a name that read_model_files() does not give: a checkpoint may be a stranger's.
 void write_model_files(const vernier::State& files, const std::filesystem::path& folder);
 
 // Adds a token to those that end a text by generation_config.json.
