@@ -102,6 +102,21 @@ TEST_CASE("chat templates: a wrong template, and one that takes too long, ends i
       {"{{ 1" + repeated(" + 1", 5000) + " }}", "a tag is too long"},
       {repeated("{% if x %}", 5000), "blocks are nested too deeply"},
       {"\xFF", "is not UTF-8"},
+      {"{{ 'a' | upper(1) }}", "the filter upper is not supported with more than 0 arguments"},
+      {"{{ [1] | sort(order='up') }}", "the filter sort is not supported with the argument order"},
+      {"{{ [1] | sort(true, reverse=true) }}", "the filter sort has two values for its argument reverse"},
+      {"{{ [1] | map(attribute='a', filter='b') }}", "the filter map is not supported with the argument filter"},
+      {"{{ ['a'] | map('upper', 1) | list }}", "the filter upper is not supported with more than 0 arguments"},
+      {"{{ {'a': 1} | dictsort(by='value') }}", "the filter dictsort is not supported with the argument by"},
+      {"{{ '1f' | int(0, 16) }}", "the filter int is not supported with more than 1 arguments"},
+      {"{{ '1_000' | int }}", "int of a text with '_' is not supported"},
+      {"{{ 'a'.find('a', 1) }}", "the method find() is not supported with more than 1 arguments"},
+      {"{{ 'a'.count('a', 1) }}", "the method count() is not supported with more than 1 arguments"},
+      {"{{ 'a'.split(by='a') }}", "the method split() is not supported with the argument by"},
+      {"{{ {}.get('a', 1, 2) }}", "the method get() is not supported with more than 2 arguments"},
+      {"{{ 1 is defined(1) }}", "the test defined is not supported with more than 0 arguments"},
+      {"{{ 4 is divisibleby(num=2) }}", "the test divisibleby is not supported with the argument num"},
+      {"{{ dict([['a', 1]]) }}", "dict() and namespace() take names, or one mapping"},
   };
   for (const auto& [source, reason] : cases) {
     CAPTURE(source.substr(0, 80));
@@ -146,6 +161,34 @@ TEST_CASE("chat templates: numbers at the ends of their range are Python's") {
   for (const auto& [source, text] : cases) {
     CAPTURE(source);
     CHECK(rendered(source) == text);
+  }
+}
+
+// The texts are those of Jinja 3.1.6.
+TEST_CASE("chat templates: filters take the arguments that Jinja's take") {
+  const std::string items = "{% set t = [{'f': {'n': 'b'}, 'l': [1, 2]}, {'f': {'n': 'A'}, 'l': [3]}] %}";
+  const std::vector<std::pair<std::string, std::string>> cases = {
+      {"{{ t | selectattr('f.n', 'equalto', 'b') | list | length }}", "1"},
+      {"{{ t | map(attribute='l.1', default=9) | list }}", "[2, 9]"},
+      {"{{ t | sort(attribute='f.n') | map(attribute='f.n') | join }}{{ t | join('-', attribute='f.n') }}", "Abb-A"},
+      {"{{ ['a', 'B', 'A', 'b', 'é', 'É'] | unique | join }}{{ ['a', 'B', 'A'] | unique(true) | join }}", "aBéaBA"},
+      {"{{ (t + t) | unique(attribute='f.n') | list | length }}", "2"},
+      {"{{ {'b': 1, 'A': 2, 'B': 0} | dictsort | map('first') | join }}", "AbB"},
+      {"{{ {'b': 1, 'A': 2, 'B': 0} | dictsort(true) | map('first') | join }}", "ABb"},
+      {"{{ {10: 1, 9: 2} | dictsort | map('first') | join(' ') }}", "9 10"},
+      {"{{ [{'a': 1}] | map('tojson', indent=2) | join }}", "{\n  \"a\": 1\n}"},
+      {"{{ \"it's a tool_response (ab) x-y [c <e 9f\" | title }}", "It's A Tool_response (Ab) X-Y [C <E 9f"},
+      {"{{ \"it's tool_response\".title() }}", "It'S Tool_Response"},
+      {"{{ ['3.7', '+5', ' 5 ', '-7', '1e3', 'x', '', 'inf', '-3.7', '.5', '5.', '+-5', '12abc', "
+       "'007'] "
+       "| map('int') | join(' ') }}",
+       "3 5 5 -7 1000 0 0 0 -3 0 5 0 0 7"},
+      {"{{ 'x' | int(9) }}{{ none | int('y') }}{{ 'ÀB' | lower }}", "9yàb"},
+      {"{{ 'aXbX' | replace(new='b', old='X') }}{{ 'a b'.split(maxsplit=1) }}", "abbb['a', 'b']"},
+  };
+  for (const auto& [source, text] : cases) {
+    CAPTURE(source);
+    CHECK(rendered(items + source) == text);
   }
 }
 

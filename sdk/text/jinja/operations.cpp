@@ -86,7 +86,10 @@ Value time_now(const Arguments& given) {
 
 Map entries_of(const Arguments& given) {
   Map map;
-  if (!given.places.empty() && given.places[0].map() != nullptr) map = *given.places[0].map();
+  for (const auto& one : given.places) {
+    if (one.map() == nullptr || given.places.size() > 1) refuse("dict() and namespace() take names, or one mapping");
+    map = *one.map();
+  }
   for (const auto& [name, value] : given.names) map.emplace_back(Value(name), value);
   return map;
 }
