@@ -74,9 +74,9 @@ std::vector<AddedTokens::Part> AddedTokens::cut(std::string_view text, bool skip
     }
     auto begin = at;
     at += token->text.size();
-    if ((skip_special && token->is_special) || begin < done) continue;
+    if (skip_special && token->is_special) continue;
     if (token->is_word && !is_alone(text, begin, at)) continue;
-    if (token->strips_left) begin = std::max(done, white_before(text, begin));
+    if (token->strips_left) begin = std::min(begin, std::max(done, white_before(text, begin)));
     const auto end = token->strips_right ? white_behind(text, at) : at;
     put_text(begin);
     parts.push_back({text.substr(begin, end - begin), token});
