@@ -5,12 +5,14 @@
 #include <vernier/text/bpe_trainer.h>
 #include <vernier/whole_file.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
 #include <iostream>
 
 #include "base/parts.h"
 #include "common/output_file.h"
+#include "common/text/quoting.h"
 #include "common/verb.h"
 #include "text/text_tokenizer.h"
 #include "text/tokens/token_note.h"
@@ -76,7 +78,16 @@ Settings read_settings(const po::variables_map& given) {
   settings.training.vocabulary = given["vocabulary"].as<std::int64_t>();
   settings.training.min_count = given["min-count"].as<std::int64_t>();
   settings.training.special = {"<|endoftext|>"};
+  for (const char* option : {"vocabulary", "min-count", "special-token"}) {
+    if (settings.trains || given.count(option) == 0 || given[option].defaulted()) continue;
+    refuse("--" + std::string(option) + " is for --train; add --train, or leave it out");
+  }
   if (given.count("special-token") != 0) settings.training.special = given["special-token"].as<Words>();
+  for (const auto& word : settings.training.special) {
+    if (!word.empty() && std::ranges::count(settings.training.special, word) == 1) continue;
+    refuse("--special-token " + shell_quoted(word) +
+           (word.empty() ? " is empty; leave it out" : " is given twice; give it once"));
+  }
   if (settings.files.empty()) refuse("name the files to read; see vernier tokenize --help");
   if (settings.tokenizer.empty()) refuse("name the tokenizer's folder with --tokenizer");
   if (settings.output.empty() && !settings.trains) refuse("name the file to write with --output");

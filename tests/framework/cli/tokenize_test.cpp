@@ -168,6 +168,13 @@ TEST_CASE("tokenize: mistakes end in one line and leave no file") {
        "'a.jsonl' line 1: the field 'body' is missing or no text; name another with --field"},
       {{"a.txt", "--train", "--vocabulary", "10", "--tokenizer", "made"}, "a vocabulary of 10 cannot be trained"},
       {{"empty.txt", "--train", "--tokenizer", "made"}, "the files have no text to train on"},
+      {{"a.txt", "--train", "--tokenizer", "made", "--special-token", ""}, "--special-token '' is empty; leave it out"},
+      {{"a.txt", "--train", "--tokenizer", "made", "--special-token", "<a>", "--special-token", "<a>"},
+       "--special-token '<a>' is given twice; give it once"},
+      {{"a.txt", "--tokenizer", gpt2, "--output", "x", "--special-token", "<a>"},
+       "--special-token is for --train; add --train, or leave it out"},
+      {{"a.txt", "--tokenizer", gpt2, "--output", "x", "--vocabulary", "300"},
+       "--vocabulary is for --train; add --train, or leave it out"},
       {{"a.txt", "--tokenizer", gpt2, "--output", "none/x"}, "none/x: there is no folder none"},
   };
   const TemporaryFolder folder;
