@@ -45,6 +45,9 @@ Sampler make_sampler(const Dataset& dataset, const DataLoaderOptions& options) {
     if (options.weights.numel() != size) {
       refuse(c10::str("there are ", options.weights.numel(), " weights for ", size, " samples"));
     }
+    if (options.order != Sampler::Order::shuffled) {
+      refuse("weights, such as those of `balanced`, draw the samples at random; leave `order` out");
+    }
     return Sampler::weighted(options.weights, options.seed);
   }
   if (options.order == Sampler::Order::by_shard) return Sampler::by_shard(dataset.shards(), options.seed);

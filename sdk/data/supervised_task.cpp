@@ -147,6 +147,8 @@ torch::Tensor SupervisedTask::recomputed(const std::function<torch::Tensor(const
 void SupervisedTask::use_learned(State learned, bool reads_data) {
   impl_->learned = std::move(learned);
   impl_->is_trained = true;
+  impl_->options.drop_last = false;  // a model that is trained is measured on all samples
+  impl_->options.order = Sampler::Order::shuffled;
   impl_->reads_data = reads_data;
 }
 

@@ -8,6 +8,7 @@
 #include <vernier/text/tokenizer.h>
 
 #include <cmath>
+#include <filesystem>
 #include <string>
 
 #include "loaded_task.h"
@@ -68,6 +69,18 @@ Table only_of_texts(const PublishedFolder& given, const Table& table) {
 LoadedTask load(const Texts& texts, Table more = {}) {
   return LoadedTask(published_folder::task_of(texts.given.variant),
                     only_of_texts(texts.given, texts.table(std::move(more))));
+}
+
+// Returns what the task holds out when `vernier evaluate` makes it of a trained one, with other options.
+std::string held_out_of(const LoadedTask& trained, const Texts& texts, Table more, const vernier::State& changes = {}) {
+  auto learned = dynamic_cast<vernier::SupervisedTask&>(*trained.task).learned();
+  learned.put("", changes);
+  const auto task = make_plugin<vernier::Task>("task/gpt", only_of_texts(texts.given, texts.table(std::move(more))));
+  dynamic_cast<vernier::SupervisedTask&>(*task).use_learned(std::move(learned), /*reads_data=*/true);
+  vernier::TrainerRun run;
+  run.seed = trained.run.seed;
+  task->prepare(run);
+  return task->save().text("held_out");
 }
 
 torch::Tensor gradient_of(const LoadedTask& task) {
@@ -209,6 +222,61 @@ TEST_CASE("language task: validation of texts is the mean over their learned tok
   for (const double loss : losses) CHECK(loss == doctest::Approx(losses[0]).epsilon(1e-6));
 }
 
+TEST_CASE("language task: texts in rows of their own turn as their longest does, however far rows are filled up") {
+  for (const char* variant : {"llama_dynamic", "phi3_long"}) {  // they turn otherwise beyond 16 tokens
+    CAPTURE(variant);
+    const Texts texts(variant, "{\"text\": \"one two\"}\n{\"text\": \"x\"}\n");
+    std::vector<double> losses;
+    for (const int context : {16, 24}) {
+      auto task = load(
+          texts,
+          {{"context", value(context)}, {"packing", value(false)}, {"validation", list<std::string>({texts.path()})}});
+      losses.push_back(task->loss(task->next()).item<double>());
+      losses.push_back(task.validate());
+    }
+    for (const double loss : losses) CHECK(loss == doctest::Approx(losses[0]).epsilon(1e-6));
+  }
+}
+
+TEST_CASE("language task: a trained model is evaluated on what its training held out, or on the files that are named") {
+  const Texts texts("gpt2");
+  const auto& folder = texts.given.folder;
+  std::map<std::string, vernier::Value> files;
+  for (const std::string name : {"held", "test", "new"}) {
+    folder.write(name + ".jsonl", "{\"text\": \"" + name + " one\"}\n{\"text\": \"two\"}\n");
+    files[name] = list<std::string>({folder / (name + ".jsonl")});
+  }
+  const auto of = [](const LoadedTask& task) { return task->save().text("held_out"); };
+  const auto drawn = load(texts, {{"validation_share", value(0.4)}});
+  CHECK(held_out_of(drawn, texts, {{"validation_share", value(0.4)}}) == of(drawn));
+  const Table others[] = {{{"context", value(8)}, {"validation_share", value(0.4)}},
+                          {{"packing", value(false)}, {"validation_share", value(0.4)}},
+                          {{"validation_share", value(0.7)}}};
+  for (auto more : others) {
+    const auto refused = refusal([&] { held_out_of(drawn, texts, more); });
+    CHECK_MESSAGE(contains(refused, "name other files, as in --set 'task.validation="), refused);
+    more["validation"] = files["test"];
+    CHECK(refusal([&] { held_out_of(drawn, texts, more); }).empty());
+  }
+  const auto trained = load(texts, {{"validation", files["held"]}});
+  for (const bool has_changed : {false, true}) {
+    CAPTURE(has_changed);
+    if (has_changed) folder.write("texts.jsonl", std::string(Texts::default_lines) + "{\"text\": \"more\"}\n");
+    CHECK(held_out_of(trained, texts, {{"validation", files["held"]}}) == of(trained));
+    CHECK(held_out_of(trained, texts, {{"validation", files["test"]}}) ==
+          of(load(texts, {{"validation", files["test"]}})));
+    CHECK(held_out_of(trained, texts, {{"validation", files["held"]}, {"data", files["new"]}}) ==
+          of(load(texts, {{"validation", files["new"]}})));
+  }
+  // A checkpoint may be a stranger's.
+  for (const std::string& name : {folder / "written", std::string("../written"), std::string("x.txt")}) {
+    const vernier::State evil = {{"files/" + name, torch::ones({3}, torch::kUInt8)}};
+    const auto refused = refusal([&] { held_out_of(trained, texts, {{"validation", files["held"]}}, evil); });
+    CHECK_MESSAGE(contains(refused, "which Vernier never puts there"), refused);
+  }
+  CHECK(!std::filesystem::exists(folder / "written"));
+}
+
 TEST_CASE("language task: files are drawn from by their shares") {
   const PublishedFolder given("gpt2");
   std::string ones, twos;
@@ -216,14 +284,15 @@ TEST_CASE("language task: files are drawn from by their shares") {
   for (int i = 0; i < 2000; ++i) twos += std::string("\x02\0", 2);
   given.folder.write("ones.bin", ones);
   given.folder.write("twos.bin", twos);
-  const auto count = [&](std::vector<double> shares, double held_out) {
-    const auto task = given.load({{"data", list<std::string>({given.folder / "ones.bin", given.folder / "twos.bin"})},
-                                  {"shares", list(shares)},
-                                  {"stride", value(4)},
-                                  {"context", value(4)},
-                                  {"validation_share", value(held_out)},
-                                  {"order", value("shuffled")},
-                                  {"batch_size", value(500)}});
+  const auto count = [&](std::vector<double> shares, double held_out, const std::string& second = "twos.bin") {
+    auto table = given.table({{"data", list<std::string>({given.folder / "ones.bin", given.folder / second})},
+                              {"shares", list(shares)},
+                              {"stride", value(4)},
+                              {"context", value(4)},
+                              {"validation_share", value(held_out)},
+                              {"batch_size", value(500)}});
+    table.erase("order");
+    const LoadedTask task("gpt", table);
     return (task->next().tensors[0].select(1, 0) == 1).sum().item<double>() / 500;
   };
   for (const double held_out : {0.0, 0.2}) {
@@ -231,6 +300,12 @@ TEST_CASE("language task: files are drawn from by their shares") {
     CHECK(count({1, 1}, held_out) == doctest::Approx(0.5).epsilon(0.1));
     CHECK(count({0, 2}, held_out) == 0);
   }
+  given.folder.write("few.bin", twos.substr(0, 10));  // one window, which is held out
+  CHECK(contains(refusal([&] {
+                   count({1, 1}, 0.2, "few.bin");
+                 }),
+                 "few.bin' has the share 1, and all of it is held out"));
+  CHECK(count({1, 0}, 0.2, "few.bin") > 0);
 }
 
 TEST_CASE("language task: each validation continues the prompts, and changes no random number") {
@@ -315,6 +390,7 @@ TEST_CASE("language task: mistakes in the data are refused in one line") {
       {{{"learn", value("questions")}}, "answers"},
       {{{"shares", list<double>({1, 2})}}, "has 2 numbers, and `data` 1 files"},
       {{{"shares", list<double>({0})}}, "has no number above 0"},
+      {{{"shares", list<double>({1})}}, "`order` has no effect with `shares`"},
       {{{"context", value(25)}}, "has positions for 24 tokens"},
   };
   for (const auto& [more, message] : cases) {
@@ -333,6 +409,10 @@ TEST_CASE("language task: mistakes in the data are refused in one line") {
   for (const auto& [more, message] : std::vector<std::pair<Table, std::string>>{
            {{{"packing", value(true)}}, "`packing` is for texts"},
            {{{"validation_stride", value(3)}}, "needs files in `validation`"},
+           {{{"stride", value(19)}, {"validation_share", value(0.5)}},
+            "`stride` is below context = 20, so held-out windows"},
+           {{{"stride", value(19)}}, ""},
+           {{{"stride", value(20)}, {"validation_share", value(0.5)}}, ""},
            {{{"validation_stride", value(21)}, {"validation", list<std::string>({tokens})}}, "is above context = 20"},
            {{{"data", list<std::string>({})}}, ""}}) {
     const auto text = plain.refusal_of(more);

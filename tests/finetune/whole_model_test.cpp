@@ -102,6 +102,16 @@ TEST_CASE("whole model: generation_config.json ends completions and gives defaul
   run.called({"generate", "model", "--prompt", "abc", "--top-k", "5"}, 2);
   CHECK(run.err.find("num_beams of the model's generation_config.json, and --beams 1 does without") !=
         std::string::npos);
+  run.folder.write("model/generation_config.json", R"({"do_sample": false, "max_time": 3.5, "renormalize_logits": true,
+      "top_k": 50})");
+  run.called({"generate", "model", "--prompt", "abc", "--top-p", "0.5"}, 2);
+  CHECK_MESSAGE(run.err.find("--top-p is for draws, and the model's generation_config.json takes the likeliest tokens; "
+                             "--temperature 1 draws") != std::string::npos,
+                run.err);
+  run.called({"generate", "model", "--prompt", "abc", "--top-p", "0.5", "--temperature", "1"});
+  for (const char* ignored : {"max_time = 3.5", "renormalize_logits = true"}) {
+    CHECK_MESSAGE(run.err.find(ignored) != std::string::npos, run.err);
+  }
   run.folder.write("model/generation_config.json", R"({"temperature": "warm"})");
   run.called({"generate", "model", "--prompt", "abc"}, 2);
   CHECK(run.err.find("temperature is \"warm\", and must be a number from 0 to 1000") != std::string::npos);
@@ -194,6 +204,18 @@ TEST_CASE("whole model: tokens of all files of a folder are found in texts") {
       "added_tokens_decoder": {"420": {"content": "<|im_start|>", "special": true},
                                "421": {"content": "<|im_end|>"}}})");
   CHECK(encoded() == Ids{420, 420, 65, 66, 67, 421});
+  const auto config = read_text(folder / "tokenizer_config.json");
+  // As in the package: a token whose white space the one before it has taken is there all the same.
+  folder.write("tokenizer_config.json",
+               R"({"added_tokens_decoder": {"420": {"content": "<a>", "special": true, "rstrip": true},
+                                            "421": {"content": " b", "special": true},
+                                            "422": {"content": " ", "special": true}}})");
+  for (const auto& [text, ids] : std::vector<std::pair<std::string, Ids>>{
+           {"<a> b", {420, 421}}, {"<a>b", {420, 66}}, {"<a>   b", {420, 422, 422, 421}}}) {
+    CAPTURE(text);
+    CHECK(vernier::open_tokenizer(folder.path())->encode(text) == ids);
+  }
+  folder.write("tokenizer_config.json", config);
   const auto deep = "{\"a\": " + std::string(200'000, '[') + std::string(200'000, ']') + "}";
   struct {
     const char *file, *text, *refused;

@@ -129,21 +129,19 @@ void keep(const Prepared& prepared, const RunCall& call, const std::vector<Colum
   }
 }
 
-// Returns the end of an error: the options of the run's task that give it data to validate on.
+// Returns the end of an error: the options of the run's task that name data to validate on. It offers no share of the
+// run's own data, because the model has learned that.
 std::string remedy(const Wiring& wiring) {
-  std::string files, share;
+  std::string files;
   bool takes_all = false;
   for (const auto& option : HostApi::declared(wiring.origin_of(*wiring.task).options)) {
     using Type = OptionInfo::Type;
     if (!option.key.starts_with("validation")) continue;
-    if (option.type == Type::number) share = " --set task." + option.key + "=0.1";
     if (option.type == Type::strings && files.empty()) takes_all = true;  // a model of several inputs, and a target
     if (option.type == Type::strings) files += " --set 'task." + option.key + "=[\"FILE\"]'";
     if (option.type == Type::string && (files.empty() || takes_all)) files += " --set task." + option.key + "=FILE";
   }
-  std::string text = files.empty() ? "" : "; name some, as in" + files;
-  if (!share.empty()) text += (text.empty() ? "; hold" : ", or hold") + (" out a share of the training data:" + share);
-  return text;
+  return files.empty() ? "" : "; name some, as in" + files;
 }
 
 // Returns ", on 120 samples", with those of each further validation set.

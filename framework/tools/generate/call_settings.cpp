@@ -112,6 +112,14 @@ void apply(const ModelSettings& model, const po::variables_map& given, Generatio
     }
   } else {
     take("temperature", model.temperature, sampling.temperature);
+    // With --listen a request may set a temperature, so that tokens are drawn.
+    const bool never_draws =
+        given["temperature"].defaulted() && sampling.temperature == 0 && given.count("listen") == 0;
+    for (const char* option : {"top-k", "top-p", "min-p"}) {
+      if (!never_draws || given[option].defaulted()) continue;
+      refuse("--" + std::string(option) +
+             " is for draws, and the model's generation_config.json takes the likeliest tokens; --temperature 1 draws");
+    }
     take("top-k", model.top_k, sampling.top_k);
     take("top-p", model.top_p, sampling.top_p);
     take("min-p", model.min_p, sampling.min_p);

@@ -24,10 +24,10 @@ constexpr std::string_view without_effect = R"(
   _from_model_config assistant_confidence_threshold assistant_early_exit assistant_lookbehind
   assistant_token_id bos_token_id cache_config cache_implementation chat_format decoder_start_token_id
   disable_compile do_sample early_stopping eos_token_id generation_kwargs is_assistant length_penalty low_memory
-  max_length max_matching_ngram_size max_new_tokens max_time max_window_size min_length min_new_tokens min_p
+  max_length max_matching_ngram_size max_new_tokens max_window_size min_length min_new_tokens min_p
   no_repeat_ngram_size num_assistant_tokens num_assistant_tokens_schedule num_return_sequences output_attentions
   output_hidden_states output_logits
-  output_scores pad_token_id prompt_lookup_num_tokens renormalize_logits repetition_penalty
+  output_scores pad_token_id prompt_lookup_num_tokens repetition_penalty
   return_dict_in_generate return_legacy_cache stop_strings target_lookbehind temperature top_k top_p
   transformers_version trust_remote_code use_cache user_token_id
 )";

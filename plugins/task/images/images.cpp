@@ -48,7 +48,6 @@
 #include <vernier/sdk.h>
 
 #include <algorithm>
-#include <filesystem>
 #include <limits>
 #include <nlohmann/json.hpp>
 #include <utility>
@@ -118,6 +117,7 @@ class Images final : public vernier::SupervisedTask,
     plan_.stem = options.choose("stem", "auto", {"auto", "7x7", "3x3"},
                                 "first convolution of a ResNet; auto: 3x3 for images below 64 pixels");
     check_options(options);
+    is_share_given_ = share_ > 0 && options.given("validation_share");
   }
 
   void build(Run& run) override {
@@ -231,9 +231,6 @@ class Images final : public vernier::SupervisedTask,
     if (files_.is_idx() && held_out_files_.images.empty() != held_out_files_.labels.empty()) {
       options.refuse("validation_images", "and `validation_labels` are given both or not at all");
     }
-    if (!held_out_files_.images.empty() && share_ > 0 && options.given("validation_share")) {
-      options.refuse("validation_share", "is without meaning where validation_images is given");
-    }
   }
 
   Pictures read(const PictureFiles& files) {
@@ -244,6 +241,8 @@ class Images final : public vernier::SupervisedTask,
   }
 
   void read_to_train(std::uint64_t seed) {
+    if (is_share_given_ && !held_out_files_.images.empty())
+      refuse("`validation_share` is without meaning where validation_images is given; leave one of them out");
     const auto all = read(files_);
     names_ = all.names, plan_.classes = all.classes, contents_ = all.contents;
     auto training = all;
@@ -272,21 +271,22 @@ class Images final : public vernier::SupervisedTask,
     if (const auto odd = scarce_classes(all, training, what()); !odd.empty()) warn(odd);
   }
 
-  // All images of data that the model was not trained on; of the others those that were held out.
+  // The images of validation_images, unless `images` alone names others. All images of data that the model was not
+  // trained on; of the others those that were held out.
   void read_to_evaluate(std::uint64_t seed) {
-    std::error_code none;
-    Pictures all, held_out;
-    if (held_out_files_.images.empty() || std::filesystem::exists(files_.images, none)) all = read(files_);
-    if (all.dataset && all.contents != contents_) {
-      held_out = all;
-    } else if (!held_out_files_.images.empty()) {
-      held_out = read(held_out_files_);
-    } else if (share_ > 0) {
-      held_out = split_pictures(all, share_, seed).second;
+    const bool is_other =
+        held_out_files_.images == learned().text("validation") && files_.images != learned().text("images");
+    const bool validates = !held_out_files_.images.empty() && !is_other;
+    const auto all = read(validates ? held_out_files_ : files_);
+    auto held_out = all;
+    if (!validates && all.contents == contents_) {
+      held_out = !held_out_files_.images.empty() ? read(held_out_files_)
+                 : share_ > 0                    ? split_pictures(all, share_, seed).second
+                                                 : Pictures();
     }
     const bool is_any = held_out.dataset && held_out.dataset->size() > 0;
     const auto images = fitted(is_any ? held_out.dataset : all.dataset);
-    require_shape(files_.images, *images);
+    require_shape(validates ? held_out_files_.images : files_.images, *images);
     set_training(images);
     if (is_any) add_validation(images);
   }
@@ -322,6 +322,8 @@ class Images final : public vernier::SupervisedTask,
     facts.put("mean", at::tensor(plan_.mean, torch::kFloat64));
     facts.put("std", at::tensor(plan_.std, torch::kFloat64));
     facts.put("contents", contents_);
+    facts.put("images", files_.images);
+    facts.put("validation", held_out_files_.images);
     vernier::put_words(facts, "names", names_);
     facts.put("counts", counts_);
     return facts;
@@ -369,7 +371,7 @@ class Images final : public vernier::SupervisedTask,
   std::int64_t size_;
   std::string augment_;
   Moments given_, measured_;  // by the TOML; of the training images
-  bool is_balanced_;
+  bool is_balanced_, is_share_given_;
   std::int64_t max_bytes_;
 
   Plan plan_;

@@ -108,6 +108,13 @@ Data::Data(vernier::Options& options, bool pairs)
   texts_.roles = words_of(options, "roles", "texts: what the files' roles are, such as {bot = \"assistant\"}");
   are_texts_ = !files_.empty() && vernier::has_texts(files_.front());
   refuse_mistakes(options);
+  if (!shares_.empty() && options.given("order")) {
+    idle_ = "`order` has no effect with `shares`, which draw the samples; leave one of them out";
+  } else if (stride_ > 0 && stride_ < context_ && held_out_.empty() && share_ > 0 && !files_.empty()) {
+    idle_ = c10::str("`stride` is below context = ", context_,
+                     ", so held-out windows would overlap the others; "
+                     "name files in `validation`, or set validation_share = 0");
+  }
 }
 
 void Data::refuse_mistakes(const vernier::Options& options) const {
@@ -213,7 +220,8 @@ DatasetPtr Data::text_of(const std::string& file, const vernier::Tokenizer& toke
                          const vernier::LanguageDataOptions& texts, Model& model) const {
   const auto style = [&](std::int64_t chats) {
     if (chats == 0) return "";
-    return !texts.template_folder.empty() ? " by the folder's template" : is_chatml() ? " as ChatML" : " as Llama 3";
+    const bool is_chatml = texts.chat == vernier::ChatStyle::chatml;
+    return !texts.template_folder.empty() ? " by the folder's template" : is_chatml ? " as ChatML" : " as Llama 3";
   };
   if (are_pairs_) {
     const auto data = vernier::read_preference_data(tokenizer, file, texts);
@@ -252,22 +260,33 @@ DatasetPtr Data::held_out_of(const std::vector<std::string>& files, Model& model
   return together(all);
 }
 
+// A trained model is evaluated on the files that are named anew, those of `validation` first, and else on what its
+// training held out.
 Data::Sets Data::load(std::int64_t vocabulary, const std::string& folder, std::uint64_t seed,
-                      const std::string& trained_on) const {
+                      const vernier::State& trained) const {
   Model model{vocabulary, folder, checksum_of_tokenizer(folder), {}, false};
   Sets sets;
   std::error_code none;
-  const auto is_missing = [&](const std::string& file) { return !std::filesystem::exists(file, none); };
-  const bool is_trained = !trained_on.empty();
-  if (is_trained && !held_out_.empty() && std::ranges::any_of(files_, is_missing)) {
-    sets.training = sets.held_out = held_out_of(held_out_, model);
+  const auto is_here = [&](const std::string& file) { return std::filesystem::exists(file, none); };
+  const bool is_trained = trained.has("data");
+  if (!is_trained && !idle_.empty()) vernier::refuse(idle_);
+  const auto is_as_trained = [&](const char* fact) {
+    return !is_trained || sets.facts.text(fact) == trained.text(fact);
+  };
+  sets.facts.put("data", !is_trained || std::ranges::all_of(files_, is_here) ? content_of(files_) : "");
+  sets.facts.put("names", c10::Join("\n", files_));
+  sets.facts.put("held_out_names", c10::Join("\n", held_out_));
+  sets.facts.put("drawn", std::string());
+  if (is_as_trained("data")) {
+    read_both(model, seed, sets);
   } else {
-    sets.content = content_of(files_);
-    if (is_trained && sets.content != trained_on) {
-      sets.training = sets.held_out = held_out_of(files_, model);
-    } else {
-      read_both(model, seed, sets);
-    }
+    const bool is_new = !is_as_trained("names") && is_as_trained("held_out_names");
+    sets.training = sets.held_out = held_out_of(held_out_.empty() || is_new ? files_ : held_out_, model);
+  }
+  if (!sets.facts.text("drawn").empty() && !is_as_trained("drawn")) {
+    vernier::refuse(
+        "`data` is what the model was trained on, and with these options another share of it is held out, which the "
+        "model has learned; name other files, as in --set 'task.validation=[\"FILE\"]'");
   }
   sets.summary = model.summary;
   sets.has_chats = model.has_chats;
@@ -290,6 +309,12 @@ void Data::read_both(Model& model, std::uint64_t seed, Sets& sets) const {
       std::tie(set, held_out.back()) = vernier::split(set, share_, seed);
     }
     sets.held_out = together(held_out);
+    sets.facts.put("drawn", sets.held_out->fingerprint());
+  }
+  for (std::size_t i = 0; i < shares_.size(); ++i) {
+    if (shares_[i] == 0 || training[i]->size() > 0) continue;
+    vernier::refuse(c10::str("shares: '", files_[i], "' has the share ", shares_[i],
+                             ", and all of it is held out; name files in `validation`, or set validation_share = 0"));
   }
   if (!shares_.empty()) sets.weights = vernier::mixture_weights(training, shares_);
   sets.training = together(training);
@@ -328,7 +353,7 @@ std::string Data::chat_template(const std::string& folder) const {
 }
 
 std::string Data::own_template() const {
-  if (is_chatml()) {
+  if (texts_.chat == vernier::ChatStyle::chatml) {
     return "{% for m in messages %}{{ '<|im_start|>' + m.role + '\\n' + m.content + '<|im_end|>\\n' }}{% endfor %}"
            "{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}";
   }

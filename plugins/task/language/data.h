@@ -23,6 +23,7 @@ class Data {
   // True if rows have several texts: samples are {inputs, targets, positions, segments}, as in
   // vernier/text/language_data.h.
   bool packs() const { return are_texts_ && texts_.packs && !are_pairs_; }
+  bool fills_up() const { return are_texts_ && !texts_.packs && !are_pairs_; }  // a row is a text, and what fills it up
   bool reads_bytes() const { return token_type_ == "uint8"; }
   std::int64_t context() const { return context_; }
   // Returns the tokenizer folder that the option names, or the model's own, or "" if there is none.
@@ -39,13 +40,13 @@ class Data {
     vernier::DatasetPtr training, held_out;  // held_out: may be missing
     torch::Tensor weights;                   // weights of the training samples; undefined: all are drawn once
     std::string summary;                     // describes the files that were read
-    std::string content;                     // identifies the files in `data`
+    vernier::State facts;                    // texts that identify the files and what is held out
     bool has_chats = false;                  // some are messages
   };
-  // folder: of the model, which may have a tokenizer. trained_on: `content` of the data that a trained model knows, ""
-  // of a new one. All of other data are held out.
+  // folder: of the model, which may have a tokenizer. trained: has the `facts` of the data that a trained model knows;
+  // none of a new one. All of other data are held out.
   Sets load(std::int64_t vocabulary, const std::string& folder, std::uint64_t seed,
-            const std::string& trained_on) const;
+            const vernier::State& trained) const;
 
  private:
   // Whom the data are read for, and what was read.
@@ -56,7 +57,6 @@ class Data {
     void note(const std::string& what) { summary += (summary.empty() ? "" : "; ") + what; }
   };
   void refuse_mistakes(const vernier::Options& options) const;
-  bool is_chatml() const { return texts_.chat == vernier::ChatStyle::chatml; }
   std::string checksum_of_tokenizer(const std::string& model) const;
   std::vector<vernier::DatasetPtr> read(const std::vector<std::string>& files, Model& model) const;
   std::vector<vernier::DatasetPtr> texts_of(const std::vector<std::string>& files, Model& model) const;
@@ -74,6 +74,7 @@ class Data {
   std::int64_t context_, stride_, validation_stride_;
   double share_;
   std::vector<double> shares_;
+  std::string idle_;  // why no model can be trained with these options; "" if one can
   vernier::LanguageDataOptions texts_;
 };
 

@@ -21,6 +21,7 @@ struct Texts {
   torch::Tensor positions = {};             // int64 [batch, time]: the place of each in its text; undefined: the column
   torch::Tensor segments = {};              // int64 [batch, time]: the number of its text; undefined: a row is one text
   vernier::KeyValueCache* cache = nullptr;  // has the tokens before these; segments are undefined then
+  std::int64_t longest = 0;                 // tokens of the longest text, where rows are filled up; 0: all columns
   std::int64_t past() const { return cache == nullptr ? 0 : cache->length(); }
   // The first column of each text, int64 [batch]; undefined if all begin in the first column.
   torch::Tensor begins() const { return cache == nullptr ? torch::Tensor() : cache->begins(tokens.device()); }

@@ -77,6 +77,8 @@ void PublishedTask::build(vernier::Run& run) {
   if (weights_ == "folder" && !is_trained()) {
     read_weights(folder_, *network_, family_.layout, !new_tokens_.empty());
   }
+  const auto same = network_->cacheable();
+  turns_by_length_ = data_.fills_up() && same > 0 && data_.context() > same;
   network_->run_blocks_by([this](const Network::Part& block, const torch::Tensor& x) { return recomputed(block, x); });
   set_model(network_, [this](const vernier::Batch& batch) { return network_->forward(texts_of(batch)); });
   use_losses();
@@ -120,7 +122,7 @@ void PublishedTask::read_data(const vernier::Run& run) {
     const auto nothing = torch::zeros({1, 2}, torch::kInt64);
     return set_training(vernier::tensor_dataset({nothing, nothing}));
   }
-  auto sets = data_.load(vocabulary(), model_folder(), run.seed, is_trained() ? learned().text("data") : std::string());
+  auto sets = data_.load(vocabulary(), model_folder(), run.seed, is_trained() ? learned() : vernier::State());
   info(sets.summary);
   if (!is_trained()) learn(sets);
   if (is_trained() && sets.training == sets.held_out) {
@@ -139,7 +141,7 @@ void PublishedTask::learn(const Data::Sets& sets) {
   has_chats_ = sets.has_chats;
   vernier::State facts;
   facts.put("files", files_);
-  facts.put("data", sets.content);
+  facts.put("", sets.facts);
   facts.put("has_chats", std::int64_t{has_chats_});
   set_learned(std::move(facts));
 }
@@ -187,6 +189,9 @@ void PublishedTask::load(const vernier::State& state) {
 // A batch of texts has targets in its second tensor, but for those that have none: an example for export.
 Texts PublishedTask::texts_of(const vernier::Batch& batch) const {
   const auto& tensors = batch.tensors;
+  if (tensors.size() > 1 && turns_by_length_) {  // the host waits for the device
+    return {.tokens = tensors[0], .longest = (tensors.back() > 0).sum(1).max().item<std::int64_t>()};
+  }
   if (!data_.packs() || tensors.size() == 1) return {tensors[0]};
   const std::size_t first = tensors.size() == 3 ? 1 : 2;
   return {tensors[0], tensors[first], tensors[first + 1]};

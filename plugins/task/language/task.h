@@ -11,14 +11,16 @@
 // context = 256         tokens that a window or a row of texts predicts
 // validation = []       held-out files of the same kind
 // validation_share = 0.1  the share of windows held out if there are no such files, drawn by [run] seed; 0: none
-// shares = []           how often each file is drawn from, relative to the others; []: each sample once in an epoch
+// shares = []           how often each file is drawn from, relative to the others, without `order`; []: each sample
+//                       once in an epoch
 // dropout = -1.0        replaces all dropouts of config.json; below 0: those
 // sample_prompts = []   texts that each validation continues, in the log; they need a tokenizer
 // sample_tokens = 50, temperature = 0.8, top_k = 0, top_p = 1.0  of these, as in vernier/text/generation.h
 // Of files of tokens:
 // token_type = "auto"   uint8, uint16, int16, uint32, int32, uint64 or int64; auto: what the file says, else uint16 if
 //                       the vocabulary fits into it, else uint32
-// stride = 0            tokens between the beginnings of two windows; 0: context
+// stride = 0            tokens between the beginnings of two windows; 0: context. One below context takes no
+//                       validation_share, whose windows would overlap those to train on
 // validation_stride = 0 the same in `validation`, where each token is predicted once, with at least
 //                       context - validation_stride tokens before it; 0: context
 // Of texts:
@@ -76,8 +78,8 @@ class PublishedTask : public vernier::SupervisedTask,
   std::optional<double> weight_of(const vernier::Batch& part) const override;
   torch::Tensor loss(const vernier::Batch& micro_batch) override;
   std::vector<vernier::MetricInfo> metrics() const override { return preferences_.metric_infos(); }
-  // The losses of preferences read the lengths of texts on the host.
-  bool allows_capture() const override { return !preferences_.are_learned(); }
+  // The losses of preferences read the lengths of texts on the host, as models do that turn positions by them.
+  bool allows_capture() const override { return !preferences_.are_learned() && !turns_by_length_; }
   torch::Tensor validate(vernier::Run& run) override;
 
   std::string published_name(const std::string& name) const override;
@@ -110,6 +112,7 @@ class PublishedTask : public vernier::SupervisedTask,
   std::optional<ModelFolder> kept_;  // a trained model, or one with new tokens
   vernier::State files_;             // files of the model and its tokenizer
   bool has_chats_ = false;           // it was trained on some
+  bool turns_by_length_ = false;     // positions of short texts turn in another way than those of whole rows
   Preferences preferences_;
   Data data_;
   Samples samples_;

@@ -234,7 +234,7 @@ torch::Tensor Network::features(const language::Texts& texts) {
   };
   std::vector<RotaryAngles> turns;
   for (auto& rope : ropes_) {
-    const auto [cosines, sines] = rope.tables(past + time, texts.tokens.device());
+    const auto [cosines, sines] = rope.tables(past + time, texts.tokens.device(), texts.longest);
     turns.push_back({of_texts(cosines), of_texts(sines)});
   }
   std::map<std::int64_t, language::AttentionMask> masks;

@@ -139,16 +139,16 @@ torch::Tensor Rope::frequencies(std::int64_t time) const {
   return plain;
 }
 
-std::pair<torch::Tensor, torch::Tensor> Rope::tables(std::int64_t time, torch::Device device) {
-  const auto had = newest_.first.defined() && newest_.first.device() == device ? newest_.first.size(0) : 0;
-  if (had == time) return newest_;
-  const bool is_same_beginning = cacheable() == 0 || std::max(had, time) <= cacheable();
-  if (had > time && is_same_beginning) return {newest_.first.narrow(0, 0, time), newest_.second.narrow(0, 0, time)};
-  const torch::NoGradGuard no_grad;
-  auto rows = time;
-  if (is_same_beginning && had > 0) rows = std::max(time, cacheable() == 0 ? 2 * had : std::min(2 * had, cacheable()));
-  const auto angles = at::outer(at::arange(rows, torch::kFloat32), frequencies(time));
-  newest_ = {(angles.cos() * amplitude_).to(device), (angles.sin() * amplitude_).to(device)};
+std::pair<torch::Tensor, torch::Tensor> Rope::tables(std::int64_t time, torch::Device device, std::int64_t longest) {
+  longest = cacheable() == 0 ? 0 : std::max(longest > 0 ? longest : time, cacheable());  // up to there all are the same
+  const bool fits = newest_.first.defined() && newest_.first.device() == device && newest_longest_ == longest;
+  const auto had = fits ? newest_.first.size(0) : 0;
+  if (had < time) {
+    const torch::NoGradGuard no_grad;
+    const auto angles = at::outer(at::arange(std::max(time, 2 * had), torch::kFloat32), frequencies(longest));
+    newest_ = {(angles.cos() * amplitude_).to(device), (angles.sin() * amplitude_).to(device)};
+    newest_longest_ = longest;
+  }
   return {newest_.first.narrow(0, 0, time), newest_.second.narrow(0, 0, time)};
 }
 

@@ -30,7 +30,8 @@ class Rope {
 
   // Cosines and sines [time, turned width / 2] in float32 for positions from 0. With "dynamic" and "longrope" they
   // depend on the number of positions; transformers keeps those of a longer batch before, which this does not.
-  std::pair<torch::Tensor, torch::Tensor> tables(std::int64_t time, torch::Device device);
+  // longest: of so many positions as texts have, where `time` counts columns that fill them up; 0: of `time`.
+  std::pair<torch::Tensor, torch::Tensor> tables(std::int64_t time, torch::Device device, std::int64_t longest = 0);
   // The most positions for which the tables begin as those of fewer do; 0: any number.
   std::int64_t cacheable() const;
   std::int64_t context() const { return longest_; }
@@ -49,7 +50,8 @@ class Rope {
   double low_ = 0, high_ = 0;                       // llama3: frequency factors; yarn: the numbers of frequencies
   double amplitude_ = 1;                            // factor of cosines and sines
   std::vector<double> short_, long_;                // longrope: divisors of the frequencies
-  std::pair<torch::Tensor, torch::Tensor> newest_;  // result of an earlier call
+  std::pair<torch::Tensor, torch::Tensor> newest_;  // tables of an earlier call
+  std::int64_t newest_longest_ = 0;                 // the number of positions that they depend on
 };
 
 // Queries or keys [batch, heads, time, width], of which the first numbers are turned by their positions: as many as

@@ -102,10 +102,13 @@ class Sequence final : public vernier::SupervisedTask,
     form_.fill_remedy = R"(set missing = "zero" or "previous")";
     if (!series_.empty()) form_.leave_out = {series_};
     refuse_contradictions(options);
+    is_share_given_ = share_ > 0 && options.given("validation_share");
   }
 
   void build(Run& run) override {
     if (is_trained()) recall();
+    if (!is_trained() && is_share_given_ && !held_out_data_.empty())
+      refuse("`validation_share` has no effect with `validation`; leave one of them out");
     if (kind_ != "forecast" && held_out_data_.empty() != held_out_targets_.empty()) {
       refuse("`validation` and `validation_targets` are given both or not at all");
     }
@@ -528,6 +531,7 @@ class Sequence final : public vernier::SupervisedTask,
 
   std::string data_, kind_, targets_, held_out_data_, held_out_targets_;
   double share_;
+  bool is_share_given_;
   std::int64_t context_, horizon_, stride_;
   std::string series_, level_;
   std::vector<std::int64_t> outputs_;

@@ -252,8 +252,9 @@ class Tabular final : public vernier::SupervisedTask,
     } else if (split_ != "auto" && split_ != "random" && split_ != "stratified" && split_ != "last") {
       options.refuse("split", "must be random, stratified, last, group:COLUMN or auto");
     }
+    if (!validation_.empty() && share_ > 0 && options.given("validation_share")) idle_ = "validation_share";
     if (split_ == "auto") return;
-    if (!validation_.empty()) options.refuse("split", "has no effect with `validation`; leave one of them out");
+    if (!validation_.empty()) idle_ = "split";
     if (share_ == 0) options.refuse("split", "has no effect with validation_share = 0; leave one of them out");
   }
 
@@ -283,6 +284,7 @@ class Tabular final : public vernier::SupervisedTask,
 
   // Reads the data to train on and learns the facts of the training rows.
   void learn(Data& data, SplitRows& split) {
+    if (!idle_.empty()) refuse("`" + idle_ + "` has no effect with `validation`; leave one of them out");
     if (is_array(data_)) {
       data = tabular::read_arrays(data_, targets_, kind_, true, facts_);
       facts_.is_array = true;
@@ -332,6 +334,8 @@ class Tabular final : public vernier::SupervisedTask,
     warn_of_lost_digits(data, split.training);
     vernier::State learned;
     learned.put("table", facts_.json());
+    learned.put("data", data_);
+    learned.put("validation", validation_);
     set_learned(learned);
   }
 
@@ -360,13 +364,16 @@ class Tabular final : public vernier::SupervisedTask,
     if (!facts_.is_classification) warn_of(data.targets, {facts_.target()});
   }
 
-  // Reads data with the facts of the training: the same rows are held out, and all rows of other data.
+  // Reads data with the facts of the training: those of `validation`, unless `data` alone names another file. Of `data`
+  // the same rows are held out, and all rows of other data.
   void read_again(Data& data, SplitRows& split) {
-    const bool has_data = !vernier::csv_files(vernier::file_of(data_)).empty();
-    if (!has_data && validation_.empty())
-      vernier::refuse("'" + data_ + "' is not there; name data to evaluate on: --set task.data=FILE");
-    data = read_more(has_data ? data_ : validation_, has_data ? targets_ : validation_targets_);
-    if (data.dataset->fingerprint() == facts_.fingerprint) {
+    const bool is_other = validation_ == learned().text("validation") && data_ != learned().text("data");
+    const bool validates = !validation_.empty() && !is_other;
+    const auto& file = validates ? validation_ : data_;
+    if (vernier::csv_files(vernier::file_of(file)).empty())
+      vernier::refuse("'" + file + "' is not there; name data to evaluate on: --set task.data=FILE");
+    data = read_more(file, validates ? validation_targets_ : targets_);
+    if (!validates && data.dataset->fingerprint() == facts_.fingerprint) {
       split = divide(data.rows, data.targets, data.groups);
     } else {
       split = {data.rows, data.rows};
@@ -440,7 +447,7 @@ class Tabular final : public vernier::SupervisedTask,
 
   std::string data_, target_, targets_, kind_, validation_, validation_targets_;
   double share_;
-  std::string split_;
+  std::string split_, idle_;  // idle_: the option that `validation` leaves without effect; "": none
   bool balanced_;
   std::string class_weights_;
   std::vector<std::string> metrics_;

@@ -73,6 +73,9 @@ class Texts:
         from tokenizers import Tokenizer
 
         self.network, self.tokenizer = network, Tokenizer.from_str(TOKENIZER)
+        self.tokenizer.no_padding()
+        self.tokenizer.no_truncation()
+        self.tokenizer.encode_special_tokens = True  # what is written in a text stays text
 
     @torch.no_grad()
     def outputs(self, texts):

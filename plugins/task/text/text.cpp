@@ -109,6 +109,9 @@ class Text : public vernier::SupervisedTask, public vernier::Predictor, public v
     form_.csv.fill_remedy = R"(set missing = "drop")";
     read_shape(options);
     refuse_contradictions(options);
+    for (const char* key : {"split", "validation_share"}) {
+      if (!validation_.empty() && share_ > 0 && options.given(key)) idle_ = key;
+    }
   }
 
   void build(Run& run) override {
@@ -137,7 +140,7 @@ class Text : public vernier::SupervisedTask, public vernier::Predictor, public v
     }
     if (split.held_out.numel() > 0) {
       add_validation(part_of(data, split.held_out));
-    } else if (!validation_.empty()) {
+    } else if (!is_trained() && !validation_.empty()) {
       add_validation(read(validation_).dataset);
     }
   }
@@ -232,9 +235,6 @@ class Text : public vernier::SupervisedTask, public vernier::Predictor, public v
     }
     if (form_.group == form_.target && !form_.group.empty())
       options.refuse("group", "is the target; name another column");
-    if (options.given("split") && !validation_.empty()) {
-      options.refuse("split", "has no effect with `validation`; leave one of them out");
-    }
     if (options.given("split") && share_ == 0) {
       options.refuse("split", "has no effect with validation_share = 0; leave one of them out");
     }
@@ -326,6 +326,7 @@ class Text : public vernier::SupervisedTask, public vernier::Predictor, public v
 
   // Reads the data to train on and learns of the training texts.
   void learn(Data& data, SplitRows& split, std::uint64_t seed) {
+    if (!idle_.empty()) vernier::refuse("`" + idle_ + "` has no effect with `validation`; leave one of them out");
     const auto texts = text::read_texts(data_, form_, true);
     data.targets = targets_of(texts.target);
     data.groups = texts.group_numbers();
@@ -343,6 +344,9 @@ class Text : public vernier::SupervisedTask, public vernier::Predictor, public v
     vernier::warn_if_in_both(id(), {data_}, {validation_});
     State learned;
     learned.put("texts", vernier::json_text(facts(), -1));
+    learned.put("file", data_);
+    learned.put("held_out", validation_);
+    learned.put("drawn", vernier::fingerprint_of({split.held_out}));
     // A run is not resumed with other files that were given.
     learned.put(folder_.empty() && tokenizer_folder_.empty() ? "tokenizer" : "given", files_);
     set_learned(std::move(learned));
@@ -397,15 +401,26 @@ class Text : public vernier::SupervisedTask, public vernier::Predictor, public v
          " tokens, and the rest of them is left out; raise `length`");
   }
 
-  // Reads data with the facts of the training: the same texts are held out, and all texts of other data.
+  // Reads data with the facts of the training: the same texts are held out, and all texts of other data. A file that is
+  // named anew is read, that of `validation` first.
   void read_again(Data& data, SplitRows& split, std::uint64_t seed) {
-    const bool has_data = !vernier::csv_files(data_).empty();
-    if (!has_data && validation_.empty()) {
-      vernier::refuse("'" + data_ + "' is not here; name a file to evaluate on, as in --set task.data=new.csv");
+    const bool names_data = data_ != learned().text("file"),
+               names_validation = validation_ != learned().text("held_out");
+    const auto& path = validation_.empty() || (names_data && !names_validation) ? data_ : validation_;
+    if (vernier::csv_files(path).empty()) {
+      vernier::refuse("'" + path + "' is not here; name a file to evaluate on, as in --set task.data=new.csv");
     }
-    data = read(has_data ? data_ : validation_);
+    data = read(path);
+    const bool is_copy = data.dataset->fingerprint() == fingerprint_;  // the training file by another name
+    if (is_copy && !validation_.empty() && path == data_) data = read(validation_);
     const auto all = torch::arange(data.targets.size(0));
-    split = data.dataset->fingerprint() == fingerprint_ ? divide(data, seed) : SplitRows{all, all};
+    const bool is_same = is_copy && validation_.empty();
+    split = is_same ? divide(data, seed) : SplitRows{all, all};
+    const bool is_drawn_alike = vernier::fingerprint_of({split.held_out}) == learned().text("drawn");
+    if (!validation_.empty() || split.held_out.numel() == 0 || (is_same ? is_drawn_alike : names_data)) return;
+    refuse(
+        "the model was trained on this file, and since then it has changed, or options that read it and hold texts "
+        "out; put them back, or name another file, as in --set task.validation=FILE");
   }
 
   // Another file than that to train on, with targets.
@@ -464,7 +479,7 @@ class Text : public vernier::SupervisedTask, public vernier::Predictor, public v
 
   std::string data_, validation_;
   double share_;
-  std::string split_, folder_, tokenizer_folder_;
+  std::string split_, idle_, folder_, tokenizer_folder_;  // idle_: an option that `validation` leaves without effect
   std::int64_t vocabulary_, length_;
   std::string class_weights_;
   std::vector<std::string> metrics_;

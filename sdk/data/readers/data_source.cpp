@@ -170,6 +170,9 @@ Source read_source(const std::string& name, const std::vector<std::string>& word
   }
   if (source.tensor.dim() == 0) refuse("'" + name + "' has one number and no dimension of samples");
   if (source.tensor.size(0) == 0) refuse("'" + name + "' has no samples");
+  if (source.tensor.numel() == 0) {
+    refuse(c10::str("'", name, "' has the shape ", source.tensor.sizes(), ", which has no number; give it some"));
+  }
   if (source.tensor.is_floating_point()) source.tensor = as_floats(source.tensor);
   source.tensor = without_unsigned(name, source.tensor);
   source.tensor = source.tensor.contiguous();

@@ -167,6 +167,7 @@ torch::Tensor mixture_weights(const std::vector<DatasetPtr>& datasets, const std
   for (std::size_t i = 0; i < datasets.size(); ++i) {
     if (!std::isfinite(shares[i]) || shares[i] < 0) refuse(c10::str("the share ", shares[i], " is not 0 or more"));
     const auto size = datasets[i]->size();
+    if (size == 0 && shares[i] > 0) refuse(c10::str("dataset ", i, " has no samples, and the share ", shares[i]));
     if (size > 0) weights.narrow(0, first, size).fill_(shares[i] / static_cast<double>(size));
     first += size;
   }

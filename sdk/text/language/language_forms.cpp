@@ -141,8 +141,8 @@ ChatMessage LineForm::message_of(const Json& message) const {
   const auto role = is_of_conversation ? "from" : name_of("role"),
              content = is_of_conversation ? "value" : name_of("content");
   if (!message.is_object()) refuse(": a message is not a JSON object with '" + role + "' and '" + content + "'");
-  refuse_unread(message, {"tool_calls", "tool_call_id", "function_call", "reasoning_content", "thinking", "train",
-                          "train_detail"});
+  refuse_unread(message, {"tool_calls", "tool_call_id", "function_call", "reasoning", "reasoning_content", "thinking",
+                          "train", "train_detail"});
   ChatMessage result{role_of(text_of(message, role)), text_of(message, content), false};
   result.is_learned = result.role == "assistant";
   if (const auto weight = message.find("weight"); weight != message.end() && !weight->is_null()) {

@@ -89,6 +89,27 @@ TEST_CASE("images: a trained model is evaluated on all of another folder, and on
   CHECK(contains(refusal([&] { held_out(table); }), "those to train on are [3, 8, 10]; set `size`"));
 }
 
+TEST_CASE("images: a trained model is evaluated on a named validation, whatever became of the other images") {
+  const TemporaryFolder folder;
+  const Table table = {{"images", value(write_stripes(folder, "train", 10))},
+                       {"validation_images", value(write_stripes(folder, "held", 4))},
+                       {"channels", value(4)}};
+  const LoadedTask trained("images", table);
+  const auto held_out = [&](const char* key, const std::string& other) {
+    auto given = table;
+    if (!other.empty()) given[key] = value(folder / other);
+    const auto text = Loaded(trained, given, true).task->save().text("held_out");
+    return text.substr(0, text.find(','));
+  };
+  write_stripes(folder, "other", 3);
+  for (const bool is_changed : {false, true}) {
+    if (is_changed) write_stripes(folder, "train", 11);
+    CHECK(held_out("", "") == "8 images");
+    CHECK(held_out("validation_images", "other") == "6 images");
+    CHECK(held_out("images", "other") == "6 images");
+  }
+}
+
 TEST_CASE("images: each class is held out in proportion, and no class's only image") {
   const TemporaryFolder folder;
   for (std::uint32_t i = 0; i < 60; ++i) {

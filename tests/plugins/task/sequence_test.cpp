@@ -231,6 +231,8 @@ TEST_CASE("sequence: predictions have names, words and the units of the data") {
   CHECK(rows[2].name == "b");
   CHECK(has_shape(rows[1].numbers, {5, 3}));  // also of the last window, which nothing follows
   CHECK((rows[2].numbers - buffer(task, "output_mean").select(-1, 1)).abs().max().item<float>() < 40);
+  const LoadedTask strided("sequence", forecast(folder, {{"stride", value(3)}}));
+  CHECK(predicted(strided, folder / "other.csv").at(0).numbers.equal(torch::tensor({6, 9})));  // the last one, too
 
   const auto file = write_sequences(folder);
   const LoadedTask classes("sequence", table_of(folder, "classification"));
@@ -529,6 +531,9 @@ TEST_CASE("sequence: refuses options that do not fit, in one line") {
           {"classification", {{"series", value("shop")}}, "`series` is for kind = \"forecast\""},
           {"regression", {{"level", value("window")}}, "`level` is for kind = \"forecast\""},
           {"forecast", {{"level", value("last")}}, "auto"},
+          {"forecast",
+           {{"validation", value(folder.write("other.csv", series(40)))}, {"validation_share", value(0.2)}},
+           "`validation_share` has no effect with `validation`; leave one of them out"},
           {"classification", {{"context", value(4)}}, "`context` is for kind = \"forecast\""},
           {"classification",
            {{"validation", value(file + ":x")}},

@@ -233,6 +233,46 @@ TEST_CASE("a trained model of text is whole without its data and its tokenizer's
   CHECK(says(other("kind = 'regression'"), "the trained model is of a classification"));
 }
 
+TEST_CASE("text: a trained model is evaluated on what its training held out, or on the file that is named") {
+  const TemporaryFolder folder;
+  const auto lines = read_text(texts + "adverts.csv");
+  const auto write = [&](const std::string& name, std::size_t size) {
+    return folder.write(name, lines.substr(0, lines.find('\n', size) + 1));
+  };
+  write("data.csv", lines.size() - 1);
+  const auto held = write("held.csv", 600), test = write("test.csv", 800), other = write("other.csv", 1000);
+  const auto held_out = [&](const LoadedTask& trained, const std::string& data, const std::string& more) {
+    const auto task = make_plugin<vernier::Task>("task/text", options_of(data, small + more));
+    dynamic_cast<SupervisedTask&>(*task).use_learned(supervised(trained).learned(), /*reads_data=*/true);
+    vernier::TrainerRun run;
+    run.seed = trained.run.seed;
+    task->prepare(run);
+    return task->save().text("held_out");
+  };
+  const auto drawn = LoadedTask("text", options_of(folder / "data.csv", small));
+  CHECK(held_out(drawn, folder / "data.csv", "") == drawn->save().text("held_out"));
+  const auto refused = [&](const std::string& more) {
+    const auto text = refusal([&] { held_out(drawn, folder / "data.csv", more); });
+    CHECK_MESSAGE((text.empty() || says(text, "name another file, as in --set task.validation=FILE")), text);
+    return !text.empty();
+  };
+  CHECK(refused("validation_share = 0.5"));
+  CHECK(refused("split = 'last'"));
+  CHECK(!refused("split = 'last'; validation = '" + test + "'"));
+  CHECK(!refused("validation = '" + test + "'"));
+  const std::string with = "validation = '";
+  const auto trained = LoadedTask("text", options_of(folder / "data.csv", small + with + held + "'"));
+  const auto of_test = held_out(trained, folder / "data.csv", with + test + "'"),
+             of_other = held_out(trained, other, with + held + "'");
+  CHECK(says(of_test, std::to_string(std::ranges::count(read_text(test), '\n') - 1) + " texts"));
+  CHECK(says(of_other, std::to_string(std::ranges::count(read_text(other), '\n') - 1) + " texts"));
+  write("data.csv", 1500);  // the training file changes
+  CHECK(held_out(trained, folder / "data.csv", with + test + "'") == of_test);
+  CHECK(held_out(trained, folder / "data.csv", with + held + "'") == trained->save().text("held_out"));
+  CHECK(held_out(trained, other, with + held + "'") == of_other);
+  CHECK(refused("batch_size = 8"));
+}
+
 TEST_CASE("text: TorchScript and Python compute what the network does") {
   const bool has_torch = has_python("torch, safetensors, tokenizers");
   for (const bool is_regression : {false, true}) {
@@ -244,6 +284,7 @@ TEST_CASE("text: TorchScript and Python compute what the network does") {
     vernier::save_torchscript(folder / "model.pt", *task.run.model, supervised(task), torch::kCPU);  // compares
     if (!has_torch) continue;
     folder.write("model.py", predictor(task).python_model());
+    CHECK(says(predictor(task).python_model(), "self.tokenizer.no_truncation()"));
     vernier::save_safetensors(folder / "model.safetensors", vernier::state_dict(*task.run.model).tensors);
     const auto columns = predicted(task, texts + file);
     vernier::save_safetensors(folder / "columns.safetensors", {{"first", columns.at(0).numbers.to(torch::kFloat64)}});

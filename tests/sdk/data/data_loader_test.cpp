@@ -380,6 +380,8 @@ TEST_CASE("wrong options and other data are refused") {
   CHECK_THROWS_AS(make({.weights = torch::ones({9})}), Error);
   CHECK_THROWS_AS(make({.weights = torch::zeros({10})}), Error);
   CHECK_THROWS_AS(make({.weights = -torch::ones({10})}), Error);
+  CHECK_THROWS_WITH_AS(make({.order = vernier::Sampler::Order::sequential, .weights = torch::ones({10})}),
+                       "weights, such as those of `balanced`, draw the samples at random; leave `order` out", Error);
   CHECK_THROWS_WITH_AS(make({.batch_size = 11, .drop_last = true}),
                        "drop_last leaves no batch: the dataset has 10 samples, and a batch 11", Error);
   CHECK_THROWS_AS(DataLoader(vernier::tensor_dataset({torch::arange(0)}), {}), Error);

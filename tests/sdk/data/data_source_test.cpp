@@ -3,6 +3,7 @@
 #include <vernier/data/data_source.h>
 #include <vernier/error.h>
 #include <vernier/options.h>
+#include <vernier/safetensors.h>
 
 #include "temporary_folder.h"
 #include "thrown.h"
@@ -223,6 +224,9 @@ TEST_CASE("sources of other files have the words and the columns of the first") 
              "is named with the columns b,a, and the model learned from a,b, in this order; name the file alone"));
   CHECK(says(thrown_by([&] { vernier::read_source(file + ":w", {"ant"}); }).text, "bee"));
   CHECK(vernier::file_of(file + ":b,a") == file);
+  vernier::save_safetensors(folder / "none.safetensors", {{"x", torch::zeros({3, 0})}});
+  CHECK(says(thrown_by([&] { vernier::read_source(folder / "none.safetensors:x"); }).text,
+             "none.safetensors:x' has the shape [3, 0], which has no number; give it some"));
   vernier::State state;
   const std::vector<std::string> words = {"", "two\nlines", "\xff", "ä"};
   vernier::put_words(state, "words", words);

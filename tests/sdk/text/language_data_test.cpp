@@ -341,6 +341,9 @@ TEST_CASE("language data: mistakes name file and line") {
     CHECK_MESSAGE(thrown.text.starts_with(expected), thrown.text);
   }
   CHECK(thrown_by([&] { vernier::mixture_weights({}, {1.0}); }).kind == 2);
+  const auto nothing = vernier::tensor_dataset({torch::zeros({0, 1})});
+  CHECK(thrown_by([&] { vernier::mixture_weights({nothing}, {1.0}); }).text ==
+        "dataset 0 has no samples, and the share 1");
 
   const TemporaryFolder folder;
   const auto path = folder.write("long.jsonl", "\n");

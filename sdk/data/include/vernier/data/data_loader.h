@@ -37,7 +37,7 @@ struct VERNIER_API DataLoaderOptions {
   std::int64_t batch_size = 1;
   Sampler::Order order = Sampler::Order::shuffled;
   // Not undefined: an epoch draws size() samples with replacement, in proportion to these weights (float64, 1-D, at
-  // least 0). `order` has no meaning then.
+  // least 0). `order` must be shuffled then.
   torch::Tensor weights = {};
   std::uint64_t seed = 1;     // seed of the order, and of the datasets' random numbers
   bool drop_last = false;     // leaves out the last batch of an epoch if it is smaller than batch_size

@@ -116,7 +116,8 @@ VERNIER_API std::string end_of_answer(const Tokenizer& tokenizer, const Language
 VERNIER_API bool has_texts(const std::string& path);
 
 // Weights for DataLoaderOptions::weights, to train on concat(datasets): a sample comes from dataset i with probability
-// shares[i] / sum of shares, whatever the sizes. Throws Error if a share is negative or a dataset has none.
+// shares[i] / sum of shares, whatever the sizes. Throws Error if a share is negative or missing, or draws from a
+// dataset without samples.
 VERNIER_API torch::Tensor mixture_weights(const std::vector<DatasetPtr>& datasets, const std::vector<double>& shares);
 
 }  // namespace vernier
