@@ -8,7 +8,6 @@
 #include <algorithm>
 #include <cmath>
 
-#include "base/asked_weights.h"
 #include "base/evaluation_mode.h"
 #include "core/step_results.h"
 #include "files/json.h"
@@ -130,10 +129,8 @@ Validation::Average Validation::average(TrainerRun& run) {
   const auto restore = c10::make_scope_exit([&] { averages_ = std::move(before); });
   asked_ = {};
   in_plugins(run, [&] { return torch::zeros({}, run.device); });
-  const auto is_own = [](const auto& weight, const auto& parameter) {
-    return weight.const_data_ptr() == parameter.model.const_data_ptr();
-  };
-  if (std::ranges::equal(asked_.weights, run.parameters, is_own)) asked_ = {};
+  const auto is_own = [](const auto& pair) { return pair.first.const_data_ptr() == pair.second.const_data_ptr(); };
+  if (std::ranges::all_of(asked_.weights, is_own)) asked_ = {};
   return averages_.empty() ? std::exchange(asked_, {}) : Average{averages_.back(), {}};
 }
 
@@ -157,9 +154,9 @@ std::string Validation::record(TrainerRun& run, const State& snapshot) {
     if (name.starts_with(prefix)) entries[tensor.const_data_ptr()] = name;
   }
   for (const auto& [name, tensor] : model_tensors(*run.model)) {
-    for (std::size_t i = 0; i < average.weights.size(); ++i) {
-      const auto entry = entries.find(average.weights[i].const_data_ptr());
-      if (tensor.is_same(run.parameters[i].model) && entry != entries.end()) record["weights"][name] = entry->second;
+    for (const auto& [trained, weight] : average.weights) {
+      const auto entry = entries.find(weight.const_data_ptr());
+      if (tensor.is_same(trained) && entry != entries.end()) record["weights"][name] = entry->second;
     }
   }
   return record.empty() ? "" : json_text(record);
@@ -198,11 +195,16 @@ State TrainerAverages::keep(const Plugin& requester) {
     if (may_have && plugin != &requester) kept.put(plugin->id(), plugin->save());
   }
   std::erase_if(kept.tensors, [](const auto& entry) { return entry.first.find("/averages/") != std::string::npos; });
+  kept.put("compensation", roles_.wiring.precision->save().part("compensation"));  // the rest of 16-bit weights
   return clone_of(std::move(kept));
 }
 
 void TrainerAverages::put_back(const Run& run, const State& kept, std::int64_t step) {
   validation_.note_restored(run, step);
+  const auto rests = kept.part("compensation");
+  for (auto& [name, rest] : roles_.wiring.precision->save().part("compensation").tensors) {
+    rests.has(name) ? rest.copy_(rests.tensor(name)) : rest.zero_();
+  }
   for (auto* plugin : roles_.wiring.plugins()) {
     const auto state = kept.part(plugin->id());
     const bool is_kept = !state.tensors.empty() || dynamic_cast<const Callback*>(plugin) != nullptr;

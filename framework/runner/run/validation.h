@@ -7,6 +7,7 @@
 #include <functional>
 #include <optional>
 
+#include "base/asked_weights.h"
 #include "checked_roles.h"
 #include "run/state/outcome.h"
 #include "step_clock.h"
@@ -41,11 +42,12 @@ class Validation {
   void use(TrainerRun& run, const std::function<void()>& body);
   // The ids of the plugins that put weights of their own into the model in the last evaluation.
   const std::vector<std::string>& averages() const { return averages_; }
-  // The weights that an evaluation has in the place of the model's own, for each of run.parameters, and the plugin that
-  // gives them: "" and none for the model's own. A plugin that goes without with_weights() has its name alone.
+  // The weights that an evaluation uses in place of the model's own, paired with the model's tensors, and the id of the
+  // plugin that gives them. Both are empty for the model's own. A plugin that does not call with_weights() has its id
+  // alone here.
   struct Average {
     std::string by;
-    std::vector<torch::Tensor> weights;
+    AskedWeights::Pairs weights;
   };
   Average average(TrainerRun& run);
   bool leaves_averages_out() const { return leaves_averages_out_; }

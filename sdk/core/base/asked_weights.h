@@ -4,6 +4,7 @@
 #include <torch/types.h>
 #include <vernier/abi.h>
 
+#include <utility>
 #include <vector>
 
 namespace vernier {
@@ -17,7 +18,9 @@ class VERNIER_API AskedWeights {
   AskedWeights& operator=(const AskedWeights&) = delete;
   static AskedWeights* current();  // null if there is none
 
-  std::vector<torch::Tensor> weights;  // the last call had them
+  // Tensors of the model, each with the weights that a call had for it. The calls of several optimizers come in turn.
+  using Pairs = std::vector<std::pair<torch::Tensor, torch::Tensor>>;
+  Pairs weights;
 
  private:
   AskedWeights* before_;

@@ -30,7 +30,9 @@ torch::Tensor with_weights(const std::vector<torch::Tensor>& weights, const Run&
                 Error::Kind::plugin);
   }
   if (asked_weights != nullptr) {
-    asked_weights->weights = weights;
+    for (std::size_t i = 0; i < weights.size(); ++i) {
+      asked_weights->weights.emplace_back(run.parameters[i].model, weights[i]);
+    }
     return body();
   }
   const torch::NoGradGuard no_grad;
