@@ -1,4 +1,5 @@
 #include <c10/util/StringUtil.h>
+#include <torch/nn/module.h>
 #include <vernier/error.h>
 #include <vernier/name_pattern.h>
 #include <vernier/parameter_groups.h>
@@ -46,6 +47,7 @@ std::vector<std::size_t> ParameterGroups::assign(Run& run, const std::string& op
       numbers[i] = group.is_frozen ? frozen : g + 1;
     }
   }
+  const auto is_trained = [](const torch::Tensor& weight) { return weight.requires_grad(); };
   std::string names;
   std::size_t count = 0;
   for (std::size_t i = 0; i < numbers.size(); ++i) {
@@ -60,7 +62,11 @@ std::vector<std::size_t> ParameterGroups::assign(Run& run, const std::string& op
   }
   if (count == 0) return numbers;
   if (count == run.parameters.size()) {
-    refuse(optimizer + ": all parameters are frozen: leave one out of the groups with frozen = true", optimizer);
+    const bool others_train = run.model != nullptr && std::ranges::any_of(run.model->parameters(), is_trained);
+    refuse(optimizer + (others_train ? ": all parameters that the groups with `use` leave to it are frozen: write the "
+                                       "`use` and the options of such a group in [optimizer], and leave them out of it"
+                                     : ": all parameters are frozen: leave one out of the groups with frozen = true"),
+           optimizer);
   }
   log(Level::info, optimizer,
       c10::str(count, " of ", run.parameters.size(), " parameters are frozen: ", names,

@@ -10,6 +10,7 @@
 
 #include "plugin_library.h"
 #include "small_run.h"
+#include "thrown.h"
 
 namespace groups_test {
 
@@ -209,6 +210,33 @@ TEST_CASE("optimizer: averages that other options no longer keep are dropped") {
     CHECK(std::ranges::count_if(second->save().tensors,
                                 [](const auto& each) { return each.first.starts_with("head.weight/"); }) == entries);
   }
+}
+
+TEST_CASE("optimizer: beside a group with `use`, layer_decay goes by the whole list of layers") {
+  const std::string task = "[task]\nuse = 'mlp'\nhidden = [8, 8]\n",
+                    own = "use = 'sgd'\nlearning_rate = 0.5\nlayer_decay = 0.5\n";
+  std::string whole;
+  for (const std::string group : {"", "[[optimizer.group]]\nmatch = ['layers.1.*', 'layers.2.bias']\n"}) {
+    CAPTURE(group);
+    SmallRun run(from_toml({base, task, "[optimizer]\n" + own + (group.empty() ? "" : group + own)}));
+    run.train();
+    if (group.empty()) whole = run.digest();
+    CHECK(run.digest() == whole);
+  }
+}
+
+TEST_CASE("optimizer: if all is frozen that groups with `use` leave to [optimizer], the remedy trains") {
+  const std::string rest =
+      "[[optimizer.group]]\nmatch = '*'\nfrozen = true\n[[optimizer.group]]\nmatch = 'layers.1.*'\n";
+  const auto said = thrown_by([&] {
+    SmallRun run(from_toml({base, "[optimizer]\nuse = 'sgd'\n" + rest + "use = 'lion'\n"}));
+  });
+  CHECK(said.kind == 2);
+  CHECK_MESSAGE(
+      says(said.text, "optimizer/sgd: all parameters that the groups with `use` leave to it are frozen: write"),
+      said.text);
+  SmallRun mended(from_toml({base, "[optimizer]\nuse = 'lion'\n" + rest}));
+  CHECK(mended.train().steps == 6);
 }
 
 TEST_CASE("optimizer: muon's groups say the learning rate of what AdamW updates") {

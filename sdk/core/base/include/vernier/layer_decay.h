@@ -1,6 +1,7 @@
 // The option layer_decay of the optimizers: smaller learning rates for layers that are farther from the output.
 #pragma once
 
+#include <torch/nn/module.h>
 #include <vernier/error.h>
 #include <vernier/run.h>
 
@@ -18,10 +19,10 @@ namespace vernier {
 // has the most of them, "model.layers.".
 class LayerList {
  public:
-  explicit LayerList(const Run& run) {
+  explicit LayerList(const std::vector<std::string>& parameters) {
     std::map<std::string, std::set<std::int64_t>> lists;
-    for (const auto& parameter : run.parameters) {
-      for (const auto& [begin, number] : numbers_in(parameter.name)) lists[begin].insert(number);
+    for (const auto& parameter : parameters) {
+      for (const auto& [begin, number] : numbers_in(parameter)) lists[begin].insert(number);
     }
     for (const auto& [begin, numbers] : lists) {
       if (numbers.size() > layers_.size()) begin_ = begin, layers_ = numbers;
@@ -55,22 +56,32 @@ class LayerList {
   std::set<std::int64_t> layers_;
 };
 
-// Returns decay ^ (layers above it, and itself) for each of run.parameters. What is registered before the layers, such
-// as embeddings, is below all of them; what comes behind them has 1. As in BEiT (Bao et al. 2022).
+// Returns decay ^ (layers above it, and itself) for each of run.parameters, whatever part of the model they are. What
+// is registered before the layers, such as embeddings, is below all of them; what comes behind them has 1. As in BEiT
+// (Bao et al. 2022).
 inline std::vector<double> layer_rates(const Run& run, double decay, const std::string& optimizer) {
   std::vector<double> rates(run.parameters.size(), 1.0);
   if (decay == 1) return rates;
-  const LayerList layers(run);
+  std::vector<std::string> names;
+  if (run.model == nullptr) {
+    for (const auto& parameter : run.parameters) names.push_back(parameter.name);
+  } else {
+    names = run.model->named_parameters().keys();
+  }
+  const LayerList layers(names);
   if (layers.size() < 2) {
     refuse(optimizer +
            ": layer_decay needs a model with a list of layers, such as layers.0 and layers.1; leave it out");
   }
+  std::map<std::string, double> rate_of;
   bool is_before = true;
-  for (std::size_t i = 0; i < rates.size(); ++i) {
-    const auto place = layers.place(run.parameters[i].name);
+  for (const auto& name : names) {
+    const auto place = layers.place(name);
     is_before = is_before && place < 0;
-    if (place < 0 && !is_before) continue;
-    rates[i] = std::pow(decay, static_cast<double>(layers.size() - place));
+    if (place >= 0 || is_before) rate_of[name] = std::pow(decay, static_cast<double>(layers.size() - place));
+  }
+  for (std::size_t i = 0; i < rates.size(); ++i) {
+    if (const auto found = rate_of.find(run.parameters[i].name); found != rate_of.end()) rates[i] = found->second;
   }
   return rates;
 }
