@@ -165,7 +165,9 @@ bool MixedPrecision::needs_scaler() const {
   return dtype_ == torch::kFloat16 || rules_.uses(PrecisionRule::Use::fp16);
 }
 
+// The ranges of fp8 end with an update. commit() would be too early: it comes after each pass of an update.
 void MixedPrecision::attach(Bus& bus) {
+  if (uses_float8()) bus.on(Event::UpdateDone, [this](Run&) { float8_->end_update(); });
   if (!cast_inputs_) return;
   bus.on(Event::BatchReady, [this](Run& run) {
     for (auto& tensor : run.micro_batch.tensors) {
@@ -271,7 +273,6 @@ void MixedPrecision::collect(Run&) {
 
 void MixedPrecision::commit(Run& run) {
   casts_->clear();  // copies of weights that have changed
-  float8_->end_update();
   if (weights_) weights_->commit(run.skip_update);
 }
 
