@@ -5,10 +5,14 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 namespace vernier {
 
+constexpr const char* of_gradient = "/gradient";  // it is saved while a step is under way
+
 void LearnedNumbers::attach(Bus& bus) {
+  bus.on(Event::BatchReady, [this](Run& run) { is_new_pass_ = is_new_pass_ || !run.loss.defined(); });
   bus.on(Event::UpdateDone, [this](Run& run) { learn(run); });
 }
 
@@ -20,6 +24,9 @@ double LearnedNumbers::of(const Operand& operand, const std::function<double()>&
 }
 
 void LearnedNumbers::add_gradient(const Operand& operand, const torch::Tensor& parts) {
+  if (std::exchange(is_new_pass_, false)) {
+    for (auto& [key, number] : numbers_) number.gradient = 0;
+  }
   const auto found = numbers_.find(operand.key);
   if (found != numbers_.end()) found->second.gradient += parts.sum(at::kDouble).item<double>();
 }
@@ -47,13 +54,19 @@ void LearnedNumbers::learn(const Run& run) {
 
 State LearnedNumbers::save() const {
   State state;
-  for (const auto& [key, number] : numbers_) state.put(key, number.value);
+  for (const auto& [key, number] : numbers_) {
+    state.put(key, number.value);
+    if (number.gradient != 0) state.put(key + of_gradient, number.gradient);
+  }
   return state;
 }
 
 void LearnedNumbers::load(const State& state) {
   numbers_.clear();
-  for (const auto& [key, ignored] : state.tensors) numbers_[key].value = state.real(key);
+  for (const auto& [key, ignored] : state.tensors) {
+    if (key.ends_with(of_gradient)) continue;
+    numbers_[key] = {state.real(key), state.has(key + of_gradient) ? state.real(key + of_gradient) : 0};
+  }
 }
 
 }  // namespace vernier

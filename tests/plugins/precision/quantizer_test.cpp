@@ -401,6 +401,35 @@ TEST_CASE(
   CHECK(last == doctest::Approx((1 - 0.125 * (34 / 16.0 + 0.5)) / 2));
 }
 
+TEST_CASE("quantizers: a learned number has the gradient of the last pass of its step, also when a pass is undone") {
+  const auto clip =
+      make_plugin<Quantizer>("quantizer/pact", {{"clip", {1.0, "test"}}, {"learning_rate", {0.125, "test"}}});
+  vernier::Bus bus;
+  vernier::HostApi::attach(bus, *clip, /*monitor=*/false);
+  vernier::TrainerRun run;
+  const Operand of{.numbers = torch::tensor({{0.5, 1.5}}), .key = "h.0/y.x", .is_recorded = true};
+  const auto g = torch::tensor({{0.0, 1.0}});
+  vernier::HostApi::emit(bus, vernier::Event::BatchReady, run);
+  clip->quantize(of);
+  clip->gradient(of, g * 1e6);
+  run.loss = torch::ones({});
+  vernier::HostApi::emit(bus, vernier::Event::BatchReady, run);
+  clip->gradient(of, g * 1e6);
+  run.loss.reset();  // the batch is computed again
+  vernier::HostApi::emit(bus, vernier::Event::BatchReady, run);
+  clip->gradient(of, g);
+  run.loss = torch::ones({});
+  vernier::HostApi::emit(bus, vernier::Event::BatchReady, run);
+  const auto before = clip->save();
+  clip->gradient(of, g * 1e6);
+  clip->load(before);
+  clip->gradient(of, g);
+  vernier::HostApi::emit(bus, vernier::Event::UpdateDone, run);
+  const auto after = clip->save();
+  CHECK(after.real("clip/h.0/y.x") == doctest::Approx(1 - 0.125 * 2).epsilon(0.01));  // and a little decay
+  CHECK(after.tensors.size() == 1);
+}
+
 TEST_CASE("quantizers: headroom makes stochastic rounding of blocks unbiased") {
   torch::manual_seed(9);
   const auto x = torch::randn({64, 256});

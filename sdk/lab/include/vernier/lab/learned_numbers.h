@@ -24,7 +24,7 @@ namespace vernier {
 // An applied update moves each number by gradient descent, at `rate` times the run's learning rate factor, and pulls it
 // toward 0 by `decay`. A number stays above 0, because it halves at most. All ranks have the same numbers after an
 // update: the mean of those that they began with. Gradients are summed over micro-batches and ranks, without the scale
-// of the loss. Main thread only.
+// of the loss. They are those of the last pass, where a step computes its batch several times. Main thread only.
 class VERNIER_API LearnedNumbers {
  public:
   explicit LearnedNumbers(double rate, double decay = 0) : rate_(rate), decay_(decay) {}
@@ -44,6 +44,7 @@ class VERNIER_API LearnedNumbers {
   void learn(const Run& run);
 
   double rate_, decay_;
+  bool is_new_pass_ = false;               // the next gradient is the first one of a pass over the batch
   std::map<std::string, Number> numbers_;  // by operand
 };
 
