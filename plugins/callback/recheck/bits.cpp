@@ -58,6 +58,7 @@ void Bits::begin_micro_batch(const Run& run) {
   if (!run.loss.defined()) {  // the first one, perhaps once more because it did not fit into memory
     digests_.clear();
     micro_batch_ = -1;
+    micro_batches_ = run.micro_batches;
   }
   ++micro_batch_;
   for (std::size_t i = 0; i < run.micro_batch.tensors.size(); ++i) {

@@ -39,8 +39,16 @@ class Bits final : public vernier::Interceptor {
   void end_micro_batch(const vernier::Run& run);    // at BackwardDone
   // Called at GradientsReady: adds the loss and the gradients of the whole batch, and the buffers.
   void end(const vernier::Run& run);
-  void stop() { guard_.reset(); }
-  std::vector<Digest> take() { return std::move(digests_); }
+  // True at BatchReady if the batch was begun before. One that did not fit into memory has more micro-batches then.
+  bool has_begun(const vernier::Run& run) const { return micro_batch_ >= 0 && run.micro_batches == micro_batches_; }
+  void stop() {
+    guard_.reset();
+    micro_batch_ = -1;
+  }
+  std::vector<Digest> take() {
+    stop();
+    return std::move(digests_);
+  }
 
   vernier::Values call(const vernier::Operation& operation, vernier::Values arguments) override;
 
@@ -50,6 +58,7 @@ class Bits final : public vernier::Interceptor {
   std::optional<vernier::Intercept> guard_;
   std::vector<Digest> digests_;
   int micro_batch_ = -1;
+  std::int64_t micro_batches_ = 0;  // run.micro_batches of the batch that was begun
 };
 
 // One digest over all; `sums` counts where with_sums.

@@ -85,9 +85,10 @@ class Recheck final : public vernier::Callback {
   void attach(vernier::Bus& bus) override {
     bus.on(Event::StepBegin, [this](Run& run) {
       bits_.stop();  // left by a forward that threw
-      is_open_ = is_due(run);
+      is_open_ = is_checked_ = is_due(run);
     });
     bus.on(Event::BatchReady, [this](Run& run) {
+      if (!run.loss.defined() && bits_.has_begun(run)) is_open_ = false;  // another plugin computes the step again
       if (is_open_) bits_.begin_micro_batch(run);
     });
     bus.on(Event::LossReady, [this](Run& run) {
@@ -97,7 +98,8 @@ class Recheck final : public vernier::Callback {
       if (is_open_) bits_.end_micro_batch(run);
     });
     bus.on(Event::GradientsReady, [this](Run& run) {
-      if (std::exchange(is_open_, false)) check_step(run);
+      is_open_ = false;
+      if (std::exchange(is_checked_, false)) check_step(run);
     });
   }
 
@@ -235,6 +237,7 @@ class Recheck final : public vernier::Callback {
   std::deque<Pass> passes_;                  // computations of the checked step; the first is the step itself
   std::deque<vernier::StepResult> results_;  // results of the other computations
   bool is_open_ = false;                     // the current computation is compared
+  bool is_checked_ = false;                  // the step is one to compare with its repeats
   bool is_untouched_ = true;                 // nobody has changed the gradients of the step
   bool is_calibrated_ = false, is_given_up_ = false;
 };
