@@ -268,7 +268,8 @@ void NumberFormat::check() const {
   if (mantissa < 0) refuse_format(what + "its mantissa has at least 0 bits");
   if (bits != 1 + exponent + mantissa) refuse_format(what + "a sign, exponent and mantissa are not its bits");
   if (bias < -1000 || bias > 1100) refuse_format(what + "its bias is -1000 to 1100");
-  if (std::ilogb(1.0) + (1 << exponent) - bias > 1024) refuse_format(what + "its largest number is beyond float64's");
+  const int exponents = (1 << exponent) - (nan == Nan::ieee ? 1 : 0);  // IEEE 754 has no numbers in the last one
+  if (exponents - bias > 1024) refuse_format(what + "its largest number is beyond float64's");
   if (nan == Nan::ieee && !infinities) {
     refuse_format(what + "with nan = \"ieee\" it has infinities; take nan = \"one\" or \"none\"");
   }

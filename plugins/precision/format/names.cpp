@@ -33,6 +33,9 @@ void read_scales(Options& one, TensorFormat& format) {
     }
     return;
   }
+  if (one.given("saturate") && !format.element.saturate) {
+    one.refuse("saturate", "is always true with `block`, whose scales keep numbers in range; leave it out");
+  }
   format.element.saturate = true;
   format.rule = vernier::scale_rule_named(rule);
   format.has_block_scale = scale != unrounded;

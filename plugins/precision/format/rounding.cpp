@@ -27,6 +27,7 @@ FormatQuantizer::FormatQuantizer(Options& options, const std::string& key, verni
   }
   const auto scaling = options.choose("scaling", "auto", {"auto", "tensor", "none"},
                                       "of formats without blocks; auto: one scale a tensor, up to 8 bits");
+  refuse_if(format_.block != 0, "scaling", "is for formats without blocks, such as e4m3; leave it out");
   if (format_.block == 0 && (scaling == "tensor" || (scaling == "auto" && format_.element.bits <= 8))) {
     format_.block = -1;
   }

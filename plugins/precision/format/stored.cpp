@@ -17,13 +17,18 @@ namespace {
 
 constexpr const char* option = "operands";
 
-// Names of a state's entries are those of plugins and parameters: "plugin/optimizer/adamw/layers.0.weight/exp_avg".
+// An entry of a state is named by plugin, parameter and value: "plugin/optimizer/adamw/layers.0.weight/exp_avg". An
+// optimizer of a group has a number before the parameter: "plugin/optimizer/adamw/1/layers.0.weight/exp_avg".
 vernier::Tensors averages_in(const vernier::State& snapshot) {
   const std::string prefix = "plugin/optimizer/";
   vernier::Tensors found;
   for (auto at = snapshot.tensors.lower_bound(prefix); at != snapshot.tensors.end(); ++at) {
     if (!at->first.starts_with(prefix)) break;
-    if (at->second.dim() > 0) found.emplace(at->first.substr(at->first.find('/', prefix.size()) + 1), at->second);
+    if (at->second.dim() == 0) continue;
+    const auto name = at->first.substr(at->first.find('/', prefix.size()) + 1);
+    const auto digits = name.find_first_not_of("0123456789");
+    found.emplace(digits != 0 && digits < name.size() && name[digits] == '/' ? name.substr(digits + 1) : name,
+                  at->second);
   }
   return found;
 }
@@ -64,9 +69,6 @@ void StoredAverages::round(vernier::Run& run, const std::function<vernier::Quant
   if (run.control == nullptr) options_.refuse(option, "has `state`, which needs a trainer, and there is none");
   const torch::NoGradGuard no_grad;
   const auto averages = averages_in(run.control->snapshot());
-  if (averages.empty()) {
-    options_.refuse(option, "has `state`, and nothing to round, because the optimizer keeps no averages; leave it out");
-  }
   std::uint64_t seed = 0;
   const auto& parameters = run.parameters;
   const bool draws = std::ranges::any_of(parameters, [&](const auto& each) {
@@ -74,11 +76,13 @@ void StoredAverages::round(vernier::Run& run, const std::function<vernier::Quant
     return quantizer != nullptr && quantizer->draws();
   });
   if (draws) seed = drawn_seed();
+  bool is_known = false;  // an average is that of a parameter
   for (std::size_t i = 0; i < parameters.size(); ++i) {
     const auto prefix = parameters[i].name + "/";
     auto* const quantizer = of(parameters[i].name);
     std::uint64_t place = i * 64;
     for (auto at = averages.lower_bound(prefix); at != averages.end() && at->first.starts_with(prefix); ++at) {
+      is_known = true;
       if (at->second.scalar_type() != torch::kFloat32) {
         options_.refuse(option,
                         c10::str("has `state`, which rounds averages in float32, and the optimizer keeps '", at->first,
@@ -87,6 +91,9 @@ void StoredAverages::round(vernier::Run& run, const std::function<vernier::Quant
       if (quantizer != nullptr) round_stored(at->second, Slot::state, at->first, *quantizer, seed + place);
       ++place;
     }
+  }
+  if (!is_known) {
+    options_.refuse(option, "has `state`, and nothing to round, because the optimizer keeps no averages; leave it out");
   }
 }
 

@@ -437,6 +437,13 @@ TEST_CASE("number formats: n random bits decide in every format, and with the pr
   }
 }
 
+TEST_CASE("number formats: one with the exponent of float64 has numbers up to float64's largest") {
+  const auto format = number_format("e11m4");
+  CHECK(format.largest() == std::ldexp(31, 1019));
+  CHECK(format.round(1.03) == 1.0);
+  CHECK(round_to(torch::full({1}, 3.3e38F), unscaled(format)).item<double>() == format.round(3.3e38F));
+}
+
 TEST_CASE("number formats: bad input ends in one line") {
   const std::pair<const char*, const char*> names[] = {
       {"e4m4m", "there is no number format"},
