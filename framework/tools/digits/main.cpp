@@ -55,6 +55,10 @@ std::int64_t number_of(const po::variables_map& given, const char* option, const
 void keep_steps(Table& config) {
   for (const std::string role : {Monitor::role, Checkpoint::role}) leave_out(config, role);
   config.insert_or_assign(Checkpoint::role, Value{Table{{"use", {std::string("none"), ""}}}, ""});
+  // The measurements of precision/format would get random bits too.
+  const auto precision = config.find(Precision::role);
+  auto* policy = precision == config.end() ? nullptr : std::get_if<Table>(&precision->second.data);
+  if (policy != nullptr) policy->erase("measure_every");
   const auto run = config.find("run");
   auto* table = run == config.end() ? nullptr : std::get_if<Table>(&run->second.data);
   if (table == nullptr) return;

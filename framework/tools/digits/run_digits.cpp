@@ -13,6 +13,7 @@
 #include "common/text/text_table.h"
 #include "files/json.h"
 #include "running_variance.h"
+#include "step_digits.h"
 
 namespace vernier {
 
@@ -102,6 +103,7 @@ RunDigits digits_of_runs(const std::function<std::unique_ptr<Prepared>()>& prepa
   for (std::int64_t sample = 0; sample < samples; ++sample) {
     const auto prepared = prepare();
     auto& run = prepared->run;
+    leave_out_measurements(*prepared->wiring);
     RandomRun random(sample);
     HostApi::attach(prepared->wiring->bus, random, false);
     while (run.step < steps) {

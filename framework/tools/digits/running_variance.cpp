@@ -4,9 +4,9 @@
 
 namespace vernier {
 
-void RunningVariance::add(const torch::Tensor& tensor) {
+void RunningVariance::add(const torch::Tensor& tensor, std::optional<torch::ScalarType> dtype) {
   const auto numbers = tensor.detach().to(torch::kFloat64, /*non_blocking=*/false, /*copy=*/true);
-  dtype_ = tensor.scalar_type();
+  dtype_ = dtype.value_or(tensor.scalar_type());
   if (count_++ == 0) {
     mean_ = torch::zeros_like(numbers);
     squares_ = torch::zeros_like(numbers);

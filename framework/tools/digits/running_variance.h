@@ -21,7 +21,8 @@ struct NumbersDigits {
 // Mean and variance of each number of a tensor, by Welford's method.
 class RunningVariance {
  public:
-  void add(const torch::Tensor& tensor);
+  // dtype: that in which the numbers are kept, if it is not the tensor's.
+  void add(const torch::Tensor& tensor, std::optional<torch::ScalarType> dtype = {});
 
   torch::Tensor mean() const { return mean_.flatten(); }
   torch::Tensor variance() const { return squares_.flatten() / static_cast<double>(count_ - 1); }

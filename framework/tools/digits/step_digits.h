@@ -34,6 +34,10 @@ struct StepDigits {
 
 constexpr double markedly = 1;  // digits
 
+// Called before a run is sampled. Throws Error for precision/adaptive, which would measure the samples' own noise.
+// After it, callback/recheck is switched off: repeats of a step with random bits would differ.
+void leave_out_measurements(Wiring& wiring);
+
 // Runs the step that follows run.step `samples` times from the same state. The run is prepared, or has trained up to
 // here. It cannot train afterwards. The samples' random numbers depend on the run's seed.
 StepDigits digits_of_step(Prepared& prepared, std::int64_t samples, const std::atomic<int>& stop);

@@ -132,6 +132,8 @@ TEST_CASE("digits: a network that loses none has those of its format, and update
     CHECK(layer.update->digits > 3);
   }
   CHECK(says(vernier::text_of(digits), "no operator of the forward pass loses 1 digit or more"));
+  const auto still = digits_of(Kind::plain, "[optimizer]\nlearning_rate = 0.0\n", 3);
+  for (const auto& layer : still.layers) CHECK(layer.update->digits == doctest::Approx(24 * std::log10(2.0)));
   const auto half = digits_of(Kind::plain, "[precision]\nuse = 'bf16'\n");
   CHECK(!half.first);
   for (const auto& layer : half.layers) {
@@ -150,6 +152,23 @@ TEST_CASE("digits: skipped updates and samples that take another way are said") 
   REQUIRE(branch.other_way);
   CHECK(*branch.other_way == "mul, after the layer 'middle'");
   CHECK(says(vernier::text_of(branch), "the samples call other operators from mul, after the layer 'middle' on"));
+}
+
+TEST_CASE("digits: a step is sampled beside plugins that compute it again, and these do not look at random bits") {
+  const std::string recheck = "[[callback]]\nuse = 'recheck'\nevery = 1\non_fault = 'stop'\n";
+  const auto plain = digits_of(Kind::plain, "", 3);
+  CHECK(vernier::json_of(digits_of(Kind::plain, recheck, 3)) == vernier::json_of(plain));
+  const std::string format = "[precision]\nuse = 'format'\nforward = 'e5m10'\n";
+  const auto once = digits_of(Kind::plain, format, 3),
+             measured = digits_of(Kind::plain, format + "measure_every = 1\n", 3);
+  CHECK(measured.losses[0] == doctest::Approx(once.losses[0]).epsilon(0.001));
+  CHECK(measured.layers[0].gradient->digits == doctest::Approx(once.layers[0].gradient->digits).epsilon(0.2));
+  CHECK(thrown_by([] { digits_of(Kind::plain, "[precision]\nuse = 'adaptive'\nmeasure_steps = 2\n", 3); }) ==
+        configuration("precision/adaptive has not chosen a policy yet, and random last bits would change its choice; "
+                      "take a configuration with the policy that it chose, or without --steps a later --step"));
+  RunFolder run(base + recheck);
+  CHECK(run.call({"digits", "run.toml", "--steps", "2", "--samples", "3"}) == 0);
+  CHECK(run.err == "");
 }
 
 TEST_CASE("vernier digits: the same output for any number of threads, of a file and of a run; nothing is written") {
