@@ -5,6 +5,7 @@
 
 #include "common/run_files.h"
 #include "common/text/numbers.h"
+#include "common/text/quoting.h"
 #include "common/text/text_table.h"
 
 namespace vernier {
@@ -173,12 +174,13 @@ std::string overlay_file(const Advice& advice, const std::string& path) {
   const auto& measured = *chosen(advice);
   auto settings = settings_of(advice.axes, measured.choice);
   settings.insert(settings.begin(), advice.always.begin(), advice.always.end());
-  const auto files = joined(advice.files, " ");
-  std::string sets;
-  for (const auto& set : advice.sets) sets += " --set '" + set + "'";
+  std::string files, more;
+  for (const auto& file : advice.files) files += " " + shell_quoted(file);
+  for (const auto& set : advice.sets) more += " --set " + shell_quoted(set);
+  for (const auto& folder : advice.plugin_paths) more += " --plugin-path " + shell_quoted(folder);
   std::ostringstream out;
-  out << "# The advice of `vernier advise " << files << "` for " << advice.device << ", " << advice.threads
-      << " threads. Use it so:\n#   vernier train " << files << ' ' << path << sets
+  out << "# The advice of `vernier advise" << files << "` for " << advice.device << ", " << advice.threads
+      << " threads. Use it so:\n#   vernier train" << files << ' ' << shell_quoted(path) << more
       << "\n# Expected: " << line_of_expectation(advice, measured) << ".\n";
   if (settings.empty()) out << "# The configuration is best as it is written.\n";
   out << overlay_of(settings);

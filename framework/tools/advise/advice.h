@@ -12,7 +12,8 @@ namespace vernier {
 struct Advice {
   std::vector<std::string> files;  // configuration files of the command
   std::vector<std::string> sets;   // values of --set
-  std::vector<Setting> always;     // the batch size of --batch
+  std::vector<std::string> plugin_paths;
+  std::vector<Setting> always;  // the batch size of --batch
   std::vector<Axis> axes;
   Limits limits;
   Found found;

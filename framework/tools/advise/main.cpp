@@ -79,7 +79,7 @@ AdviseOptions read_options(const po::variables_map& given) {
     options.advice.always.push_back({"task.batch_size", std::to_string(batch)});
     options.common.sets.push_back("task.batch_size=" + std::to_string(batch));
   }
-  options.common.plugin_paths = words_in(given, "plugin-path");
+  options.advice.plugin_paths = options.common.plugin_paths = words_in(given, "plugin-path");
   if (given.count("memory") != 0) options.advice.limits.memory = bytes_in(given["memory"].as<std::string>());
   options.advice.limits.loss_gap = number_in(given, "loss-gap", 0.0, 1.0);
   options.seconds = number_in(given, "seconds", 1.0, 1e6);

@@ -6,6 +6,7 @@
 
 #include "run_folder.h"
 #include "thrown.h"
+#include "tools/advise/advice.h"
 #include "tools/advise/axes.h"
 #include "tools/advise/search.h"
 
@@ -351,6 +352,17 @@ TEST_CASE("advise: writes an overlay that merges and trains, and never over a fi
   CHECK(json["measured"][0]["samples_per_second"].get<double>() > 0);
   CHECK(json["advice"]["name"].is_string());
   CHECK_FALSE(says(read_text(place.at("a.toml")), "batch_size"));
+}
+
+TEST_CASE("advise: the command in an overlay works when it is typed") {
+  vernier::Advice advice;
+  advice.files = {"my run.toml"};
+  advice.sets = {"run.name=it's"};
+  advice.plugin_paths = {"my plugins"};
+  advice.found.measured.emplace_back();
+  advice.found.advice = 0;
+  CHECK(says(vernier::overlay_file(advice, "a b.toml"),
+             "#   vernier train 'my run.toml' 'a b.toml' --set 'run.name=it'\\''s' --plugin-path 'my plugins'\n"));
 }
 
 TEST_CASE("advise: a limit that nothing keeps to gives no advice and no file") {
