@@ -95,7 +95,7 @@ std::string with_other_precision(const Prepared& prepared, const po::variables_m
 }
 
 // The settings with which the schedules of callbacks follow more steps than were planned: those that have an option
-// `replan`, and keep their plan else. --set reaches the first of several with one name.
+// `replan`, and keep their plan else.
 std::string replanned(const Wiring& wiring) {
   std::string text;
   for (const auto& callback : wiring.callbacks) {
@@ -104,9 +104,9 @@ std::string replanned(const Wiring& wiring) {
     const auto key = std::ranges::find(declared, "replan", &OptionInfo::key);
     const auto* replans = key == declared.end() ? nullptr : std::get_if<bool>(&key->value.data);
     const bool is_path = use_of(table).find_first_of("./") != std::string::npos;  // no key of --set can name a path
-    if (replans == nullptr || *replans || is_path) continue;
-    const auto set = " --set " + shell_quoted("callback." + use_of(table) + ".replan=true");
-    if (text.find(set) == std::string::npos) text += set;
+    const bool is_second = callback->id().find('#') != std::string::npos;         // nor the second callback of one name
+    if (replans == nullptr || *replans || is_path || is_second) continue;
+    text += " --set " + shell_quoted("callback." + use_of(table) + ".replan=true");
   }
   return text;
 }

@@ -146,9 +146,11 @@ class Schedule final : public vernier::Callback {
       if (replan_) {
         warn(from, ": the learning rate goes from ", before, " to ", other, " times the optimizer's");
       } else {
+        const bool is_first = id().find('#') == std::string::npos;  // --set reaches no other
         warn(from, ": the schedule of ", planned_, " is kept, and the learning rate is ", kept,
              " times the optimizer's", kept == 0 && run.updates >= planned_ ? ", so nothing more is learned" : "",
-             "; --set callback.schedule.replan=true goes to ", other, " times, as if ", run.steps, " had been planned");
+             is_first ? "; --set callback.schedule.replan=true" : "; replan = true in its [[callback]]", " goes to ",
+             other, " times, as if ", run.steps, " had been planned");
       }
     }
     noted_ = run.steps;

@@ -204,6 +204,13 @@ TEST_CASE("preconditions: more steps on resume keep the schedule of the learning
              "planned updates were 20 and are 30: the schedule of 20 is kept, and the learning rate is 0.1 times"));
   CHECK(place.train({"--resume", "--set=run.steps=40", "--set=callback.schedule.replan=true"}) == 0);
   CHECK(says(place.err, "planned updates were 20 and are 40: the learning rate goes from 0.1 to "));
+  // --set reaches no second schedule.
+  RunFolder two(base_run(2) + "[[callback]]\nuse = \"schedule\"\nreplan = true\n[[callback]]\nuse = \"schedule\"\n");
+  REQUIRE(two.train() == 0);
+  CHECK_FALSE(says(two.out, "callback.schedule.replan"));
+  CHECK(two.train({"--resume", "--set=run.steps=3"}) == 0);
+  CHECK(says(two.err, "callback/schedule#2: planned updates were 2 and are 3: "));
+  CHECK(says(two.err, "; replan = true in its [[callback]] goes to "));
   for (const auto& [set, text] : std::vector<std::pair<std::string, std::string>>{
            {"warmup_steps=100", "`warmup_steps` is 100, and the run has 20 updates; lower it, or train longer"},
            {"phase=[{updates=30},{kind=\"constant\"}]",
