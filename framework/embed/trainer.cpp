@@ -15,6 +15,7 @@
 #include "common/config/config.h"
 #include "common/config/plugin_folders.h"
 #include "common/log.h"
+#include "common/scratch_folder.h"
 #include "core/plugin_calls.h"
 #include "output/recorded_run.h"
 #include "output/summary.h"
@@ -84,6 +85,7 @@ struct Trainer::Impl {
   void lift_memory_limit() const;
   TrainingLoop& loop() const { return prepared->trainer; }
   Wiring& wiring() const { return *prepared->wiring; }
+  bool saves() const { return use_of(wiring().table_of(*wiring().checkpoint)) != "none"; }
 
   TrainerOptions options;
   Table config;
@@ -91,6 +93,7 @@ struct Trainer::Impl {
   std::string without_options;  // ids of the objects that came without Options
   const std::thread::id thread = std::this_thread::get_id();
   std::optional<OutputFolder> folder;
+  std::optional<ScratchFolder> scratch;  // without writes_folder: for what plugins write
   std::unique_ptr<Prepared> prepared;
   std::exception_ptr refused;    // why this trainer cannot train
   Value precision, scaler;       // the configuration's tables, before any swap
@@ -185,6 +188,8 @@ void Trainer::Impl::enter() {
     } else if (prepared->resumes) {
       vernier::resume(*prepared, resume_from, allows_inexact);
     }
+    // An own checkpoint object writes into the run's folder, where resume() looks for its checkpoints.
+    if (!options.writes_folder && !saves()) prepared->run.output = scratch.emplace().path();
     if (prepared->resumes && !without_options.empty()) {
       log(Level::warning, "resume",
           without_options + ": came without Options, so nothing says whether it has the numbers of the run that goes " +
@@ -381,8 +386,7 @@ void Trainer::save(const std::string& path) {
       manifest.step = run.step;
       manifest.run = run.name;
       write_checkpoint(path, std::move(manifest), model, state);
-    } else if (!impl_->options.writes_folder &&
-               use_of(impl_->wiring().table_of(*impl_->wiring().checkpoint)) == "none") {
+    } else if (!impl_->options.writes_folder && !impl_->saves()) {
       refuse("save() has nowhere to write to, since TrainerOptions::writes_folder is false; give it a path");
     } else if (!impl_->is_over) {
       saving.save_now(run);

@@ -824,12 +824,22 @@ TEST_CASE("the folder has what the program writes; without it nothing is written
   CHECK(summary_in(folder)["digest"] == "xxh3-128:" + digest_of_the_program({base}));
 
   auto options = options_of(base, folder);
-  options.sets = {"run.output=" + folder / "nothing"};
+  options.sets = {"run.output=" + folder / "nothing", "monitor.jsonl.every=1", "monitor.csv.every=1",
+                  "monitor.digest.every=1"};
   options.writes_folder = false;
-  Trainer trainer(options);
-  trainer.train();
-  CHECK(digest_of(trainer) == digest_of_the_program({base}));
-  CHECK(!std::filesystem::exists(folder / "nothing"));
+  std::string scratch;
+  for (const bool is_there : {false, true}) {  // the folder of an earlier run
+    if (is_there) folder.write("nothing/losses.jsonl", "{\"step\":1,\"loss\":2}\n");
+    Trainer trainer(options);
+    trainer.train();
+    CHECK(digest_of(trainer) == digest_of_the_program({base}));
+    CHECK(std::filesystem::exists(folder / "nothing") == is_there);
+    scratch = trainer.run().output;
+    CHECK(std::filesystem::exists(scratch + "/losses.jsonl"));
+  }
+  CHECK(!std::filesystem::exists(scratch));
+  CHECK(read_text(folder / "nothing/losses.jsonl") == "{\"step\":1,\"loss\":2}\n");
+  CHECK(!std::filesystem::exists(folder / "nothing/metrics.csv"));
   options.sets.push_back("checkpoint.use=rolling");
   const auto thrown = thrown_by([&] { Trainer(options).train(); });
   CHECK(thrown.kind == 2);

@@ -29,7 +29,8 @@ struct TrainerOptions {
   std::vector<std::string> plugin_paths = {};  // folders with <role>/<name>.so, as --plugin-path; searched first
   std::string name = {};                       // name of the run if [run] has none; "": the first file's, or "run"
   // If true, [run] output gets config.toml, log.txt, summary.json and checkpoints, as from the program. If false,
-  // `checkpoint` is "none", unless it is an object of yours.
+  // `checkpoint` is "none", and Run::output is a temporary folder of this Trainer. With a checkpoint object of yours,
+  // Run::output stays [run] output, where it may save.
   bool writes_folder = true;
   bool quiet = false;                // monitors print nothing to the terminal
   std::atomic<int>* stop = nullptr;  // your own flag, which outlives the trainer: -1 in it acts as stop()
