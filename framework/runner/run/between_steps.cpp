@@ -18,6 +18,8 @@ class RequestHandler::Look final : public BetweenSteps {
     called([&] {
       loss = by_.validation_.loss_now(run_);
       by_.saving_.outdate();
+      const bool goes_on = run_.step > 0 && by_.requests_.finished().empty();  // else the end saves it
+      if (goes_on && by_.roles_.checkpoint->due(run_)) by_.saving_.save_unless_spoiled(run_);
     });
     return loss;
   }

@@ -229,11 +229,11 @@ class Control final : public vernier::Callback {
     } else if (command.name == "set_interval") {
       result = set_interval(between, command);
     } else {
+      const bool stops = command.name == "stop";
+      // finish() comes first: in the validation, callback/early_stopping asks whether the run ends.
+      if (stops) run.control->finish(*this, c10::str("command ", id, " stopped it"));
       result = validate(between);
-      if (command.name == "stop") {
-        run.control->finish(*this, c10::str("command ", id, " stopped it"));
-        result = {true, "the run ends; " + result.text};
-      }
+      if (stops) result = {true, "the run ends; " + result.text};
     }
     run.notice("commanded", {{"command", command.name}, {"id", id}, {"done", std::int64_t{result.is_done}}},
                c10::str("command ", id, ", ", command.name, ": ", result.text));

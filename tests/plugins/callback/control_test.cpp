@@ -128,6 +128,22 @@ TEST_CASE("control: stop ends the run with a validation and a checkpoint, a long
   CHECK(longer.run.step == 25);  // the command is in the checkpoint, and is not repeated
 }
 
+TEST_CASE("control: a validation that is the best is saved, and early_stopping puts its weights back at a stop") {
+  const Quiet quiet;
+  const TemporaryFolder folder;
+  Steered steered(folder, {{7, R"({"command": "validate"})"}, {12, R"({"command": "stop"})"}},
+                  "[checkpoint]\nevery = 0\nkeep_best = 1\n[[callback]]\nuse = 'early_stopping'\nmin_delta = 1e9\n");
+  std::string best;
+  steered.run.on(Event::StepEnd, [&](vernier::Run& now) {
+    if (now.step == 7) best = steered.run.digest();
+    if (now.step == 8) CHECK(fs::exists(folder.path() / "checkpoints/step-00000007"));
+  });
+  steered.train();
+  CHECK(steered.run.run.step == 12);
+  CHECK(steered.outcome.finished == "callback/control: command 2 stopped it");
+  CHECK(steered.run.digest() == best);
+}
+
 TEST_CASE("control: commands that wait while the run is paused act at once, and the pause changes no bit") {
   const Quiet quiet;
   const TemporaryFolder folder;
