@@ -223,6 +223,7 @@ class Rolling final : public vernier::Checkpoint, public vernier::draft::Captura
     State state;
     state.put("scored_steps", torch::tensor(steps, torch::kLong));
     state.put("scores", torch::tensor(values, torch::kDouble));
+    if (!scores_.empty()) state.put("scored_by", scored_by());
     return state;
   }
 
@@ -230,10 +231,17 @@ class Rolling final : public vernier::Checkpoint, public vernier::draft::Captura
     if (!state.has("scores")) return;  // the state of another checkpoint plugin
     const auto steps = state.tensor("scored_steps"), values = state.tensor("scores");
     scores_.clear();
+    if (const auto by = state.has("scored_by") ? state.text("scored_by") : scored_by(); by != scored_by()) {
+      if (retention_.keep_best > 0)
+        warn("keep_best goes by ", scored_by(), " from now on, and forgets the scores by ", by);
+      return;
+    }
     for (std::int64_t i = 0; i < steps.numel(); ++i) scores_[steps[i].item<std::int64_t>()] = values[i].item<double>();
   }
 
  private:
+  std::string scored_by() const { return (metric_.is_max() ? "the highest " : "the lowest ") + metric_.name(); }
+
   Folder folder_of(const std::string& run) const {
     return {(fs::path(run) / "checkpoints").string(), retention_, [this](const std::string& text) { warn(text); }};
   }

@@ -617,6 +617,21 @@ TEST_CASE("rolling: the scores are remembered over a stop") {
   CHECK(first.names() == Names{"step-00000012"});
 }
 
+TEST_CASE("rolling: the scores of another metric are forgotten, with a warning") {
+  const Table best = {{"keep_best", value(std::int64_t{1})}};
+  Table by_accuracy = best;
+  by_accuracy.insert({"metric", value(std::string("accuracy"))});
+  Fixture first(1, best), second(1, by_accuracy);
+  CHECK(first.after_step(1, 0.5));
+  second.plugin->check(second.run);
+  second.plugin->load(first.plugin->save());
+  REQUIRE(warnings.size() == 1);
+  CHECK(
+      says(warnings[0],
+           "keep_best goes by the highest accuracy from now on, and forgets the scores by the lowest validation_loss"));
+  CHECK(second.after_step(2, 0.4));
+}
+
 TEST_CASE("rolling: a metric that no validation measures is refused by name") {
   Fixture fixture(1, {{"keep_best", value(std::int64_t{1})}, {"metric", value(std::string("f1"))}});
   try {
