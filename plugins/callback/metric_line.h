@@ -1,9 +1,9 @@
 // A line that a metric may cross, for callbacks that act when it does: the options metric, above = inf, below = -inf.
 #pragma once
 
+#include <vernier/record.h>
 #include <vernier/sdk.h>
 
-#include <algorithm>
 #include <cmath>
 #include <optional>
 #include <string>
@@ -71,7 +71,7 @@ class MetricLine {
     const bool has_scaler = run.found_inf.defined() || !run.amp.history().empty();
     if (metric_ == "overflow_rate" && has_scaler) return overflow_ratio(run.amp);
     if (metric_ == "overflows" && has_scaler) return static_cast<double>(run.amp.overflow_count());
-    if (metric_ == "skipped_updates") return static_cast<double>(std::max<std::int64_t>(0, run.step - run.updates));
+    if (metric_ == "skipped_updates") return static_cast<double>(skipped_updates(run));
     return run.metrics.value(metric_.c_str());
   }
 

@@ -13,6 +13,7 @@
 #include <ATen/DeviceAccelerator.h>
 #include <sys/ioctl.h>
 #include <unistd.h>
+#include <vernier/record.h>
 #include <vernier/sdk.h>
 
 #include <algorithm>
@@ -313,8 +314,7 @@ class Progress final : public vernier::Monitor {
     if (run.loss.defined()) add(8, "loss " + loss_text(run.loss.item<double>()));
     if (const auto rate = run.metrics.value("learning_rate")) add(3, "lr " + number("%.3g", *rate));
     if (const auto scale = run.metrics.value("scale")) add(2, "scale " + number("%.6g", *scale));
-    // On a GPU the result of the last update is not known yet.
-    if (const auto skipped = step - run.updates - (run.device.is_cpu() ? 0 : 1); skipped > 0) {
+    if (const auto skipped = skipped_updates(run); skipped > 0) {
       const double share = static_cast<double>(skipped) / static_cast<double>(step);
       add(1, c10::str("skipped ", skipped, " (", percentage(share), ")"));
     }

@@ -55,6 +55,11 @@ std::string shortest(double value) {
   return {text.data(), std::to_chars(text.data(), text.data() + text.size(), value).ptr};
 }
 
+std::int64_t skipped_updates(const Run& run) {
+  const bool is_on_its_way = run.results_are_late && run.skip_update.defined();
+  return std::max<std::int64_t>(0, run.step - run.updates - (is_on_its_way ? 1 : 0));
+}
+
 void Record::resolve() {
   if (!arrived) return;
   // A thread that waits in the driver would slow down the launches of the training thread.
@@ -107,7 +112,7 @@ void Collector::add_step(const Run& run, Record& into) {
   add(samples, run.samples);
   if (run.tokens > 0) add(tokens, run.tokens);
   add(updates, run.updates);
-  add(skipped, std::max<std::int64_t>(0, run.step - run.updates - (run.results_are_late ? 1 : 0)));
+  add(skipped, skipped_updates(run));
   if (run.found_inf.defined() || !run.amp.history().empty()) {  // there is a scaler, or there was one before a swap
     add(overflows, run.amp.overflow_count());
     add(overflow_rate, overflow_ratio(run.amp));

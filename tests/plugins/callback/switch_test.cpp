@@ -86,11 +86,12 @@ TEST_CASE("switch: it needs to know when, and to what") {
 namespace {
 
 // The sentences of the notices `alarm`, with their steps.
-std::string alarms(const std::string& options, const std::string& others = "") {
+std::string alarms(const std::string& options, const std::string& others = "", bool results_are_late = false) {
   const TemporaryFolder output;
   const NoLog no_log;
   SmallRun run(from_toml({base + std::string("[[callback]]\nuse = 'alarm'\n") + options, others}),
                output.path().string());
+  run.run.results_are_late = results_are_late;
   std::string text;
   run.on(vernier::Event::GradientsReady, [](Run& now) {
     const double values[] = {1, 2, NAN, 3, 5, 6, 0, 5, 1, 5, 1, 5};
@@ -124,6 +125,8 @@ TEST_CASE("alarm: it knows the overflow rate") {
   const std::string precision = "[precision]\nuse = 'fp16'\n[scaler]\nuse = 'dynamic'\ninit_scale = 1e9\n";
   CHECK(alarms("metric = 'overflow_rate'\nabove = 0.1\n", precision) == "1: overflow_rate is 1, above 0.1\n");
   CHECK(alarms("metric = 'skipped_updates'\nabove = 1.5\n", precision) == "2: skipped_updates is 2, above 1.5\n");
+  CHECK(alarms("metric = 'skipped_updates'\nabove = 1.5\n", precision, /*results_are_late=*/true) ==
+        "3: skipped_updates is 2, above 1.5\n");
   CHECK(alarms("metric = 'overflow_rate'\nabove = 0.1\n").empty());  // no scaler
 }
 

@@ -24,6 +24,9 @@ struct Histogram {
 VERNIER_API double seconds_since_1970();
 VERNIER_API std::string shortest(double value);  // the shortest text that reads back exactly, or "inf", "-inf", "nan"
 
+// Returns how many updates were skipped, but for the last one where its result has not reached the host yet.
+VERNIER_API std::int64_t skipped_updates(const Run& run);
+
 // True for the notice of a background save. It comes in every step and is not worth a record.
 inline bool is_progress(const Notice& notice) {
   return notice.name == "checkpoint_progress";
