@@ -150,7 +150,8 @@ class Table final : public vernier::RecordSink {
     file_->flush();
     const auto before = columns_.size();
     columns_.insert(columns_.end(), fresh_.begin(), fresh_.end());
-    const bool may_work = file_->missing() == 0 && fs::is_regular_file(path_);
+    // A symbolic link would be overwritten in place, while write_anew() reads it.
+    const bool may_work = file_->missing() == 0 && fs::is_regular_file(fs::symlink_status(path_));
     if (may_work && write_anew(std::string(fresh_.size(), ','))) {
       fresh_.clear();
       has_warned_ = false;

@@ -4,16 +4,16 @@
 //   file = "digests.jsonl"   in the run's output folder
 // A line: {"step":10,"loss":"2.5 (0x40200000)","gradients":{"wte.weight":"<XXH3-128>"},"weights":{"wte.weight":…}}.
 // Gradients are those that the optimizer gets; weights are those after the update. A resumed run keeps the lines up to
-// its checkpoint. A line costs one pass over the gradients and the weights, and on a GPU their copy to the host.
+// its checkpoint. After a rewind in memory, the steps that come again have a second line. A line costs one pass over
+// the gradients and the weights, and on a GPU their copy to the host.
 #include <vernier/append_file.h>
 #include <vernier/capsule.h>
-#include <vernier/json_in.h>
+#include <vernier/json_text.h>
 #include <vernier/sdk.h>
 
 #include <filesystem>
 #include <memory>
 #include <nlohmann/json.hpp>
-#include <string_view>
 
 namespace {
 
@@ -38,6 +38,16 @@ class Digest final : public vernier::Monitor {
     });
   }
 
+  vernier::State save() const override {
+    vernier::State state;
+    state.put("lines", lines_);
+    return state;
+  }
+  // Before RunBegin this resumes a run. Later it rewinds one: the written lines stay, and the steps run again.
+  void load(const vernier::State& state) override {
+    if (!file_ && state.has("lines")) lines_ = state.integer("lines");
+  }
+
   bool set_every(std::int64_t steps) override {
     every_ = steps;
     return true;
@@ -46,13 +56,9 @@ class Digest final : public vernier::Monitor {
  private:
   bool is_due(const Run& run, std::int64_t step) const { return step % every_ == 0 || step == run.steps; }
 
-  // Drops the lines after the run's checkpoint, because the resumed run writes them again.
   void open(const Run& run) {
     const auto path = std::filesystem::path(run.output) / name_;
-    vernier::keep_lines(path, [&](std::string_view line, std::int64_t) {
-      const auto json = vernier::json_in<nlohmann::json>(line);
-      return json.is_object() && json.value("step", run.step + 1) <= run.step;
-    });
+    lines_ = vernier::keep_lines_of_run(path, run.step, lines_);
     file_ = std::make_unique<vernier::AppendFile>(path, "lines", [this](const std::string& text) { warn(text); });
   }
 
@@ -61,13 +67,14 @@ class Digest final : public vernier::Monitor {
                                          {"loss", seen_.loss},
                                          {"gradients", seen_.gradients},
                                          {"weights", vernier::digests_of_weights(run)}};
-    file_->append(vernier::json_text(line) + '\n');
+    if (file_->append(vernier::json_text(line) + '\n')) lines_ += 1;
     file_->flush();
   }
 
   std::int64_t every_;
   std::string name_;
   std::unique_ptr<vernier::AppendFile> file_;
+  std::int64_t lines_ = -1;    // lines of the file; before RunBegin those of the resumed run, -1 for a new run
   vernier::Fingerprint seen_;  // from GradientsReady to StepEnd
 };
 

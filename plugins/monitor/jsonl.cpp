@@ -15,12 +15,10 @@
 #include <vernier/json_text.h>
 #include <vernier/sdk.h>
 
-#include <charconv>
 #include <cmath>
 #include <filesystem>
 #include <memory>
 #include <nlohmann/json.hpp>
-#include <string_view>
 
 namespace {
 
@@ -40,23 +38,6 @@ Json json_of(double value) {
 template <class Value>
 Json json_of(const Value& value) {
   return value;
-}
-
-// The step of a line that append() below wrote; -1 for any other text.
-std::int64_t step_of(std::string_view line) {
-  constexpr std::string_view head = "{\"step\":";
-  std::int64_t step = -1;
-  if (line.starts_with(head)) std::from_chars(line.data() + head.size(), line.data() + line.size(), step);
-  return step;
-}
-
-// Cuts off all that a process wrote after the checkpoint from which the run resumes, and all lines that are not of the
-// run. A rewind leaves two lines for some steps, so only the number of lines says where to cut. lines: that number; -1:
-// unknown. Returns how many lines are left. A loss of power may leave half of a line.
-std::int64_t cut(const fs::path& path, std::int64_t last_step, std::int64_t lines) {
-  return vernier::keep_lines(path, [&](std::string_view line, std::int64_t number) {
-    return step_of(line) >= 0 && line.ends_with('}') && (lines >= 0 ? number < lines : step_of(line) <= last_step);
-  });
 }
 
 class Jsonl final : public vernier::Monitor {
@@ -98,7 +79,7 @@ class Jsonl final : public vernier::Monitor {
     const bool was_there = fs::is_regular_file(path);  // false in another folder, and for what is not a file
     file_ = std::make_unique<vernier::AppendFile>(path, "lines", [this](const std::string& text) { warn(text); });
     const auto counted = lines_;
-    lines_ = cut(path, run.step, counted);
+    lines_ = vernier::keep_lines_of_run(path, run.step, counted);
     if (was_there && lines_ < counted) {
       warn(path.string(), ": has lost ", counted - lines_, " of the ", counted, " lines up to step ", run.step,
            "; the lines of later steps follow");

@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <charconv>
 #include <chrono>
 #include <fstream>
 #include <system_error>
@@ -117,6 +118,15 @@ std::int64_t keep_lines(const fs::path& path, const std::function<bool(std::stri
   in.close();
   if (whole != fs::file_size(path)) fs::resize_file(path, whole);
   return count;
+}
+
+std::int64_t keep_lines_of_run(const fs::path& path, std::int64_t last_step, std::int64_t lines) {
+  return keep_lines(path, [&](std::string_view line, std::int64_t number) {
+    constexpr std::string_view head = "{\"step\":";
+    std::int64_t step = -1;
+    if (line.starts_with(head)) std::from_chars(line.data() + head.size(), line.data() + line.size(), step);
+    return step >= 0 && line.ends_with('}') && (lines >= 0 ? number < lines : step <= last_step);
+  });
 }
 
 }  // namespace vernier

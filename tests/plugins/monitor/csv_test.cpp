@@ -154,6 +154,22 @@ TEST_CASE("csv: a full disk does not stop training, and the rows that are missin
   vernier::set_log_sink(nullptr);
 }
 
+TEST_CASE("csv: a link keeps its rows, and gets no new column") {
+  warnings.clear();
+  vernier::set_log_sink(collect_warnings);
+  const TemporaryFolder folder;
+  std::filesystem::create_symlink(folder / "elsewhere.csv", folder / "metrics.csv");
+  Monitored monitored(folder, "monitor/csv");
+  monitored.train(3);
+  monitored.run.metrics.set("late", 1.0);
+  monitored.step();
+  monitored.end();
+  CHECK(column(rows_of(read_text(folder / "elsewhere.csv")), "step") == Cells{"1", "2", "3", "4"});
+  REQUIRE_FALSE(warnings.empty());
+  CHECK(says(warnings[0], "metrics.csv: cannot be written anew, so it lacks a column for "));
+  vernier::set_log_sink(nullptr);
+}
+
 TEST_CASE("csv: a folder that cannot be written detaches it with a reason, and the run goes on") {
   warnings.clear();
   vernier::set_log_sink(collect_warnings);

@@ -13,6 +13,7 @@
 #include <filesystem>
 #include <map>
 #include <mutex>
+#include <sstream>
 #include <string>
 #include <thread>
 
@@ -255,9 +256,12 @@ TEST_CASE("records: a record has the numbers of the run, from tensors too") {
   collector.collect(run, Record::Kind::validation, record);
   CHECK(record.step == 10);
   CHECK(values(record) == std::map<std::string, double>{{"half", 2}});
-  run.results_are_late = true;  // the last step's result is not known yet
-  collector.collect(run, Record::Kind::step, record);
-  CHECK(values(record).at("skipped_updates") == 0);
+  run.results_are_late = true;
+  for (const bool may_skip : {false, true}) {
+    if (may_skip) run.skip_update = torch::zeros({});  // the last step's result is not known yet
+    collector.collect(run, Record::Kind::step, record);
+    CHECK(values(record).at("skipped_updates") == (may_skip ? 0 : 1));
+  }
 }
 
 TEST_CASE("records: a task's metric with the name of one of ours gets another one") {
@@ -351,6 +355,26 @@ TEST_CASE("records: the first line of a file is there at once, also after a flus
   file.append("second\n");
   file.flush();
   CHECK(read_text(folder / "lines") == "first\nsecond\n");
+}
+
+TEST_CASE("records: digests.jsonl of a resumed run has its lines, also where a rewind has left two for a step") {
+  const TemporaryFolder folder;
+  const vernier::Table each_step = {{"every", toml_number(1)}};
+  vernier::State saved;
+  {
+    Monitored killed(folder, "monitor/digest", each_step);
+    killed.train(3);
+    killed.run.step = killed.run.updates = 1;  // a rewind in memory
+    killed.train(2);
+    saved = killed.plugin->save();
+    killed.train(4);
+  }
+  Monitored resumed(folder, "monitor/digest", each_step, 2, &saved);
+  resumed.train(3);
+  std::string steps;
+  std::istringstream lines(read_text(folder / "digests.jsonl"));
+  for (std::string line; std::getline(lines, line);) steps += line.at(std::string("{\"step\":").size());
+  CHECK(steps == "12323");
 }
 
 TEST_CASE("records: a unit of bytes on a full disk waits, and 1 MB of them at most") {

@@ -57,4 +57,10 @@ VERNIER_API bool is_full(const std::error_code& trouble);
 VERNIER_API std::int64_t keep_lines(const std::filesystem::path& path,
                                     const std::function<bool(std::string_view line, std::int64_t number)>& keep);
 
+// For lines of JSON that begin with {"step":7, in a run that is resumed after last_step: cuts off all that a process
+// wrote after the checkpoint, and all lines that are not of the run. A rewind leaves two lines for some steps, so only
+// the number of lines says where to cut. lines: that number; -1: unknown. A loss of power may leave half of a line.
+VERNIER_API std::int64_t keep_lines_of_run(const std::filesystem::path& path, std::int64_t last_step,
+                                           std::int64_t lines);
+
 }  // namespace vernier
