@@ -109,7 +109,7 @@ void add_histogram(Record& record, const std::string& name, const torch::Tensor&
   if (histogram.min == histogram.max) {
     histogram.counts = {histogram.count};
   } else {
-    const auto counts = at::histc(values, intervals, histogram.min, histogram.max).to(at::kDouble);
+    const auto counts = at::histc(exact, intervals, histogram.min, histogram.max);
     histogram.counts.assign(counts.const_data_ptr<double>(), counts.const_data_ptr<double>() + intervals);
   }
   record.histograms.push_back(std::move(histogram));

@@ -134,6 +134,19 @@ TEST_CASE("tensorboard: histograms of weights and gradients, at their steps alon
   CHECK(says(events[3], "weights/layer.weight"));
 }
 
+TEST_CASE("tensorboard: a histogram counts more values than float32 has whole numbers") {
+  const TemporaryFolder folder;
+  Monitored monitored(folder, "monitor/tensorboard", {{"histograms", toml_number(1)}});
+  const double zeros = (1 << 24) + 15;
+  auto weight = torch::zeros({(1 << 24) + 16});
+  weight[0] = 1;
+  monitored.run.parameters = {{"table", weight, weight}};
+  monitored.step();
+  monitored.end();
+  const std::string bytes(reinterpret_cast<const char*>(&zeros), sizeof zeros);
+  CHECK(count(frames(read_text(event_files(folder).at(0))), bytes) == 1);
+}
+
 TEST_CASE("tensorboard: a resumed run has a file of its own that drops later steps, and so does a rewind") {
   const TemporaryFolder folder;
   vernier::State saved;
