@@ -147,9 +147,11 @@ void flatten(const Json& value, const std::string& path, std::map<std::string, s
     return;
   }
   std::size_t index = 0;
+  std::map<std::string, int> seen;
   for (const auto& [key, part] : value.items()) {
     const bool is_named = value.is_array() && part.is_object() && part.contains("use") && part["use"].is_string();
-    const auto name = is_named ? part["use"].get<std::string>() : value.is_array() ? std::to_string(index) : key;
+    auto name = is_named ? part["use"].get<std::string>() : value.is_array() ? std::to_string(index) : key;
+    if (const int number = ++seen[name]; number > 1) name += "#" + std::to_string(number);
     flatten(part, path.empty() ? name : path + "." + name, out);
     ++index;
   }

@@ -59,7 +59,7 @@ bool is_run(const std::filesystem::path& folder);
 RunFiles read_run(const std::filesystem::path& folder);
 
 // A configuration as one list of values: "task.use": "mlp". Callbacks and monitors go by their names:
-// "callback.clip_norm.max_norm".
+// "callback.clip_norm.max_norm", and those of a second one "callback.clip_norm#2.max_norm".
 std::map<std::string, std::string> flat_configuration(const nlohmann::ordered_json& configuration);
 
 // The names of the metrics of all runs, each once.

@@ -95,7 +95,8 @@ TEST_CASE("runs: what was killed, goes on, or ended with an error is told apart"
   Left place;
   place.write("killed", lines(3));
   place.write("half", lines(4) + "{\"step\":5,\"lo");
-  place.write("failed", lines(2), R"({"ended_by":"error","error":"no <memory>","steps":2})");
+  place.write("failed", lines(2), R"({"ended_by":"error","error":"no <memory>","steps":2,
+    "configuration":{"callback":[{"use":"alarm","above":1.5},{"use":"alarm","above":2.5}]}})");
   place.write("deeper/running", lines(5));
   place.folder.write("runs/deeper/running/.lock", "1 here\n");
   place.folder.write("runs/empty/readme", "no run");
@@ -111,6 +112,8 @@ TEST_CASE("runs: what was killed, goes on, or ended with an error is told apart"
   CHECK(place.call({"report", "runs/failed", "runs/killed", "--output", "two.html"}) == 0);
   const auto page = read_text(place.at("two.html"));
   CHECK(says(page, "no &lt;memory&gt;"));
+  CHECK(matches(page, "callback\\.alarm\\.above<.*1\\.5<"));
+  CHECK(matches(page, "callback\\.alarm#2\\.above<.*2\\.5<"));
   CHECK(says(page, "<polyline class=c1"));
   place.write("silent", "");
   CHECK(place.call({"report", "runs/silent", "--output", "silent.html"}) == 0);
