@@ -260,7 +260,17 @@ class Profiler final : public vernier::Callback {
     layers_ = vernier::Layers(*run.model);
   }
 
+  void check(const Run& run) override {
+    if (run.steps > 0 && first_ > run.steps) {
+      warn("it records nothing: first_step = ", first_, ", and the run has ", run.steps, " steps");
+    }
+  }
+
   void attach(vernier::Bus& bus) override {
+    bus.on(Event::RunBegin, [this](Run& run) {
+      if (run.step < first_ || fs::exists(fs::path(run.output) / table_)) return;
+      warn("it records nothing: first_step = ", first_, ", and the run resumes after step ", run.step);
+    });
     bus.on(Event::StepBegin, [this](Run& run) {
       if (run.step + 1 == first_ && !is_recording_) start(run);
     });

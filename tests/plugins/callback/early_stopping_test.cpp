@@ -4,6 +4,10 @@
 #include <vernier/host.h>
 #include <vernier/plugin.h>
 
+#include <set>
+
+#include "files/shards.h"
+#include "log_lines.h"
 #include "run/preparation.h"
 #include "run/state/snapshot.h"
 #include "same_tensors.h"
@@ -205,6 +209,7 @@ const Judge judges[] = {
     {"callback/switch", "at_step = 100\nto = {precision = {use = 'bf16'}}", 20, "it never acts: at_step = 100"},
     {"callback/swa", "from = 101", 20, "it never averages: from = 101, and the run has 100 steps"},
     {"callback/swa", "from = 75", 20, ""},
+    {"callback/profiler", "first_step = 101", 20, "it records nothing: first_step = 101, and the run has 100 steps"},
     {"callback/unfreeze", "group = [{match = ['a'], from = 100}]", 20, "\"a\" never trains: its group has from = 100"},
 };
 
@@ -228,14 +233,42 @@ TEST_CASE("what judges validations says before the first step that it cannot, or
   }
 }
 
+TEST_CASE("profiler: a run that is resumed behind its first step, and has no table of it, says so") {
+  const LogLines log;
+  const TemporaryFolder folder;
+  const auto plugin = make_plugin<vernier::Callback>("callback/profiler");
+  vernier::Bus bus;
+  vernier::HostApi::attach(bus, *plugin, false);
+  vernier::TrainerRun run;
+  run.output = folder.path().string();
+  for (const std::int64_t step : {9, 10}) {
+    run.step = step;
+    vernier::HostApi::emit(bus, Event::RunBegin, run);
+    CHECK(LogLines::count("records nothing: first_step = 10, and the run resumes after step 10") == step - 9);
+  }
+  folder.write("profile.txt", "of the run before");
+  vernier::HostApi::emit(bus, Event::RunBegin, run);
+  CHECK(LogLines::lines().size() == 1);
+}
+
 TEST_CASE("early_stopping: masters get the best weights too, and a stopped and resumed run is the one that was not") {
-  for (const std::string precision : {"use = 'fp32'", "use = 'bf16'\nlevel = 'O2'"}) {
+  for (const std::string precision :
+       {"use = 'fp32'", "use = 'bf16'\nlevel = 'O2'", "use = 'bf16'\nlevel = 'O3'\nrounding = 'kahan'"}) {
     CAPTURE(precision);
     const auto config = from_toml({noisy, "[precision]\n" + precision + "\n"});
     const TemporaryFolder whole_output;
     SmallRun whole(config, whole_output.path().string());
+    // All bits of the weights: those of the model, and the rest that Kahan's summation keeps.
+    const auto weights = [&] {
+      auto all = whole.wiring->precision->save().part("compensation");
+      for (const auto& parameter : whole.run.parameters) all.put("model/" + parameter.name, parameter.model.detach());
+      return vernier::to_bytes(all);
+    };
+    std::set<std::string> seen;
+    whole.on(Event::StepEnd, [&](Run&) { seen.insert(weights()); });
     whole.train();
     REQUIRE(whole.run.step < 60);
+    CHECK(seen.contains(weights()));
     for (const auto& parameter : whole.run.parameters) {
       CHECK(torch::equal(parameter.model, parameter.best().to(parameter.model.scalar_type())));
     }
