@@ -17,7 +17,7 @@ class ClipNorm final : public vernier::Callback, public vernier::draft::TakesPar
   }
 
   std::vector<vernier::MetricInfo> metrics() const override {
-    return {{.name = "grad_norm", .meaning = "2-norm of all gradients before clipping"}};
+    return {{.name = "grad_norm", .meaning = c10::str(norm_type_, "-norm of all gradients before clipping")}};
   }
   void attach(vernier::Bus& bus) override {
     bus.on(vernier::Event::GradientsReady, [this](vernier::Run& run) { run.metrics.set("grad_norm", clip(run)); });

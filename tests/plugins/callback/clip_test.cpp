@@ -113,6 +113,8 @@ TEST_CASE("clip_value: LibTorch's clip_grad_value_, bit for bit") {
 
 TEST_CASE("clip: without a gradient there is nothing to do, and limits are above 0") {
   clip("clip_norm", {}, {torch::zeros({2})});
+  CHECK(make_plugin<Callback>("callback/clip_norm", table("norm_type", infinity))->metrics().at(0).meaning ==
+        "inf-norm of all gradients before clipping");
   clip("clip_value", {}, {torch::zeros({2})});
   CHECK_THROWS_AS(make_plugin<Callback>("callback/clip_norm", table("max_norm", 0)), vernier::Error);
   CHECK_THROWS_AS(make_plugin<Callback>("callback/clip_norm", table("norm_type", -1)), vernier::Error);
