@@ -109,7 +109,7 @@ TEST_CASE("chat templates: a wrong template, and one that takes too long, ends i
       {"{{ ['a'] | map('upper', 1) | list }}", "the filter upper is not supported with more than 0 arguments"},
       {"{{ {'a': 1} | dictsort(by='value') }}", "the filter dictsort is not supported with the argument by"},
       {"{{ '1f' | int(0, 16) }}", "the filter int is not supported with more than 1 arguments"},
-      {"{{ '1_000' | int }}", "int of a text with '_' is not supported"},
+      {"{{ '1_000' | int }}", "int of a number with '_' is not supported"},
       {"{{ 'a'.find('a', 1) }}", "the method find() is not supported with more than 1 arguments"},
       {"{{ 'a'.count('a', 1) }}", "the method count() is not supported with more than 1 arguments"},
       {"{{ 'a'.split(by='a') }}", "the method split() is not supported with the argument by"},
