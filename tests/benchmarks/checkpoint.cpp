@@ -11,6 +11,7 @@
 #include <ATen/Parallel.h>
 #include <ATen/ops/linear.h>
 #include <dlfcn.h>
+#include <torch/types.h>
 #include <unistd.h>
 #include <vernier/checkpoint_folder.h>
 #include <vernier/copy.h>

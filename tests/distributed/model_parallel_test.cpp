@@ -2,6 +2,7 @@
 // numbers of one process are PyTorch's: graphs/record.py.
 #include <c10/util/StringUtil.h>
 #include <doctest/doctest.h>
+#include <torch/types.h>
 #include <vernier/safetensors.h>
 
 #include <array>

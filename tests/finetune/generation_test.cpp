@@ -2,6 +2,7 @@
 // tests/oracles/README.md says how the reference was recorded.
 #include <ATen/CPUGeneratorImpl.h>
 #include <doctest/doctest.h>
+#include <torch/types.h>
 #include <vernier/text/generation.h>
 
 #include <algorithm>

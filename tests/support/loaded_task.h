@@ -3,6 +3,7 @@
 
 #include <ATen/Context.h>
 #include <ATen/Parallel.h>
+#include <torch/nn/module.h>
 #include <vernier/error.h>
 #include <vernier/host.h>
 #include <vernier/roles.h>

@@ -3,6 +3,7 @@
 #include <doctest/doctest.h>
 #include <sys/stat.h>
 #include <torch/headeronly/version.h>
+#include <torch/types.h>
 #include <vernier/checkpoint_folder.h>
 #include <vernier/safetensors.h>
 

@@ -3,6 +3,7 @@
 #include <signal.h>
 #include <sys/mount.h>
 #include <sys/wait.h>
+#include <torch/types.h>
 #include <vernier/checkpoint_folder.h>
 #include <vernier/error.h>
 #include <vernier/host.h>

@@ -1,5 +1,6 @@
 #include <doctest/doctest.h>
 #include <sys/resource.h>
+#include <torch/types.h>
 #include <vernier/error.h>
 #include <vernier/host.h>
 #include <vernier/roles.h>

@@ -1,5 +1,6 @@
 #include <ATen/ops/_fused_adamw.h>
 #include <doctest/doctest.h>
+#include <torch/types.h>
 #include <vernier/checksum.h>
 #include <vernier/safetensors.h>
 

@@ -1,5 +1,6 @@
 #include <doctest/doctest.h>
 #include <sys/stat.h>
+#include <torch/types.h>
 #include <vernier/data/supervised_task.h>
 #include <zlib.h>
 

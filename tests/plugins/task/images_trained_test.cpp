@@ -1,5 +1,6 @@
 // A trained task/images, with and without its data.
 #include <doctest/doctest.h>
+#include <torch/types.h>
 #include <vernier/data/predictor.h>
 #include <vernier/data/supervised_task.h>
 #include <vernier/host.h>

@@ -1,4 +1,5 @@
 #include <doctest/doctest.h>
+#include <torch/types.h>
 #include <vernier/amp_stats.h>
 #include <vernier/error.h>
 

@@ -1,5 +1,6 @@
 #include <ATen/Context.h>
 #include <doctest/doctest.h>
+#include <torch/types.h>
 #include <vernier/plugin.h>
 #include <vernier/state.h>
 

@@ -2,6 +2,7 @@
 
 #include <ATen/Parallel.h>
 #include <doctest/doctest.h>
+#include <torch/types.h>
 #include <vernier/safetensors.h>
 
 #include <utility>

@@ -5,6 +5,7 @@
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/time.h>
+#include <torch/types.h>
 #include <unistd.h>
 #include <vernier/error.h>
 #include <vernier/safetensors.h>

@@ -1,5 +1,6 @@
 #include <c10/util/Exception.h>
 #include <doctest/doctest.h>
+#include <torch/types.h>
 #include <vernier/error.h>
 #include <vernier/memory.h>
 

@@ -1,4 +1,5 @@
 #include <doctest/doctest.h>
+#include <torch/types.h>
 #include <vernier/error.h>
 #include <vernier/host.h>
 #include <vernier/options.h>
