@@ -146,7 +146,7 @@ Name reshaped(Call& call, const Name& name, const Sizes& sizes);
 Name transposed(Call& call, const Name& name, const std::vector<std::int64_t>& order);
 Name complex_product(Call& call);
 Name truncated(Call& call, const Name& x);
-// Where, which onnxruntime does not have for bools.
+// Adds a Where. onnxruntime has none for bools, so those pass through it as uint8.
 Name chosen(Call& call, const Name& by, const Name& one, const Name& other);
 // Says along the axes whether all flags are true ("ReduceMin"), or some ("ReduceMax").
 Name joined(Call& call, const char* type, const Name& flags, const std::vector<std::int64_t>& axes);
