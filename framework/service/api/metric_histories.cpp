@@ -6,6 +6,8 @@
 #include <charconv>
 #include <cstring>
 
+#include "service/queue/attempt.h"
+
 namespace serve {
 
 namespace fs = std::filesystem;

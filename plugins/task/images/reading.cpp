@@ -7,6 +7,7 @@
 #include <vernier/error.h>
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <cmath>
 #include <map>

@@ -2,14 +2,14 @@
 #pragma once
 
 #include <vernier/data/dataset.h>
+#include <vernier/run.h>
 
-#include <atomic>
 #include <cstdint>
 #include <string>
 #include <vector>
 
-// Reads images on several threads, evenly spread over the dataset, for `seconds` at most, or until `stop` is not 0 (it
-// may be null). Returns how many it read. Throws Error with the first one that cannot be read and the number of those.
+// Reads images on several threads, evenly spread over the dataset, for `seconds` at most, or until `run` (it may be
+// null) is to stop. Returns how many it read. Throws Error with the first one that cannot be read and their number.
 std::int64_t require_readable(const vernier::Dataset& images, double seconds, const vernier::Run* run);
 
 struct Moments {

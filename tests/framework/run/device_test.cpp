@@ -1,5 +1,6 @@
 #include "run/process/device.h"
 
+#include <ATen/TensorOperators.h>
 #include <ATen/ops/scalar_tensor.h>
 #include <doctest/doctest.h>
 

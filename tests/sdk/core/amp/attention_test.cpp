@@ -1,6 +1,8 @@
 #include <ATen/ops/scaled_dot_product_attention.h>
 #include <doctest/doctest.h>
 #include <torch/csrc/autograd/autograd.h>
+#include <torch/types.h>
+#include <torch/utils.h>
 #include <vernier/attention.h>
 
 #include <cmath>
