@@ -613,7 +613,7 @@ TEST_CASE("graph: a file with other values in its JSON is read, or ends in one l
   constexpr const char* files[] = {program, "data/weights/model_weights_config.json",
                                    "data/constants/model_constants_config.json"};
   constexpr const char* graphs[] = {"mlp", "two", "window", "branch"};
-  const auto before = peak_memory();
+  [[maybe_unused]] const auto before = peak_memory();
   std::uint64_t random = 1;
   const auto next = [&](std::size_t below) {
     random = random * 6364136223846793005U + 1442695040888963407U;
