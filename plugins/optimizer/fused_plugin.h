@@ -104,15 +104,21 @@ class FusedPlugin : public vernier::Optimizer, public FusedElements<OptionsOfIt>
     if (in_backward_) refuse_masters(run);
     const auto numbers = groups_.assign(run, id());
     const auto rates = vernier::layer_rates(run, layer_decay_, id());
-    std::vector<vernier::ParameterGroup<Settings>> groups;
+    std::vector<vernier::ParameterGroup<Settings>> whole, groups;  // `whole` is split into `groups`
+    for (const auto& own : settings_) whole.push_back({{}, own});
     kinds_.clear();
     for (std::size_t i = 0; i < settings_.size(); ++i) kinds_.push_back({i, 1});
     for (std::size_t i = 0; i < numbers.size(); ++i) {
-      if (numbers[i] != vernier::ParameterGroups::frozen && place_of({numbers[i], rates[i]}) == kinds_.size()) {
-        kinds_.push_back({numbers[i], rates[i]});
-      }
+      if (numbers[i] == vernier::ParameterGroups::frozen) continue;
+      whole[numbers[i]].parameters.push_back(run.parameters[i].master);
+      if (place_of({numbers[i], rates[i]}) == kinds_.size()) kinds_.push_back({numbers[i], rates[i]});
     }
-    for (const auto& kind : kinds_) groups.push_back({{}, settings_[kind.group]});
+    for (auto& group : whole) finish(group, run);
+    for (const auto& kind : kinds_) {
+      auto& own = groups.emplace_back(vernier::ParameterGroup<Settings>{{}, whole[kind.group].options}).options;
+      own.lr *= kind.rate;
+      if constexpr (requires { own.adamw_lr; }) own.adamw_lr *= kind.rate;
+    }
     std::vector<std::vector<std::string>> names(groups.size());
     without_state_.clear();
     for (std::size_t i = 0; i < numbers.size(); ++i) {
@@ -126,12 +132,6 @@ class FusedPlugin : public vernier::Optimizer, public FusedElements<OptionsOfIt>
     }
     names_.clear();
     for (const auto& some : names) names_.insert(names_.end(), some.begin(), some.end());
-    for (std::size_t i = 0; i < groups.size(); ++i) {
-      auto& own = groups[i].options;
-      finish(groups[i], run);
-      own.lr *= kinds_[i].rate;
-      if constexpr (requires { own.adamw_lr; }) own.adamw_lr *= kinds_[i].rate;
-    }
     optimizer_ = std::make_unique<vernier::Fused<Settings>>(groups);
   }
 
@@ -196,7 +196,7 @@ class FusedPlugin : public vernier::Optimizer, public FusedElements<OptionsOfIt>
         in_backward_(
             options.get("in_backward", false, "use and free each gradient in backward: less memory, no clipping")) {}
 
-  // Called in prepare, for each group: the last changes of its options, and checks that need the run.
+  // Called in prepare, for each group of the options: the last changes of its options, and checks that need the run.
   virtual void finish(vernier::ParameterGroup<Settings>& group, const vernier::Run& run) const {
     if constexpr (requires { group.options.eps; }) refuse_small_eps(group.options.eps, run);
   }

@@ -56,7 +56,8 @@ class LbfgsPlugin final : public vernier::Optimizer {
     if (is_skipped(run)) return;
     auto& group = optimizer_->param_groups().front();
     group.options().set_lr(rate);
-    const auto before = copies(save());
+    auto before = save();  // LibTorch replaces these tensors, and changes prev_flat_grad alone in place
+    if (before.has("prev_flat_grad")) before.put("prev_flat_grad", before.tensor("prev_flat_grad").clone());
     std::vector<torch::Tensor> weights;
     for (const auto& parameter : group.params()) weights.push_back(parameter.detach().clone());
     bool is_first = true;  // the trainer has computed the gradients where the weights are

@@ -98,9 +98,9 @@ class ChunkedHead {
     const auto factors = factors_of(rows);
     const auto count = rows.target.size(0), size = chunk_rows(count);
     if (wants[1] && count == 0) gradients.weight.zero_();
-    const auto scale = library_ != nullptr && wanted_.dtype == at::kHalf ? slope_scale(factors) : at::Tensor();
-    if (count == 0 && !wanted_.sums) return at::full({}, NAN, options);
+    const auto scale = library_ != nullptr && wanted_.dtype == at::kHalf ? factors.slope_scale() : at::Tensor();
     auto loss = at::zeros({}, options.dtype(at::kDouble));
+    if (!wanted_.sums) loss.masked_fill_(rows.counts.logical_not().all(), NAN);
     auto slopes_of_input = at::Tensor();
     for (std::int64_t first = 0; first < count; first += size) {
       const auto length = std::min(size, count - first);
@@ -134,9 +134,6 @@ class ChunkedHead {
     if (missing > 0) prepared_ = at::constant_pad_nd(prepared_, {0, 0, 0, missing});
     if (bias_.defined()) prepared_bias_ = at::constant_pad_nd(bias_.to(wanted_.dtype), {0, missing});
   }
-
-  // A power of two that brings the slopes to at most 4096: float16 then has their small ones too.
-  static at::Tensor slope_scale(const LossFactors& factors) { return at::exp2(12 - factors.all.amax().log2().ceil()); }
 
   struct CountedRows {
     at::Tensor target, counts, sample_weight;
@@ -173,7 +170,7 @@ class ChunkedHead {
       hit = share * of_class.index_select(0, rows.target);
       all_classes = of_class.sum();
     }
-    const auto whole = wanted_.sums ? at::ones({}, share.options()) : hit.sum();
+    const auto whole = wanted_.sums ? at::ones({}, share.options()) : divisor_of_mean(hit, rows.counts);
     hit = hit * (1 - wanted_.smoothing) / whole;
     const auto spread = share * (wanted_.smoothing / classes) / whole;
     return {hit, spread, hit + spread * all_classes};

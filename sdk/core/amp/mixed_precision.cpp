@@ -114,8 +114,10 @@ MixedPrecision::MixedPrecision(Options& options, torch::ScalarType dtype, Levels
   if (levels == Levels::all) read_modes(options);
   if (levels == Levels::none) return;  // a rule for all operations would leave nothing to choose for
   const bool casts_outputs = options.get("cast_outputs", false, "results of operations without a rule become float32");
-  if (casts_outputs && levels == Levels::float32 && !is_mixed()) {
-    options.refuse("cast_outputs", "has no effect where everything is computed in float32; leave it out");
+  const bool is_off = (levels == Levels::float32 || dtype_ != dtype) && !is_mixed();  // by the options alone
+  if (const bool has_mode = autocast_mode_ != "default"; is_off && (casts_outputs || has_mode)) {
+    options.refuse(casts_outputs ? "cast_outputs" : "autocast_mode",
+                   "has no effect where everything is computed in float32; leave it out");
   }
   if (casts_outputs && weights_) {
     options.refuse("cast_outputs",

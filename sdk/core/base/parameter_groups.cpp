@@ -9,12 +9,24 @@
 
 namespace vernier {
 
+namespace {
+// Returns true for a pattern that names parameters which a group with `use` has taken from this optimizer.
+bool names_others(const Run& run, const std::string& pattern) {
+  return run.model != nullptr && std::ranges::any_of(run.model->named_parameters(), [&](const auto& entry) {
+           const auto& [name, tensor] = entry.pair();
+           const auto is_own = [&](const Parameter& own) { return own.model.is_same(tensor); };
+           return matches(pattern, name) && tensor.requires_grad() && std::ranges::none_of(run.parameters, is_own);
+         });
+}
+}  // namespace
+
 std::vector<std::size_t> parameters_named(const Run& run, const std::vector<std::string>& patterns,
                                           const std::string& where, const std::string& who) {
   std::vector<std::string> names;
   for (const auto& parameter : run.parameters) names.push_back(parameter.name);
   for (const auto& pattern : patterns) {
     if (std::ranges::any_of(names, [&](const auto& name) { return matches(pattern, name); })) continue;
+    if (names_others(run, pattern)) continue;
     const auto near = pattern.find('*') == std::string::npos ? nearest(pattern, names) : "";
     const auto example = names.empty() ? "" : ", such as " + names.front();
     refuse(where + " has \"" + pattern + "\", which is the name of no parameter" +

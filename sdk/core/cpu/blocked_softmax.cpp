@@ -23,6 +23,11 @@
 
 namespace vernier {
 
+at::Tensor LossFactors::slope_scale() const {
+  if (all.numel() == 0) return at::ones({}, all.options());
+  return (12 - all.abs().amax().log2().ceil()).nan_to_num(0, 0, 0).clamp(-100, 100).exp2();
+}
+
 BlockedSoftmax::BlockedSoftmax(const at::Tensor& target, LossFactors factors, const at::Tensor& class_weight,
                                double smoothing, std::int64_t classes, at::ScalarType dtype,
                                const gpu::Library* library)
@@ -48,7 +53,7 @@ BlockedSoftmax::BlockedSoftmax(const at::Tensor& target, LossFactors factors, co
 }
 
 void BlockedSoftmax::scale_slopes(const at::Tensor& scale) {
-  TORCH_INTERNAL_ASSERT(library_ != nullptr);
+  TORCH_INTERNAL_ASSERT(!has_kernels_);  // the kernels of a CPU do not scale
   scale_ = scale;
   slope_factors_ = {factors_.hit * scale, factors_.spread * scale, factors_.all * scale};
 }
@@ -155,13 +160,14 @@ at::Tensor BlockedSoftmax::slopes(const at::Tensor& all_logits, std::int64_t fir
   if (has_kernels_) return slopes_by_kernels(logits, first);
   const auto wide = wide_of(dtype_);
   const auto column_of = [&](const at::Tensor& x) { return x.to(wide).unsqueeze(1); };
-  auto slopes = (logits.to(wide) - largest_.unsqueeze(1) - log_sums_.unsqueeze(1)).exp() * column_of(factors_.all);
+  auto slopes =
+      (logits.to(wide) - largest_.unsqueeze(1) - log_sums_.unsqueeze(1)).exp() * column_of(slope_factors_.all);
   if (smooths_) {
-    const auto spread = column_of(factors_.spread);
+    const auto spread = column_of(slope_factors_.spread);
     slopes -= class_weight_.defined() ? spread * class_weight_.narrow(0, first, logits.size(1)).to(wide) : spread;
   }
   const auto [is_here, column] = places(first, logits.size(1));
-  slopes.scatter_add_(1, column, -column_of(factors_.hit * is_here));
+  slopes.scatter_add_(1, column, -column_of(slope_factors_.hit * is_here));
   return at::where(column_of(factors_.all) != 0, slopes, at::zeros({}, slopes.options())).to(slope_dtype());
 }
 

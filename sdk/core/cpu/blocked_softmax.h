@@ -14,10 +14,19 @@ struct Library;
 inline at::ScalarType wide_of(at::ScalarType dtype) {
   return dtype == at::kDouble ? at::kDouble : at::kFloat;
 }
+// Returns what divides the weights of a mean over rows: their sum, and 1 where no row counts, so that slopes are 0, as
+// PyTorch's.
+inline at::Tensor divisor_of_mean(const at::Tensor& weights, const at::Tensor& counts) {
+  return weights.sum().masked_fill(counts.logical_not().all(), 1);
+}
 // float64 [rows]. A row's loss is all * log of the sum of e^x - hit * x at the target - spread * the sum of all x, each
 // times its class's weight.
 struct LossFactors {
   at::Tensor hit, spread, all;
+
+  // A power of two that brings the slopes to at most 4096: float16 then has their small ones too. 1 where the largest
+  // factor is 0 or not finite.
+  VERNIER_API at::Tensor slope_scale() const;
 };
 
 // First add() all blocks, then loss(), then slopes() of each. A row whose target is in no block has the loss NaN.
@@ -27,7 +36,7 @@ class VERNIER_API BlockedSoftmax {
   BlockedSoftmax(const at::Tensor& target, LossFactors factors, const at::Tensor& class_weight, double smoothing,
                  std::int64_t classes, at::ScalarType dtype, const gpu::Library* library);
 
-  // For the CUDA kernels: slopes() are multiplied by a number, float64 0-dim, and have the dtype of the logits.
+  // For a GPU: slopes() are multiplied by a number, float64 0-dim, and have the dtype of the logits.
   void scale_slopes(const at::Tensor& scale);
 
   // logits: [rows, some classes], contiguous; first: the number of the first of these classes. Columns beyond the last

@@ -216,13 +216,21 @@ TEST_CASE("optimizer: beside a group with `use`, layer_decay goes by the whole l
   const std::string task = "[task]\nuse = 'mlp'\nhidden = [8, 8]\n",
                     own = "use = 'sgd'\nlearning_rate = 0.5\nlayer_decay = 0.5\n";
   std::string whole;
-  for (const std::string group : {"", "[[optimizer.group]]\nmatch = ['layers.1.*', 'layers.2.bias']\n"}) {
+  const std::string two = "[[optimizer.group]]\nmatch = ['layers.1.*', 'layers.2.bias']\n";
+  const auto covered = "[[optimizer.group]]\nmatch = 'layers.1.*'\nlearning_rate = 0.25\n" + two;
+  for (const auto& group : {std::string(), two, covered}) {
     CAPTURE(group);
     SmallRun run(from_toml({base, task, "[optimizer]\n" + own + (group.empty() ? "" : group + own)}));
     run.train();
     if (group.empty()) whole = run.digest();
     CHECK(run.digest() == whole);
   }
+  const auto said = thrown_by([&] {
+    SmallRun run(
+        from_toml({base, task, "[optimizer]\n" + own + "[[optimizer.group]]\nmatch = 'layer.*'\n" + two + own}));
+  });
+  CHECK_MESSAGE(says(said.text, "[[optimizer.group]]: `match` has \"layer.*\", which is the name of no parameter"),
+                said.text);
 }
 
 TEST_CASE("optimizer: if all is frozen that groups with `use` leave to [optimizer], the remedy trains") {
@@ -254,6 +262,23 @@ TEST_CASE("optimizer: muon's groups say the learning rate of what AdamW updates"
   CHECK(moved(group) == doctest::Approx(3e-4).epsilon(0.01));
   CHECK(moved(group + "learning_rate = 0.1\n") == doctest::Approx(0.1).epsilon(0.01));
   CHECK(moved(group + "learning_rate = 0.1\nadamw_learning_rate = 0.2\n") == doctest::Approx(0.2).epsilon(0.01));
+}
+
+TEST_CASE("optimizer: what AdamW updates in a group of muon has the same learning rate beside layer_decay") {
+  for (const std::string decay : {"", "layer_decay = 0.9\n"}) {
+    CAPTURE(decay);
+    vernier::TrainerRun run;
+    for (const char* name : {"h.0.weight", "h.1.weight", "ln_f.weight"}) {
+      const auto tensor = (name[0] == 'h' ? torch::ones({2, 3}) : torch::ones({3})).requires_grad_();
+      run.parameters.push_back({name, tensor, tensor});
+    }
+    const auto plugin = plugin_of("use = 'muon'\nweight_decay = 0\n" + decay +
+                                  "[[optimizer.group]]\nmatch = ['h.*', 'ln_f.*']\nlearning_rate = 0.02\n");
+    plugin->prepare(run);
+    for (auto& parameter : run.parameters) parameter.master.mutable_grad() = torch::ones_like(parameter.master);
+    plugin->step(run);
+    CHECK(1 - run.parameters[2].master[0].item<double>() == doctest::Approx(3e-4).epsilon(0.01));
+  }
 }
 
 TEST_CASE("optimizer: state belongs to names, whatever the groups, and is dropped for what is frozen") {

@@ -3,6 +3,7 @@
 #include <doctest/doctest.h>
 #include <vernier/error.h>
 #include <vernier/host.h>
+#include <vernier/memory.h>
 #include <vernier/roles.h>
 
 #include <algorithm>
@@ -254,28 +255,59 @@ TEST_CASE("optimizer: lbfgs ends an update after `max_eval` passes, and within a
 
 TEST_CASE("optimizer: lbfgs takes back an update in which a later pass overflowed, and goes on as if it had not been") {
   const Oracle oracle("optimizer_groups");
-  const auto options = std::string("use = 'lbfgs'\nlearning_rate = 0.2\nmax_iter = 3\n") + frozen;
-  Fixture fixture(oracle, options), plain(oracle, options);
-  const auto step = [](Fixture& each) {
-    each.run.loss = each.recompute();
-    each.step(false);
-  };
-  for (int i = 0; i < 3; ++i) {
-    step(fixture);
-    step(plain);
-    fixture.run.loss = fixture.recompute();
-    const auto before = fixture.flat();
-    fixture.overflows_in_pass = fixture.passes + 2;
-    fixture.step(false);
-    fixture.overflows_in_pass = -1;
-    CHECK(torch::equal(fixture.flat(), before));
-    CHECK(torch::equal(fixture.flat(), plain.flat()));
-    const auto own = fixture.plugin->save(), other = plain.plugin->save();
-    REQUIRE(own.tensors.size() == other.tensors.size());
-    for (const auto& [name, tensor] : own.tensors) CHECK(torch::equal(tensor, other.tensor(name)));
+  for (const std::string search : {"", "line_search = 'strong_wolfe'\n"}) {
+    CAPTURE(search);
+    const auto options = "use = 'lbfgs'\nlearning_rate = 0.2\nmax_iter = 3\nhistory_size = 3\n" + search + frozen;
+    Fixture fixture(oracle, options), plain(oracle, options);
+    const auto step = [](Fixture& each) {
+      each.run.loss = each.recompute();
+      each.step(false);
+    };
+    for (int i = 0; i < 3; ++i) {
+      step(fixture);
+      step(plain);
+      fixture.run.loss = fixture.recompute();
+      const auto before = fixture.flat();
+      fixture.overflows_in_pass = fixture.passes + 2;
+      fixture.step(false);
+      fixture.overflows_in_pass = -1;
+      CHECK(torch::equal(fixture.flat(), before));
+      CHECK(torch::equal(fixture.flat(), plain.flat()));
+      const auto own = fixture.plugin->save(), other = plain.plugin->save();
+      REQUIRE(own.tensors.size() == other.tensors.size());
+      for (const auto& [name, tensor] : own.tensors) CHECK(torch::equal(tensor, other.tensor(name)));
+    }
+    const auto start = unflattened(oracle["start"]);
+    CHECK_FALSE(torch::equal(fixture.run.parameters[0].model, start[0]));
   }
-  const auto start = unflattened(oracle["start"]);
-  CHECK_FALSE(torch::equal(fixture.run.parameters[0].model, start[0]));
+}
+
+TEST_CASE("optimizer: lbfgs copies nothing of its history for an update, which changes nothing of it") {
+  const Oracle oracle("optimizer_groups");
+  Fixture fixture(oracle,
+                  std::string("use = 'lbfgs'\nlearning_rate = 0.1\nmax_iter = 3\nhistory_size = 16\n") + frozen);
+  const auto step = [&] {
+    fixture.run.loss = fixture.recompute();
+    fixture.step(false);
+  };
+  for (int i = 0; i < 12; ++i) step();
+  const auto state = fixture.plugin->save();
+  REQUIRE(state.has("old_dirs/15"));
+  vernier::Tensors before;
+  std::int64_t bytes = 0;
+  for (const auto& [name, tensor] : state.tensors) {
+    before[name] = tensor.clone();
+    bytes += static_cast<std::int64_t>(tensor.nbytes());
+  }
+  vernier::count_memory(torch::kCPU);
+  const auto now = vernier::allocated_memory(torch::kCPU).now;
+  vernier::reset_peak_memory(torch::kCPU);
+  step();
+  CHECK(vernier::allocated_memory(torch::kCPU).peak - now < bytes);
+  for (const auto& [name, tensor] : before) {
+    CAPTURE(name);
+    CHECK(torch::equal(tensor, state.tensor(name)) == (name != "prev_flat_grad"));
+  }
 }
 
 TEST_CASE("optimizer: lbfgs refuses a state of other weights, and weights in 16 bits") {

@@ -208,6 +208,11 @@ TEST_CASE("precision: a level that makes no sense is refused") {
   refused("fp32", "cast_outputs", "cast_outputs = true\n");
   refused("bf16", "cast_outputs", "cast_outputs = true\nlevel = 'O2'\n");
   refused("adaptive", "cast_outputs", "cast_outputs = true\n");
+  for (const char* name : {"bf16", "fp16", "fp8"}) {
+    refused(name, "cast_outputs", "level = 'O0'\ncast_outputs = true\n");
+    refused(name, "autocast_mode", "level = 'O0'\nautocast_mode = 'training'\n");
+    refused(name, "autocast_mode", "level = 'O0'\nautocast_mode = 'inference'\n");
+  }
 }
 
 TEST_CASE("precision: fp32 takes the levels O0 and O1, which are the same") {
@@ -229,6 +234,9 @@ TEST_CASE("precision: mixed is what computes some operations below float32") {
     CHECK(is_mixed("fp32", "rule = [{op = 'linear', use = '" + use + "'}]\n"));
   CHECK_FALSE(is_mixed("fp32", "rule = [{op = 'linear', use = 'fp32'}]\n"));
   CHECK(is_mixed("adaptive", "rule = [{op = 'linear', use = 'bf16'}]\n"));
+  const std::string modes = "cast_outputs = true\nautocast_mode = 'training'\n";  // auto takes them on every machine
+  CHECK(is_mixed("auto", modes) == is_mixed("auto"));
+  CHECK(is_mixed("bf16", modes + "level = 'O0'\nrule = [{op = 'linear', use = 'bf16'}]\n"));
 }
 
 TEST_CASE("precision: float16 weights want an eps that does not vanish beside their squares") {

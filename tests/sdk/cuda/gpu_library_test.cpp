@@ -324,9 +324,12 @@ std::string difference_of_cross_entropy() {
   auto target = at::randint(1, classes, {rows});
   const auto share = at::rand({rows}, torch::kFloat64);
   if (one_in(4)) share[rows - 1] = 0;
-  const auto spread = share * smoothing / static_cast<double>(classes), hit = share * (1 - smoothing);
-  vernier::BlockedSoftmax softmax(target, {hit, spread, hit + spread * static_cast<double>(classes)}, {}, smoothing,
-                                  classes, kind, &library);
+  const bool weighs = smoothing != 0 && one_in(2);  // LibTorch's operators, then
+  const auto of_class = (weighs ? at::rand({classes}) + 0.5 : at::ones({classes})).to(torch::kFloat64);
+  const auto spread = share * smoothing / static_cast<double>(classes);
+  const auto hit = share * (1 - smoothing) * of_class.index_select(0, target);
+  vernier::BlockedSoftmax softmax(target, {hit, spread, hit + spread * of_class.sum()},
+                                  weighs ? of_class : torch::Tensor(), smoothing, classes, kind, &library);
   const auto scale = kind == torch::kHalf ? at::full({}, 4096.0, torch::kFloat64) : at::ones({}, torch::kFloat64);
   softmax.scale_slopes(scale);
   vernier::gpu::threads_run_backwards = one_in(2);
@@ -339,10 +342,10 @@ std::string difference_of_cross_entropy() {
   softmax.add(part(true), cut);
   const auto loss = softmax.loss();
   const auto padded = at::cat({softmax.slopes(part(false), 0), softmax.slopes(part(true), cut)}, 1).to(at::kDouble);
-  if (padded.narrow(1, classes, more).count_nonzero().item<std::int64_t>() != 0) return "slopes of no class";
+  if (padded.slice(1, classes).count_nonzero().item<std::int64_t>() != 0) return "slopes of no class";
   const auto slopes = padded.narrow(1, 0, classes) / scale;
   const auto wide = x.to(torch::kFloat64).requires_grad_();
-  const auto losses = at::cross_entropy_loss(wide, target, {}, at::Reduction::None, -100, smoothing);
+  const auto losses = at::cross_entropy_loss(wide, target, of_class, at::Reduction::None, -100, smoothing);
   const auto right = at::where(share != 0, losses * share, at::zeros_like(share)).sum();
   if (smoothing == 0 || x.isfinite().all().item<bool>()) {
     if (!at::allclose(loss, right.detach(), 1e-6, 1e-6, /*equal_nan=*/true)) return "loss";
@@ -363,6 +366,32 @@ TEST_CASE("gpu library: cross entropy of logits in blocks is that of LibTorch in
       torch::kFloat32, &library);
   of_no_class.add(at::randn({1, 5}), 0);
   CHECK(of_no_class.loss().isnan().item<bool>());
+}
+
+TEST_CASE("gpu library: the scale of float16's slopes fits factors of any size and sign") {
+  const struct {
+    std::vector<double> factors;
+    double scale;
+  } cases[] = {{{}, 1},       {{0, 0}, 1},         {{0.25, 3}, 0x1p10}, {{-0.25, -0.5}, 0x1p13}, {{INFINITY, 1}, 1},
+               {{NAN, 1}, 1}, {{1e-300}, 0x1p100}, {{-1e300}, 0x1p-100}};
+  for (const auto& [factors, scale] : cases) {
+    const auto all = at::tensor(factors, torch::kFloat64);
+    CAPTURE(all);
+    CHECK(vernier::LossFactors{all, {}, all}.slope_scale().item<double>() == scale);
+  }
+}
+
+TEST_CASE("gpu library: a mean over no row has no slopes, and one over rows without weight is not a number") {
+  const auto zeros = at::zeros({3}, torch::kFloat64), counts = at::zeros({3}, torch::kBool);
+  const auto none = zeros / vernier::divisor_of_mean(zeros, counts);
+  CHECK((zeros / vernier::divisor_of_mean(zeros, counts.logical_not())).isnan().all().item<bool>());
+  const vernier::LossFactors nothing{none, none, none};
+  vernier::BlockedSoftmax softmax(at::arange(3), nothing, {}, 0, 5, torch::kHalf, &library);
+  softmax.scale_slopes(nothing.slope_scale());
+  const auto logits = at::randn({3, 5}).to(torch::kHalf);
+  softmax.add(logits, 0);
+  CHECK(softmax.loss().item<double>() == 0);
+  CHECK(at::equal(softmax.slopes(logits, 0), at::zeros({3, 5}, torch::kHalf)));
 }
 
 // LayerNorm or RMSNorm with its gradients against LibTorch in float64. Returns what differs, or "".

@@ -209,6 +209,16 @@ TEST_CASE("linear cross entropy: all targets ignored, a class out of range, wron
   const auto results = none.in_chunks(false), theirs = none.whole(false);
   CHECK(std::isnan(results[0].item<double>()));
   CHECK(std::isnan(theirs[0].item<double>()));
+  for (const std::int64_t chunk_rows : {0, 3}) {
+    for (const bool weighs : {false, true}) {
+      auto mean = none;
+      mean.options.chunk_rows = chunk_rows;
+      if (weighs) weigh_samples(mean);
+      const auto nothing = mean.in_chunks(false);
+      CHECK(std::isnan(nothing[0].item<double>()));
+      for (const std::size_t i : {1, 2}) CHECK(nothing[i].abs().sum().item<double>() == 0);
+    }
+  }
   none.options.sums = true;
   for (const auto& result : none.in_chunks(false)) CHECK(result.abs().sum().item<double>() == 0);
   for (const std::int64_t wrong : {-1, 20}) {

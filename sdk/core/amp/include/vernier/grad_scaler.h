@@ -48,7 +48,7 @@ class VERNIER_API GradScaler {
   // inf or NaN, so that step() will skip the optimizer, else 0. It is undefined if not enabled, or without gradients.
   torch::Tensor unscale_(const FusedOptimizer& optimizer);
   torch::Tensor unscale_(const torch::optim::Optimizer& optimizer);
-  // The same for a plain list of gradients. Call it once for each list.
+  // The same for a plain list of gradients; 0 for an empty one. Call it once for each list.
   torch::Tensor unscale_(const std::vector<torch::Tensor>& gradients);
 
   // Steps the optimizer, unless its gradients had inf or NaN. Unscales them first if unscale_() was not called. Returns
