@@ -254,7 +254,7 @@ TEST_CASE("language task: a trained model is evaluated on what its training held
                           {{"validation_share", value(0.7)}}};
   for (auto more : others) {
     const auto refused = refusal([&] { held_out_of(drawn, texts, more); });
-    CHECK_MESSAGE(contains(refused, "name other files, as in --set 'task.validation="), refused);
+    CHECK_MESSAGE(contains(refused, "name other data, as in --set 'task.validation="), refused);
     more["validation"] = files["test"];
     CHECK(refusal([&] { held_out_of(drawn, texts, more); }).empty());
   }

@@ -79,7 +79,6 @@ TEST_CASE("whole model: generate, export and evaluate work without data and fold
   run.folder.write("other.jsonl", "{\"text\": \"abc abc<|end|> never never\"}\n{\"text\": \"never abc\"}\n");
   CHECK(run.called({"evaluate", "out", "--set", "task.data=[\"other.jsonl\"]"}).find("perplexity") !=
         std::string::npos);
-  CHECK(run.err.find("the model was not trained on these data, so all are held out") != std::string::npos);
   CHECK(run.called({"evaluate", "out"}, 2).empty());
   CHECK(is_one_line(run.err));
 }
@@ -181,6 +180,13 @@ TEST_CASE("whole model: a model over bytes generates without its text, and is ev
   CHECK(run.err.find("so all are held out") != std::string::npos);
   CHECK(run.call({"evaluate", "out"}) == 2);
   CHECK(is_one_line(run.err));
+  run.folder.write("text.txt", text);
+  CHECK(run.call({"evaluate", "out"}) == 0);
+  for (const std::string more : {"", "more"}) {
+    run.folder.write("text.txt", text + more);
+    CHECK(run.call({"evaluate", "out", "--set", "task.validation=0.4"}) == 2);
+    CHECK_MESSAGE(run.err.find("'text.txt': the model was trained on it") != std::string::npos, run.err);
+  }
 }
 
 TEST_CASE("whole model: tokens of all files of a folder are found in texts") {

@@ -88,7 +88,8 @@ std::unique_ptr<Prepared> load_run(const std::string& path, const std::vector<st
   };
   auto prepared = prepare(std::move(config), "run", host, stop, read, 0, {}, Purpose::use);
   const auto* task = dynamic_cast<const SupervisedTask*>(prepared->wiring->task.get());
-  if (task != nullptr && use != Use::other_data) require_same_data(path, *snapshot, *task, has_facts);
+  const bool is_chosen = task != nullptr && task->learned().has("named/contents");  // by NamedData, which has looked
+  if (task != nullptr && use != Use::other_data && !is_chosen) require_same_data(path, *snapshot, *task, has_facts);
   try {
     swap_what_computes(*snapshot, *prepared);
     prepared->trainer.validation().load(snapshot->part("trainer"));
@@ -135,7 +136,8 @@ RunCall run_of(const po::variables_map& given, const std::string& example) {
   if (words.empty()) refuse("name a run or a checkpoint, as in `" + example + "`");
   if (words.size() > 1) refuse(given["verb"].as<std::string>() + " takes one run, and " + words[1] + " is a second");
   auto sets = words_in(given, "set");
-  const auto more = sets_of_shorthands(given, sets, true);
+  const bool has_scaler = merge_config({cli::configuration_at(words[0])}, {}).contains("scaler");
+  const auto more = sets_of_shorthands(given, sets, has_scaler);
   sets.insert(sets.end(), more.begin(), more.end());
   return {words[0], sets};
 }

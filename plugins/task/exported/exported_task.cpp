@@ -259,12 +259,9 @@ void ExportedTask::check_data() {
 }
 
 vernier::State ExportedTask::facts() const {
-  vernier::State state;
+  auto state = data_facts_;
   state.put("given/module", bytes_);
   vernier::put_words(state, "inputs", inputs_);
-  state.put("target", target_);
-  vernier::put_words(state, "validation", held_out_inputs_);
-  state.put("fingerprint", fingerprint_);
   state.put("images", static_cast<std::int64_t>(has_images_));
   state.put("classes", classes_.count);
   vernier::put_words(state, "words", classes_.words);
@@ -286,7 +283,6 @@ void ExportedTask::recall() {
   const auto& facts = learned();
   bytes_ = facts.tensor("given/module").to(torch::kCPU);
   has_images_ = facts.integer("images") != 0;
-  fingerprint_ = facts.text("fingerprint");
   classes_ = {facts.integer("classes"), vernier::words_of(facts, "words")};
   places_.recall(facts);
   outputs_ = facts.integer("outputs"), output_names_ = vernier::words_of(facts, "output_names");
@@ -296,26 +292,6 @@ void ExportedTask::recall() {
     forms_.push_back({form.tensor("dtype").scalar_type(), sizes_in(form.tensor("shape")),
                       vernier::words_of(form, "columns"), vernier::words_of(form, "words")});
   }
-  if (reads_data()) follow();
-}
-
-void ExportedTask::follow() {
-  const auto target = learned().text("target");
-  const auto given = std::exchange(inputs_, vernier::words_of(learned(), "inputs"));
-  const bool is_one_file = target_ == target && vernier::file_of(target) == vernier::file_of(inputs_[0]);
-  if (!held_out_inputs_.empty() && held_out_inputs_ != vernier::words_of(learned(), "validation")) {
-    if (held_out_target_.empty() && is_one_file) {
-      held_out_target_ = vernier::same_part(target, vernier::file_of(held_out_inputs_[0]));
-    }
-    held_out_inputs_ = sources_of(held_out_inputs_);
-  } else if (given != inputs_) {
-    if (is_one_file) target_ = vernier::same_part(target, vernier::file_of(given.at(0)));
-    inputs_ = sources_of(given);
-    held_out_inputs_.clear(), held_out_target_.clear();
-  }
-  const auto file = vernier::file_of(held_out_inputs_.empty() ? inputs_[0] : held_out_inputs_[0]);
-  if (!vernier::csv_files(file).empty()) return;
-  refuse("'" + file + "' is not here; name files to evaluate on, as in --set 'task.inputs=[\"new.csv\"]'");
 }
 
 std::vector<std::string> ExportedTask::sources_of(const std::vector<std::string>& files) const {
@@ -336,30 +312,35 @@ std::vector<std::string> ExportedTask::sources_of(const std::vector<std::string>
 }
 
 void ExportedTask::build_data(std::uint64_t seed) {
+  const vernier::NamedData named = {
+      {inputs_, target_}, {held_out_inputs_, held_out_target_}, "validation_inputs", "validation_target", true};
   DatasetPtr training, held_out;
-  if (is_trained() && !held_out_inputs_.empty()) {
-    training = held_out = read(held_out_inputs_, held_out_target_);
+  const auto read_all = [&](const vernier::NamedData::Files& files) {
+    training = held_out = read(sources_of(files.names), files.targets);
+    return std::vector{training->fingerprint()};
+  };
+  const auto hold_out = [&] {
+    held_out.reset();
+    if (share_ > 0) std::tie(training, held_out) = vernier::split(training, share_, seed);
+    return held_out;
+  };
+  if (is_trained()) {
+    inputs_ = vernier::words_of(learned(), "inputs");
+    named.read_again(learned(), read_all, hold_out);
   } else {
-    training = read(inputs_, target_);
-    if (!is_trained()) {
-      fingerprint_ = training->fingerprint();
-      vernier::warn_if_in_both(id(), inputs_, held_out_inputs_);
-    }
-    if (!held_out_inputs_.empty()) {
-      held_out = read(held_out_inputs_, held_out_target_);
-    } else if (is_trained() && training->fingerprint() != fingerprint_) {
-      held_out = training;  // a model is evaluated on all of a file that it was not trained on
-    } else if (share_ > 0) {
-      std::tie(training, held_out) = vernier::split(training, share_, seed);
+    const auto contents = read_all(named.training);
+    vernier::warn_if_in_both(id(), inputs_, held_out_inputs_);
+    held_out = held_out_inputs_.empty() ? hold_out() : read(held_out_inputs_, held_out_target_);
+    data_facts_ = named.facts(contents, held_out);
+    if (has_images_ && held_out_inputs_.empty() && share_ > 0) {
+      const auto split = vernier::split_random(image_labels_.size(0), share_, seed);
+      image_labels_ = image_labels_.index_select(0, split.training);
     }
   }
   if (training->size() == 0) refuse("'" + inputs_[0] + "' has no sample left to train on; hold out less");
   set_training(training);
   training_ = training, held_out_ = held_out;
   if (held_out) add_validation(held_out);
-  if (has_images_ && held_out_inputs_.empty() && share_ > 0) {
-    image_labels_ = image_labels_.index_select(0, vernier::split_random(image_labels_.size(0), share_, seed).training);
-  }
 }
 
 DatasetPtr ExportedTask::read(const std::vector<std::string>& inputs, const std::string& target) {

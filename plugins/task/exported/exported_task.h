@@ -53,8 +53,6 @@ class ExportedTask : public vernier::SupervisedTask, public vernier::Predictor, 
   // The facts that the model needs besides its weights.
   vernier::State facts() const;
   void recall();
-  // After training files alone, as in --set 'task.inputs=["new.csv"]', have the parts of those that were trained on.
-  void follow();
   // A source for each input, of files that are given for them.
   std::vector<std::string> sources_of(const std::vector<std::string>& files) const;
   void build_data(std::uint64_t seed);
@@ -100,7 +98,7 @@ class ExportedTask : public vernier::SupervisedTask, public vernier::Predictor, 
   std::int64_t outputs_ = 0;               // labels or numbers of a sample; 0: not known yet
   std::vector<std::string> output_names_;  // columns of a CSV file
   bool misses_labels_ = false;             // some labels are NaN
-  std::string fingerprint_;                // identifies the training data, before the split
+  vernier::State data_facts_;              // facts of NamedData
 };
 
 }  // namespace exported

@@ -27,6 +27,7 @@
 // Source: Radford et al. 2019, "Language Models are Unsupervised Multitask Learners"; without `folder` without its
 // tokenizer.
 #include <ATen/ops/cross_entropy_loss.h>
+#include <vernier/data/data_source.h>
 #include <vernier/draft/capture.h>
 #include <vernier/error.h>
 #include <vernier/exported_model.h>
@@ -153,7 +154,7 @@ class Gpt final : public vernier::Task,
   }
 
   void use_trained(const vernier::State& saved, bool reads_data) override {
-    trained_on_ = saved.text("checksum");
+    trained_on_ = saved;
     reads_data_ = reads_data;
   }
 
@@ -227,6 +228,7 @@ class Gpt final : public vernier::Task,
     vernier::State state;
     if (sampler_) state.put("sampler", sampler_->state_dict());
     state.put("checksum", checksum_);
+    state.put("", data_facts_);
     return state;
   }
 
@@ -259,15 +261,29 @@ class Gpt final : public vernier::Task,
   }
 
   void read_data() {
-    auto text = gpt::read_text(paths_, max_bytes_);
-    checksum_ = text.checksum;
-    windows_ = gpt::Windows(text, shape_.context);
-    training_ = gpt::Part(windows_.count(), validation_, false);
-    held_out_ = gpt::Part(windows_.count(), validation_, true);
-    if (!trained_on_.empty() && checksum_ != trained_on_) {
+    gpt::Text text;
+    bool is_split = false;
+    const auto read_all = [&](const vernier::NamedData::Files& files) {
+      text = gpt::read_text(files.names, max_bytes_);
+      windows_ = gpt::Windows(text, shape_.context);
       training_ = held_out_ = gpt::Part(windows_.count(), 0, false);
-      warn("the model was not trained on these data, so all are held out");
+      return std::vector{checksum_ = text.checksum};
+    };
+    const auto hold_out = [&]() -> vernier::DatasetPtr {
+      training_ = gpt::Part(windows_.count(), validation_, false);
+      held_out_ = gpt::Part(windows_.count(), validation_, true);
+      is_split = true;
+      if (validation_ == 0) return nullptr;
+      return vernier::tensor_dataset({torch::tensor({validation_}, torch::kFloat64)});  // it decides which windows
+    };
+    const vernier::NamedData named = {{paths_, ""}, {}, "data", "", true};
+    if (is_trained()) {
+      named.read_again(trained_on_, read_all, hold_out);
+    } else {
+      const auto contents = read_all(named.training);
+      data_facts_ = named.facts(contents, hold_out());
     }
+    if (!is_split) warn("the model was not trained on these data, so all are held out");
     check_size(text.size);
     choose_looked_at();
     info(text.size, " bytes of ", text.files, " files (", text.skipped, " binary ones left out): ", training_.count(),
@@ -279,11 +295,13 @@ class Gpt final : public vernier::Task,
     text_ = std::move(text);
   }
 
+  bool is_trained() const { return !trained_on_.tensors.empty(); }
+
   void check_size(std::int64_t bytes) const {
     const auto refuse = [bytes](const std::string& reason) {
       vernier::refuse(c10::str("data has ", bytes, " bytes; ", reason));
     };
-    if (training_.count() < (trained_on_.empty() ? batch_size_ : 1)) {
+    if (training_.count() < (is_trained() ? 1 : batch_size_)) {
       refuse(c10::str("one batch needs ", batch_size_, " windows of ", shape_.context, " bytes, and one byte more",
                       validation_ > 0 ? ", beside those held out for validation" : "",
                       ". Give more text, or a smaller batch_size or context"));
@@ -341,8 +359,9 @@ class Gpt final : public vernier::Task,
   std::int64_t validation_batches_;
   Sample sample_;
 
-  std::string checksum_;    // checksum of the text
-  std::string trained_on_;  // checksum of the text of a trained model; empty: a new one
+  std::string checksum_;       // checksum of the text
+  vernier::State trained_on_;  // state of a trained model; empty: a new one
+  vernier::State data_facts_;  // facts of NamedData
   bool reads_data_ = true;
   gpt::Text text_;  // without its bytes, which windows_ has
   gpt::Windows windows_;

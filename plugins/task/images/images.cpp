@@ -244,7 +244,7 @@ class Images final : public vernier::SupervisedTask,
     if (is_share_given_ && !held_out_files_.images.empty())
       refuse("`validation_share` is without meaning where validation_images is given; leave one of them out");
     const auto all = read(files_);
-    names_ = all.names, plan_.classes = all.classes, contents_ = all.contents;
+    names_ = all.names, plan_.classes = all.classes;
     auto training = all;
     Pictures held_out;
     if (!held_out_files_.images.empty()) {
@@ -252,6 +252,7 @@ class Images final : public vernier::SupervisedTask,
     } else if (share_ > 0) {
       std::tie(training, held_out) = split_pictures(all, share_, seed);
     }
+    data_facts_ = named().facts({all.contents}, held_out.dataset);
     training_ = fitted(training.dataset);
     take_shape(*training_);
     set_norm(*training_);
@@ -271,22 +272,25 @@ class Images final : public vernier::SupervisedTask,
     if (const auto odd = scarce_classes(all, training, what()); !odd.empty()) warn(odd);
   }
 
-  // The images of validation_images, unless `images` alone names others. All images of data that the model was not
-  // trained on; of the others those that were held out.
+  vernier::NamedData named() const {
+    return {{{files_.images}, files_.labels},
+            {{held_out_files_.images}, held_out_files_.labels},
+            "validation_images",
+            "validation_labels"};
+  }
+
   void read_to_evaluate(std::uint64_t seed) {
-    const bool is_other =
-        held_out_files_.images == learned().text("validation") && files_.images != learned().text("images");
-    const bool validates = !held_out_files_.images.empty() && !is_other;
-    const auto all = read(validates ? held_out_files_ : files_);
-    auto held_out = all;
-    if (!validates && all.contents == contents_) {
-      held_out = !held_out_files_.images.empty() ? read(held_out_files_)
-                 : share_ > 0                    ? split_pictures(all, share_, seed).second
-                                                 : Pictures();
-    }
-    const bool is_any = held_out.dataset && held_out.dataset->size() > 0;
+    Pictures all, held_out;
+    std::string name;
+    const auto read_all = [&](const vernier::NamedData::Files& files) {
+      all = held_out = read({name = files.names[0], files.targets});
+      return std::vector{all.contents};
+    };
+    const auto hold_out = [&] { return (held_out = split_pictures(all, share_, seed).second).dataset; };
+    named().read_again(learned(), read_all, hold_out);
+    const bool is_any = held_out.dataset->size() > 0;
     const auto images = fitted(is_any ? held_out.dataset : all.dataset);
-    require_shape(validates ? held_out_files_.images : files_.images, *images);
+    require_shape(name, *images);
     set_training(images);
     if (is_any) add_validation(images);
   }
@@ -300,7 +304,6 @@ class Images final : public vernier::SupervisedTask,
     plan_.height = learned.integer("height"), plan_.width = learned.integer("width");
     plan_.colours = learned.integer("channels"), plan_.classes = learned.integer("classes");
     plan_.mean = list("mean"), plan_.std = list("std");
-    contents_ = learned.text("contents");
     names_ = vernier::words_of(learned, "names");
     counts_ = learned.tensor("counts");
     const auto frames = learned.has("frames") ? learned.integer("frames") : 0;
@@ -313,7 +316,7 @@ class Images final : public vernier::SupervisedTask,
   }
 
   State facts() const {
-    State facts;
+    auto facts = data_facts_;
     facts.put("frames", plan_.frames);
     facts.put("height", plan_.height);
     facts.put("width", plan_.width);
@@ -321,9 +324,6 @@ class Images final : public vernier::SupervisedTask,
     facts.put("classes", plan_.classes);
     facts.put("mean", at::tensor(plan_.mean, torch::kFloat64));
     facts.put("std", at::tensor(plan_.std, torch::kFloat64));
-    facts.put("contents", contents_);
-    facts.put("images", files_.images);
-    facts.put("validation", held_out_files_.images);
     vernier::put_words(facts, "names", names_);
     facts.put("counts", counts_);
     return facts;
@@ -378,7 +378,7 @@ class Images final : public vernier::SupervisedTask,
   std::shared_ptr<ImageNetwork> network_;
   std::vector<std::int64_t> shape_;          // shape of an image
   std::vector<std::string> names_;           // names of the classes
-  std::string contents_;                     // identifies the images that the model was trained on
+  State data_facts_;                         // facts of NamedData
   torch::Tensor counts_;                     // training images of each class
   DatasetPtr training_;                      // without augmentation, for check()
   std::vector<std::string> names_of_files_;  // files of read_inputs()

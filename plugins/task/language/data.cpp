@@ -2,6 +2,7 @@
 
 #include <ATen/ops/cross_entropy_loss.h>
 #include <torch/types.h>
+#include <vernier/data/data_source.h>
 #include <vernier/data/readers.h>
 #include <vernier/error.h>
 #include <vernier/text/token_data.h>
@@ -32,9 +33,9 @@ std::map<std::string, std::string> words_of(vernier::Options& options, const cha
   return words;
 }
 
-std::string content_of(const std::vector<std::string>& files) {
-  std::string all;
-  for (const auto& file : files) all += (all.empty() ? "" : "; ") + vernier::file_fingerprint(file);
+std::vector<std::string> contents_of(const std::vector<std::string>& files) {
+  std::vector<std::string> all;
+  for (const auto& file : files) all.push_back(vernier::file_fingerprint(file));
   return all;
 }
 
@@ -260,33 +261,23 @@ DatasetPtr Data::held_out_of(const std::vector<std::string>& files, Model& model
   return together(all);
 }
 
-// A trained model is evaluated on the files that are named anew, those of `validation` first, and else on what its
-// training held out.
 Data::Sets Data::load(std::int64_t vocabulary, const std::string& folder, std::uint64_t seed,
                       const vernier::State& trained) const {
   Model model{vocabulary, folder, checksum_of_tokenizer(folder), {}, false};
   Sets sets;
-  std::error_code none;
-  const auto is_here = [&](const std::string& file) { return std::filesystem::exists(file, none); };
-  const bool is_trained = trained.has("data");
-  if (!is_trained && !idle_.empty()) vernier::refuse(idle_);
-  const auto is_as_trained = [&](const char* fact) {
-    return !is_trained || sets.facts.text(fact) == trained.text(fact);
-  };
-  sets.facts.put("data", !is_trained || std::ranges::all_of(files_, is_here) ? content_of(files_) : "");
-  sets.facts.put("names", c10::Join("\n", files_));
-  sets.facts.put("held_out_names", c10::Join("\n", held_out_));
-  sets.facts.put("drawn", std::string());
-  if (is_as_trained("data")) {
-    read_both(model, seed, sets);
+  const vernier::NamedData named = {{files_, ""}, {held_out_, ""}, "validation", "", true};
+  if (trained.has("named/contents")) {
+    std::vector<std::string> files;
+    const auto take = [&](const vernier::NamedData::Files& chosen) { return contents_of(files = chosen.names); };
+    named.read_again(trained, take, [&] {
+      read_both(model, seed, sets);
+      return sets.held_out;
+    });
+    if (!sets.training) sets.training = sets.held_out = held_out_of(files, model);
   } else {
-    const bool is_new = !is_as_trained("names") && is_as_trained("held_out_names");
-    sets.training = sets.held_out = held_out_of(held_out_.empty() || is_new ? files_ : held_out_, model);
-  }
-  if (!sets.facts.text("drawn").empty() && !is_as_trained("drawn")) {
-    vernier::refuse(
-        "`data` is what the model was trained on, and with these options another share of it is held out, which the "
-        "model has learned; name other files, as in --set 'task.validation=[\"FILE\"]'");
+    if (!idle_.empty()) vernier::refuse(idle_);
+    read_both(model, seed, sets);
+    sets.facts = named.facts(contents_of(files_), sets.held_out);
   }
   sets.summary = model.summary;
   sets.has_chats = model.has_chats;
@@ -309,7 +300,6 @@ void Data::read_both(Model& model, std::uint64_t seed, Sets& sets) const {
       std::tie(set, held_out.back()) = vernier::split(set, share_, seed);
     }
     sets.held_out = together(held_out);
-    sets.facts.put("drawn", sets.held_out->fingerprint());
   }
   for (std::size_t i = 0; i < shares_.size(); ++i) {
     if (shares_[i] == 0 || training[i]->size() > 0) continue;

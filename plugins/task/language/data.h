@@ -40,7 +40,7 @@ class Data {
     vernier::DatasetPtr training, held_out;  // held_out: may be missing
     torch::Tensor weights;                   // weights of the training samples; undefined: all are drawn once
     std::string summary;                     // describes the files that were read
-    vernier::State facts;                    // texts that identify the files and what is held out
+    vernier::State facts;                    // facts of NamedData
     bool has_chats = false;                  // some are messages
   };
   // folder: of the model, which may have a tokenizer. trained: has the `facts` of the data that a trained model knows;

@@ -125,9 +125,6 @@ void PublishedTask::read_data(const vernier::Run& run) {
   auto sets = data_.load(vocabulary(), model_folder(), run.seed, is_trained() ? learned() : vernier::State());
   info(sets.summary);
   if (!is_trained()) learn(sets);
-  if (is_trained() && sets.training == sets.held_out) {
-    warn("the model was not trained on these data, so all are held out");
-  }
   set_training(sets.training, sets.weights);
   sets_["training"] = sets.training;
   if (!sets.held_out) return;

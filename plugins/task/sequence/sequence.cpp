@@ -46,6 +46,7 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 #include <numeric>
+#include <optional>
 #include <tuple>
 
 #include "../predicted.h"
@@ -109,7 +110,7 @@ class Sequence final : public vernier::SupervisedTask,
     if (is_trained()) recall();
     if (!is_trained() && is_share_given_ && !held_out_data_.empty())
       refuse("`validation_share` has no effect with `validation`; leave one of them out");
-    if (kind_ != "forecast" && held_out_data_.empty() != held_out_targets_.empty()) {
+    if (!is_trained() && kind_ != "forecast" && held_out_data_.empty() != held_out_targets_.empty()) {
       refuse("`validation` and `validation_targets` are given both or not at all");
     }
     if (reads_data() && kind_ == "forecast") build_forecast();
@@ -230,11 +231,7 @@ class Sequence final : public vernier::SupervisedTask,
 
   // The facts that the model needs besides its weights, which include means and deviations.
   vernier::State facts() const {
-    vernier::State state;
-    state.put("data", trained_on_.data);
-    state.put("targets", trained_on_.targets);
-    state.put("validation", trained_on_.validation);
-    state.put("fingerprint", trained_on_.fingerprint);
+    auto state = data_facts_;
     vernier::put_words(state, "columns", columns_);
     vernier::put_words(state, "names", names_);
     vernier::put_words(state, "words", classes_.words);
@@ -249,7 +246,6 @@ class Sequence final : public vernier::SupervisedTask,
 
   void recall() {
     const auto& facts = learned();
-    trained_on_ = {facts.text("data"), facts.text("targets"), facts.text("validation"), facts.text("fingerprint")};
     columns_ = vernier::words_of(facts, "columns");
     names_ = vernier::words_of(facts, "names");
     classes_ = {facts.integer("classes"), vernier::words_of(facts, "words")};
@@ -263,25 +259,6 @@ class Sequence final : public vernier::SupervisedTask,
     plan_.season = facts.integer("season");
     input_mean_ = torch::zeros({plan_.features}), input_std_ = torch::ones({plan_.features});  // weights follow
     if (!plan_.has_classes) output_mean_ = torch::zeros({plan_.output.back()}), output_std_ = output_mean_ + 1;
-    if (reads_data()) follow();
-  }
-
-  // After training a file alone, as in --set task.data=new.csv, has the parts of the one that was trained on.
-  void follow() {
-    const auto& [data, targets, validation, none] = trained_on_;
-    const bool is_one_file = targets_ == targets && vernier::file_of(targets) == vernier::file_of(data);
-    if (!held_out_data_.empty() && held_out_data_ != validation) {
-      const auto file = vernier::file_of(held_out_data_);
-      if (held_out_targets_.empty() && is_one_file) held_out_targets_ = vernier::same_part(targets, file);
-      held_out_data_ = vernier::same_part(data, held_out_data_);
-    } else if (data_ != data) {
-      if (is_one_file) targets_ = vernier::same_part(targets, vernier::file_of(data_));
-      data_ = vernier::same_part(data, data_);
-      held_out_data_.clear(), held_out_targets_.clear();
-    }
-    const auto file = vernier::file_of(held_out_data_.empty() ? data_ : held_out_data_);
-    if (!vernier::csv_files(file).empty()) return;
-    refuse("'" + file + "' is not here; name a file to evaluate on, as in --set task.data=new.csv");
   }
 
   void refuse_contradictions(const Options& options) const {
@@ -363,33 +340,35 @@ class Sequence final : public vernier::SupervisedTask,
                                vernier::fingerprint_of({inputs.tensor, target.tensor}), inputs.where);
   }
 
+  vernier::NamedData named() const {
+    return {{{data_}, targets_}, {{held_out_data_}, held_out_targets_}, "validation", "validation_targets"};
+  }
+
   void build_whole(std::uint64_t seed) {
     DatasetPtr training, held_out;
-    if (is_trained() && !held_out_data_.empty()) {
-      training = held_out = read_whole(held_out_data_, held_out_targets_);
-    } else {
-      training = read_whole(data_, targets_);
-      const auto fingerprint = training->fingerprint();
-      if (!is_trained()) trained_on_ = {data_, targets_, held_out_data_, fingerprint};
-      if (!held_out_data_.empty()) {
-        if (!is_trained()) vernier::warn_if_in_both(id(), {data_}, {held_out_data_});
-        held_out = read_whole(held_out_data_, held_out_targets_);
-      } else if (is_trained() && fingerprint != trained_on_.fingerprint) {
-        held_out = training;  // a model is evaluated on all of a file that it was not trained on
-      } else if (share_ > 0) {
-        std::tie(training, held_out) = vernier::split(training, share_, seed);
-      }
-    }
-    if (training->size() == 0) refuse("'" + data_ + "' has no sequence left to train on; hold out less");
+    const auto read_all = [&](const vernier::NamedData::Files& files) {
+      training = held_out = read_whole(files.names[0], files.targets);
+      if (is_trained()) require_form(*training, files.names[0], files.targets);
+      return std::vector{training->fingerprint()};
+    };
+    const auto hold_out = [&] {
+      held_out.reset();
+      if (share_ > 0) std::tie(training, held_out) = vernier::split(training, share_, seed);
+      return held_out;
+    };
     if (is_trained()) {
-      require_form(*training, data_, targets_);
+      named().read_again(learned(), read_all, hold_out);
     } else {
+      const auto contents = read_all(named().training);
+      vernier::warn_if_in_both(id(), {data_}, {held_out_data_});
+      held_out = held_out_data_.empty() ? hold_out() : read_whole(held_out_data_, held_out_targets_);
+      data_facts_ = named().facts(contents, held_out);
+      if (training->size() == 0) refuse("'" + data_ + "' has no sequence left to train on; hold out less");
       learn_form(*training);
+      if (held_out) require_form(*held_out, held_out_data_, held_out_targets_);
     }
     set_training(training);
-    if (!held_out) return;
-    require_form(*held_out, held_out_data_, held_out_targets_);
-    add_validation(held_out);
+    if (held_out) add_validation(held_out);
   }
 
   void learn_form(const vernier::Dataset& training) {
@@ -435,27 +414,34 @@ class Sequence final : public vernier::SupervisedTask,
   }
 
   void build_forecast() {
-    const auto name = is_trained() && !held_out_data_.empty() ? held_out_data_ : data_;
-    const auto series = read_series(name);
-    const auto fingerprint = series.fingerprint();
-    if (!is_trained()) {
-      plan_.steps = context_, plan_.features = series.values().size(1);
-      columns_ = series.columns();
-      trained_on_ = {data_, "", held_out_data_, fingerprint};
-      name_outputs(series);
-    }
-    if (is_trained() && fingerprint != trained_on_.fingerprint) {
-      add_series(series, /*is_training=*/true);
-      return add_series(series, false);
-    }
+    if (is_trained()) return read_forecast();
+    const auto series = read_series(data_);
+    plan_.steps = context_, plan_.features = series.values().size(1);
+    columns_ = series.columns();
+    name_outputs(series);
     const auto [training, held_out] = series.divide(held_out_data_.empty() ? share_ : 0, window());
-    if (!is_trained()) {
-      learn_series(series, training);
-      vernier::warn_if_in_both(id(), {data_}, {held_out_data_});
-    }
+    learn_series(series, training);
+    vernier::warn_if_in_both(id(), {data_}, {held_out_data_});
     set_training(series.windows(training, window(), outputs_));
-    if (!held_out.empty()) add_validation(series.windows(held_out, window(), outputs_));
-    if (!held_out_data_.empty()) add_series(read_series(held_out_data_), false);
+    auto windows = held_out.empty() ? DatasetPtr() : series.windows(held_out, window(), outputs_);
+    if (!held_out_data_.empty()) windows = all_windows(read_series(held_out_data_));
+    data_facts_ = named().facts({series.fingerprint()}, windows);
+    if (windows) add_validation(windows);
+  }
+
+  void read_forecast() {
+    std::optional<Series> series;
+    DatasetPtr windows;
+    const auto read_all = [&](const vernier::NamedData::Files& files) {
+      series.emplace(read_series(files.names[0]));
+      set_training(windows = all_windows(*series));
+      return std::vector{series->fingerprint()};
+    };
+    named().read_again(learned(), read_all, [&] {
+      const auto held_out = series->divide(share_, window()).second;
+      return windows = held_out.empty() ? nullptr : series->windows(held_out, window(), outputs_);
+    });
+    if (windows) add_validation(windows);
   }
 
   void learn_series(const Series& series, const std::vector<Steps>& training) {
@@ -483,13 +469,11 @@ class Sequence final : public vernier::SupervisedTask,
 
   Window window() const { return {context_, horizon_, stride_}; }
 
-  // All windows of a series other than the one that was trained on.
-  void add_series(const Series& series, bool is_training) {
+  // Returns all windows of a series that was not trained on.
+  DatasetPtr all_windows(const Series& series) const {
     require_features(series);
-    const auto windows = series.windows(series.all(), window(), outputs_);
-    if (is_training) return set_training(windows);
     warn_of_short(series, context_ + horizon_);
-    add_validation(windows);
+    return series.windows(series.all(), window(), outputs_);
   }
 
   void require_features(const Series& series) const {
@@ -543,9 +527,7 @@ class Sequence final : public vernier::SupervisedTask,
   std::vector<std::string> columns_;       // feature columns of a CSV file
   std::vector<std::string> names_;         // names of the outputs
   std::vector<std::string> series_names_;  // series in the file that is predicted
-  struct {
-    std::string data, targets, validation, fingerprint;
-  } trained_on_;
+  vernier::State data_facts_;              // facts of NamedData
   torch::Tensor input_mean_, input_std_, output_mean_, output_std_;
 };
 

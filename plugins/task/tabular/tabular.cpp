@@ -149,7 +149,12 @@ class Tabular final : public vernier::SupervisedTask,
     const auto targets = data.targets.index_select(0, split.training);
     set_training(part_of(data, split.training), balanced_ ? weights_of(targets) : torch::Tensor());
     if (!is_trained()) learn_targets(vernier::target_facts(targets, this->targets()));
-    hold_out(data, split);
+    if (split.held_out.numel() > 0) {
+      add_validation(part_of(data, split.held_out));
+    } else if (!is_trained() && !validation_.empty()) {
+      const auto held_out = read_more(validation_, validation_targets_);
+      add_validation(part_of(held_out, held_out.rows));
+    }
   }
 
   DatasetPtr read_inputs(const std::string& path) override {
@@ -332,10 +337,8 @@ class Tabular final : public vernier::SupervisedTask,
     for (const auto& each : odd) warn("'", data_, "': ", each);
     if (facts_.is_array) warn_of_constants(data.numbers);
     warn_of_lost_digits(data, split.training);
-    vernier::State learned;
+    auto learned = named().facts({facts_.fingerprint}, part_of(data, split.held_out));
     learned.put("table", facts_.json());
-    learned.put("data", data_);
-    learned.put("validation", validation_);
     set_learned(learned);
   }
 
@@ -364,29 +367,21 @@ class Tabular final : public vernier::SupervisedTask,
     if (!facts_.is_classification) warn_of(data.targets, {facts_.target()});
   }
 
-  // Reads data with the facts of the training: those of `validation`, unless `data` alone names another file. Of `data`
-  // the same rows are held out, and all rows of other data.
-  void read_again(Data& data, SplitRows& split) {
-    const bool is_other = validation_ == learned().text("validation") && data_ != learned().text("data");
-    const bool validates = !validation_.empty() && !is_other;
-    const auto& file = validates ? validation_ : data_;
-    if (vernier::csv_files(vernier::file_of(file)).empty())
-      vernier::refuse("'" + file + "' is not there; name data to evaluate on: --set task.data=FILE");
-    data = read_more(file, validates ? validation_targets_ : targets_);
-    if (!validates && data.dataset->fingerprint() == facts_.fingerprint) {
-      split = divide(data.rows, data.targets, data.groups);
-    } else {
-      split = {data.rows, data.rows};
-    }
+  vernier::NamedData named() const {
+    return {{{data_}, targets_}, {{validation_}, validation_targets_}, "validation", "validation_targets"};
   }
 
-  void hold_out(const Data& data, const SplitRows& split) {
-    if (split.held_out.numel() > 0) {
-      add_validation(part_of(data, split.held_out));
-    } else if (!validation_.empty()) {
-      const auto held_out = read_more(validation_, validation_targets_);
-      add_validation(part_of(held_out, held_out.rows));
-    }
+  // Reads data with the facts of the training.
+  void read_again(Data& data, SplitRows& split) {
+    const auto read_all = [&](const vernier::NamedData::Files& files) {
+      data = read_more(files.names[0], files.targets);
+      split = {data.rows, data.rows};
+      return std::vector{data.dataset->fingerprint()};
+    };
+    named().read_again(learned(), read_all, [&] {
+      split = divide(data.rows, data.targets, data.groups);
+      return part_of(data, split.held_out);
+    });
   }
 
   // The samples of another file, with targets.

@@ -342,11 +342,8 @@ class Text : public vernier::SupervisedTask, public vernier::Predictor, public v
     fingerprint_ = data.dataset->fingerprint();
     report(data, found);
     vernier::warn_if_in_both(id(), {data_}, {validation_});
-    State learned;
+    auto learned = named().facts({fingerprint_}, part_of(data, split.held_out));
     learned.put("texts", vernier::json_text(facts(), -1));
-    learned.put("file", data_);
-    learned.put("held_out", validation_);
-    learned.put("drawn", vernier::fingerprint_of({split.held_out}));
     // A run is not resumed with other files that were given.
     learned.put(folder_.empty() && tokenizer_folder_.empty() ? "tokenizer" : "given", files_);
     set_learned(std::move(learned));
@@ -401,26 +398,20 @@ class Text : public vernier::SupervisedTask, public vernier::Predictor, public v
          " tokens, and the rest of them is left out; raise `length`");
   }
 
-  // Reads data with the facts of the training: the same texts are held out, and all texts of other data. A file that is
-  // named anew is read, that of `validation` first.
+  vernier::NamedData named() const { return {{{data_}, ""}, {{validation_}, ""}, "validation", ""}; }
+
+  // Reads data with the facts of the training.
   void read_again(Data& data, SplitRows& split, std::uint64_t seed) {
-    const bool names_data = data_ != learned().text("file"),
-               names_validation = validation_ != learned().text("held_out");
-    const auto& path = validation_.empty() || (names_data && !names_validation) ? data_ : validation_;
-    if (vernier::csv_files(path).empty()) {
-      vernier::refuse("'" + path + "' is not here; name a file to evaluate on, as in --set task.data=new.csv");
-    }
-    data = read(path);
-    const bool is_copy = data.dataset->fingerprint() == fingerprint_;  // the training file by another name
-    if (is_copy && !validation_.empty() && path == data_) data = read(validation_);
-    const auto all = torch::arange(data.targets.size(0));
-    const bool is_same = is_copy && validation_.empty();
-    split = is_same ? divide(data, seed) : SplitRows{all, all};
-    const bool is_drawn_alike = vernier::fingerprint_of({split.held_out}) == learned().text("drawn");
-    if (!validation_.empty() || split.held_out.numel() == 0 || (is_same ? is_drawn_alike : names_data)) return;
-    refuse(
-        "the model was trained on this file, and since then it has changed, or options that read it and hold texts "
-        "out; put them back, or name another file, as in --set task.validation=FILE");
+    const auto read_all = [&](const vernier::NamedData::Files& files) {
+      data = read(files.names[0]);
+      const auto all = torch::arange(data.targets.size(0));
+      split = {all, all};
+      return std::vector{data.dataset->fingerprint()};
+    };
+    named().read_again(learned(), read_all, [&] {
+      split = divide(data, seed);
+      return part_of(data, split.held_out);
+    });
   }
 
   // Another file than that to train on, with targets.

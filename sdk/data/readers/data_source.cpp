@@ -216,6 +216,73 @@ void warn_if_in_both(const std::string& id, const std::vector<std::string>& data
   }
 }
 
+namespace {
+
+// A file alone, as in --set task.data=new.csv, has the parts of the one that was trained on. before: what its option
+// named then.
+NamedData::Files with_parts(NamedData::Files files, const NamedData::Files& trained, const NamedData::Files& before) {
+  const auto has_part = [](const std::string& name) { return name != file_of(name); };
+  if (files.names.size() == 1 && !has_part(files.names[0]) && std::ranges::all_of(trained.names, has_part)) {
+    files.names = std::vector(trained.names.size(), files.names[0]);
+  }
+  const bool follows = files.targets.empty() || (files.targets == before.targets && before.is_one_file());
+  if (follows && trained.is_one_file()) files.targets = file_of(files.names[0]);
+  if (!files.targets.empty()) files.targets = same_part(trained.targets, files.targets);
+  std::ranges::transform(trained.names, files.names, files.names.begin(), same_part);
+  return files;
+}
+
+}  // namespace
+
+State NamedData::facts(const std::vector<std::string>& contents, const DatasetPtr& held_out) const {
+  State facts;
+  put_words(facts, "named/data", training.names);
+  facts.put("named/targets", training.targets);
+  put_words(facts, "named/validation", validation.names);
+  facts.put("named/validation_targets", validation.targets);
+  put_words(facts, "named/contents", contents);
+  facts.put("named/held_out", held_out ? held_out->fingerprint() : "");
+  return facts;
+}
+
+void NamedData::read_again(const State& learned, const std::function<std::vector<std::string>(const Files&)>& read,
+                           const std::function<DatasetPtr()>& hold_out) const {
+  const Files trained{words_of(learned, "named/data"), learned.text("named/targets")};
+  const Files held{words_of(learned, "named/validation"), learned.text("named/validation_targets")};
+  const auto remedy = "; name other data, as in --set " +
+                      (is_list ? "'task." + option + "=[\"FILE\"]'" : "task." + option + "=FILE") +
+                      (trained.targets.empty() ? "" : " --set task." + targets_option + "=FILE");
+  const auto read_all = [&](const Files& files) {
+    for (const auto& name : files.names) {
+      if (csv_files(file_of(name)).empty()) refuse("'" + file_of(name) + "' is not here" + remedy);
+    }
+    if (files.targets.empty() && !trained.targets.empty()) refuse("'" + files.names[0] + "' has no targets" + remedy);
+    return read(files);
+  };
+  // Several paths may name a file.
+  const auto are_same = [](const Files& files, const Files& others) {
+    const auto path_of = [](const std::string& name) {
+      return std::filesystem::weakly_canonical(std::filesystem::current_path() / name);
+    };
+    return std::ranges::equal(files.names, others.names, {}, path_of, path_of);
+  };
+  const auto data = with_parts(training, trained, trained);
+  const bool validates_others = validation.is_given() && !are_same(validation, held);
+  const bool is_other = !validates_others && !are_same(data, trained);
+  const auto own = validates_others ? with_parts(validation, trained, held) : validation.is_given() ? validation : held;
+  if (!is_other && own.is_given()) return void(read_all(own));
+  const auto before = words_of(learned, "named/contents"), now = read_all(data);
+  if (is_other && std::ranges::find_first_of(now, before) == now.end()) return;
+  if (now == before) {
+    if (own.is_given()) return void(read_all(own));
+    const auto part = hold_out();
+    if (!part || part->size() == 0 || part->fingerprint() == learned.text("named/held_out")) return;
+  }
+  refuse("'" + c10::Join("', '", data.names) +
+         "': the model was trained on it, and since then it has changed, or options that read it or hold samples out" +
+         remedy);
+}
+
 void require_finite(const Source& source) {
   if (!source.tensor.is_floating_point()) return;
   const auto flat = source.tensor.reshape({source.tensor.size(0), -1});

@@ -174,7 +174,11 @@ TEST_CASE("evaluate takes the validation that is named, whatever became of the o
       CHECK_MESSAGE(points.call(words) == 0, points.err);
       CHECK_MESSAGE(says(points.out, c10::str(", on ", samples, " samples\n")), points.out);
     }
+    CHECK(points.call({"evaluate", "out", "--set=task.batch_size=8"}) == (*more == '\0' ? 0 : 2));
   }
+  points.folder.write("two.csv", few(5));
+  CHECK_MESSAGE(points.call({"evaluate", "held"}) == 0, points.err);
+  CHECK_MESSAGE(says(points.out, ", on 5 samples\n"), points.out);
 }
 
 TEST_CASE("evaluate names the worst rows, and a report draws what it saw") {
@@ -214,7 +218,7 @@ TEST_CASE("folds: each row is held out once, and the metrics have an interval") 
   std::int64_t samples = 0;
   for (int fold = 1; fold <= 3; ++fold) {
     const auto run = "runs/run-folds/run/fold-" + std::to_string(fold) + "-of-3";
-    REQUIRE_MESSAGE(points.call({"evaluate", run}) == 0, points.err);
+    REQUIRE_MESSAGE(points.call({"evaluate", run, "--mixed-precision=fp16"}) == 0, points.err);
     const auto seen = nlohmann::json::parse(read_text(points.at(run + "/evaluation.json")));
     for (const auto& row : seen["validation"][0]["confusion"]) {
       for (const auto& count : row) samples += count.get<std::int64_t>();
@@ -226,8 +230,14 @@ TEST_CASE("folds: each row is held out once, and the metrics have an interval") 
   points.folder.write("noise.csv", noise);
   points.folder.write("noise.toml",
                       "[run]\nsteps = 4\n[task]\nuse = \"sequence\"\nkind = \"forecast\"\ndata = \"noise.csv:a\"\n"
-                      "context = 4\nwidth = 4\n[optimizer]\nuse = \"sgd\"\nlearning_rate = 9.0\n");
-  CHECK(points.call({"evaluate", "noise.toml", "--folds", "3", "--output", "of_noise"}) == 0);
+                      "context = 4\nwidth = 4\n[optimizer]\nuse = \"sgd\"\nlearning_rate = 9.0\n"
+                      "[[callback]]\nuse = \"declares\"\npath = \"a\"\n");
+  std::filesystem::create_directories(points.at("plugins/callback"));
+  std::filesystem::copy_file(VERNIER_BINARY_DIR "/fixtures/plugins/callback/declares.so",
+                             points.at("plugins/callback/declares.so"));
+  CHECK_MESSAGE(
+      points.call({"evaluate", "noise.toml", "--folds=3", "--output=of_noise", "--mixed-precision=fp16"}) == 0,
+      points.err);
   CHECK_MESSAGE(says(points.out, "over the folds the model is not better than no model: \"mean\" has the "),
                 points.out);
   const struct {
@@ -454,14 +464,14 @@ TEST_CASE("a run is not evaluated on other data than it was trained with, and us
   };
   CHECK_MESSAGE(points.call({"check", "run.toml", "--resume"}) == 0, points.err);
   CHECK(points.out == "ready: out goes on after step 60\n");
-  evaluate(text + "1,1,down\n", "out: the held-out data have changed since this checkpoint was saved: then ");
+  evaluate(text + "1,1,down\n", "'points.csv': the model was trained on it, and since then it has changed, or options");
   CHECK(points.call({"check", "run.toml", "--resume"}) == 2);
   CHECK_MESSAGE(says(points.err, "data have changed since this run was saved"), points.err);
   evaluate(other, "column 'class' is 'zero', which is none of the 2 known categories");
   CHECK_MESSAGE(points.call({"evaluate", "out", "--set", "task.data=moved.csv"}) == 0, points.err);
   std::filesystem::remove(points.at("points.csv"));
   CHECK(points.call({"evaluate", "out"}) == 2);
-  CHECK_MESSAGE(says(points.err, "'points.csv' is not there; name data to evaluate on: --set task.data=FILE"),
+  CHECK_MESSAGE(says(points.err, "'points.csv' is not here; name other data, as in --set task.validation=FILE"),
                 points.err);
   CHECK_MESSAGE(points.call({"predict", "out", "--input", "new.csv", "--output", "p.csv"}) == 0, points.err);
   CHECK_MESSAGE(points.call({"export", "out", "--format", "python", "--output", "py"}) == 0, points.err);

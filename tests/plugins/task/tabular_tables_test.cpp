@@ -133,7 +133,7 @@ TEST_CASE("a trained model of tabular is evaluated on the rows that were held ou
   check(folder.write("other.csv", text + "3,red,no\n"), 41);
   other.at("data").data = std::string("nowhere.csv");
   CHECK(says(thrown_by([&] { Trained(other, supervised(loaded).learned(), true); }).text,
-             "name data to evaluate on: --set task.data=FILE"));
+             "'nowhere.csv' is not here; name other data, as in --set task.validation=FILE"));
 }
 
 TEST_CASE("a trained model of tabular takes the options that may change, and refuses the others") {

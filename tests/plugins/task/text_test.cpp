@@ -253,7 +253,7 @@ TEST_CASE("text: a trained model is evaluated on what its training held out, or 
   CHECK(held_out(drawn, folder / "data.csv", "") == drawn->save().text("held_out"));
   const auto refused = [&](const std::string& more) {
     const auto text = refusal([&] { held_out(drawn, folder / "data.csv", more); });
-    CHECK_MESSAGE((text.empty() || says(text, "name another file, as in --set task.validation=FILE")), text);
+    CHECK_MESSAGE((text.empty() || says(text, "name other data, as in --set task.validation=FILE")), text);
     return !text.empty();
   };
   CHECK(refused("validation_share = 0.5"));

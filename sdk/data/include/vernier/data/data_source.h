@@ -51,6 +51,28 @@ VERNIER_API std::string file_of(const std::string& name);
 VERNIER_API void warn_if_in_both(const std::string& id, const std::vector<std::string>& data,
                                  const std::vector<std::string>& validation);
 
+// The data that a task's options name, and the rule of what its trained model is evaluated on:
+// docs/guides/tasks.md#what-is-evaluated.
+struct VERNIER_API NamedData {
+  struct Files {
+    std::vector<std::string> names;  // sources of an option such as `data`
+    std::string targets;             // source of one such as `targets`; "": none
+    bool is_given() const { return !names.empty() && !names[0].empty(); }
+    bool is_one_file() const { return is_given() && file_of(targets) == file_of(names[0]); }
+  };
+  Files training, validation;
+  std::string option, targets_option;  // names of those of `validation`, for errors
+  bool is_list = false;                // the first is a list
+
+  // For set_learned(). contents: identify the files of `training`, one by one or together. held_out: those of their
+  // samples that are held out, or null.
+  State facts(const std::vector<std::string>& contents, const DatasetPtr& held_out) const;
+  // Reads what a trained model is evaluated on: all of the files that `read` gets last, or what hold_out() then holds
+  // out of them, as training did. read: returns their contents. hold_out: may return null.
+  void read_again(const State& learned, const std::function<std::vector<std::string>(const Files& files)>& read,
+                  const std::function<DatasetPtr()>& hold_out) const;
+};
+
 // Refuses a source with a number that is NaN or infinite.
 VERNIER_API void require_finite(const Source& source);
 
