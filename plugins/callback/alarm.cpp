@@ -13,7 +13,6 @@
 // The host waits for the device in each step, unless the metric is counted on the host, such as overflow_rate.
 #include "metric_line.h"
 
-using vernier::Event;
 using vernier::Run;
 
 class Alarm final : public vernier::Callback {
@@ -25,16 +24,11 @@ class Alarm final : public vernier::Callback {
   }
 
   void attach(vernier::Bus& bus) override {
-    bus.on(Event::StepEnd, [this](Run& run) { look(run); });
-    bus.on(Event::Validated, [this](Run& run) {
-      look(run);
-      if (const auto unknown = line_.unknown(); !unknown.empty()) warn(unknown);
-    });
+    line_.follow(bus, *this, [this](Run& run) { look(run); });
   }
-
   void check(const Run& run) override {
     if (!line_.is_given()) vernier::refuse(id() + ": `metric` is needed, and a line: `above` or `below`", id());
-    if (const auto odd = line_.check(run); !odd.empty()) warn(odd);
+    line_.check(run, *this);
     if (run.steps > 0 && from_ > run.steps)
       warn("it never looks: from = ", from_, ", and the run has ", run.steps, " steps");
   }

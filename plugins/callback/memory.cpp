@@ -60,7 +60,7 @@ class Memory final : public vernier::Callback {
       ledger_->begin_update();
       updates_ = true;  // an optimizer may run the micro-batches once more: that is its memory
     });
-    bus.on(Event::StepEnd, [this](Run& run) { report(run); });
+    bus.on(Event::UpdateDone, [this](Run& run) { report(run, run.step + 1); });
     bus.on(Event::RunFailed, [this](const Run&) { ledger_.reset(); });
   }
 
@@ -80,18 +80,18 @@ class Memory final : public vernier::Callback {
     return true;
   }
 
-  void report(Run& run) {
+  void report(Run& run, std::int64_t step) {
     if (!ledger_) {
-      if (run.step == step_) ++step_;
+      if (step == step_) ++step_;
       return;
     }
     const auto use = ledger_->stop();
     ledger_.reset();
     updates_ = false;
     optimizer_ = use.bytes("optimizer");
-    if (has_metrics(run.step)) set_metrics(run, use);
-    if (run.step != step_) return;
-    info("step ", step_, "\n", vernier::memory_table({{"bytes", use}}));
+    if (has_metrics(step)) set_metrics(run, use);
+    if (step != step_) return;
+    info("step ", step, "\n", vernier::memory_table({{"bytes", use}}));
     write(use, (std::filesystem::path(run.output) / file_).string());
   }
 

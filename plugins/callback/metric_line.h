@@ -4,6 +4,7 @@
 #include <vernier/record.h>
 #include <vernier/sdk.h>
 
+#include <algorithm>
 #include <cmath>
 #include <optional>
 #include <string>
@@ -23,18 +24,27 @@ class MetricLine {
   bool is_given() const { return !metric_.empty(); }
   const std::string& metric() const { return metric_; }
 
+  // Called in Plugin::attach. look is called after each step and each validation, and may ask for the value.
+  void follow(vernier::Bus& bus, const vernier::Plugin& plugin, const std::function<void(vernier::Run&)>& look) {
+    bus.on(vernier::Event::StepEnd, look);
+    bus.on(vernier::Event::Validated, [this, look, &plugin](vernier::Run& run) {
+      look(run);
+      if (metric_.empty() || std::exchange(is_known_, true)) return;
+      const auto who = "no plugin that stands before this one has set the metric \"" + metric_ + "\" so far";
+      vernier::log(vernier::Level::warning, plugin.id(), who + "; monitor/csv shows all metrics that are set");
+    });
+  }
+
   // Called in Plugin::check. Refuses a metric of validations that none measures, and a line that no value crosses.
-  // Returns a warning of a name that nobody is known to set; "": none.
-  std::string check(const vernier::Run& run) const {
-    if (const auto* info = run.metric_info(metric_)) {
-      check_range(*info, run);
-      return "";
-    }
+  // Warns of a name that nobody is known to set.
+  void check(const vernier::Run& run, const vernier::Plugin& plugin) const {
+    if (const auto* info = run.metric_info(metric_)) return check_range(*info, run);
     std::vector<std::string> names;
     for (const auto& [name, info] : run.metric_infos) names.push_back(name);
-    const auto near = vernier::nearest(metric_, names);
-    if (near.empty()) return "";
-    return "nobody is known to set the metric \"" + metric_ + "\"; did you mean \"" + near + "\"?";
+    if (const auto near = vernier::nearest(metric_, names); !near.empty()) {
+      vernier::log(vernier::Level::warning, plugin.id(),
+                   "nobody is known to set the metric \"" + metric_ + "\"; did you mean \"" + near + "\"?");
+    }
   }
 
   // Its value now; nothing: it was not measured.
@@ -49,12 +59,6 @@ class MetricLine {
     return value > above_ ? c10::str("above ", above_) : c10::str("below ", below_);
   }
 
-  // Called after each validation. Returns once a warning of a metric that no plugin has set; "": none.
-  std::string unknown() {
-    if (metric_.empty() || std::exchange(is_known_, true)) return "";
-    return "no plugin has set the metric \"" + metric_ + "\" so far; monitor/jsonl shows all metrics that are set";
-  }
-
  private:
   void check_range(const vernier::MetricInfo& info, const vernier::Run& run) const {
     if (metric_ != "loss" && info.better != vernier::Better::unknown) (void)run.better(metric_);
@@ -65,17 +69,21 @@ class MetricLine {
     if (std::isfinite(below_) && below_ <= info.least) refuse("below", below_, "below", info.least);
   }
 
-  // Also computes those that monitors compute from the run's counts.
-  std::optional<double> measured(const vernier::Run& run) const {
+  // The Collector has the counts and rates of the trainer, as monitors show them.
+  std::optional<double> measured(const vernier::Run& run) {
     if (metric_ == "loss") return run.loss.defined() ? std::optional(run.loss.item<double>()) : std::nullopt;
-    const bool has_scaler = run.found_inf.defined() || !run.amp.history().empty();
-    if (metric_ == "overflow_rate" && has_scaler) return overflow_ratio(run.amp);
-    if (metric_ == "overflows" && has_scaler) return static_cast<double>(run.amp.overflow_count());
-    if (metric_ == "skipped_updates") return static_cast<double>(skipped_updates(run));
-    return run.metrics.value(metric_.c_str());
+    if (const auto value = run.metrics.value(metric_.c_str())) return value;
+    const auto* info = run.metric_info(metric_);
+    if (info == nullptr || info->source != "trainer" || metric_ == "validation_loss") return std::nullopt;
+    using Kind = vernier::Record::Kind;
+    collector_.collect(run, run.metrics.value("validation_loss") ? Kind::validation : Kind::step, record_);
+    const auto found = std::ranges::find(record_.entries, metric_, [](const auto& each) { return each.metric->name; });
+    return found != record_.entries.end() ? std::optional(found->value) : std::nullopt;
   }
 
   std::string metric_;
   double above_, below_;
   bool is_known_ = false;
+  vernier::Collector collector_;
+  vernier::Record record_;
 };

@@ -28,17 +28,13 @@ class Switch final : public vernier::Callback {
   }
 
   void attach(vernier::Bus& bus) override {
-    bus.on(vernier::Event::StepEnd, [this](vernier::Run& run) { look(run); });
-    bus.on(vernier::Event::Validated, [this](vernier::Run& run) {
-      look(run);
-      if (const auto unknown = line_.unknown(); !unknown.empty()) warn(unknown);
-    });
+    line_.follow(bus, *this, [this](vernier::Run& run) { look(run); });
   }
   void prepare(vernier::Run& run) override { run.control->try_swap(to_); }
   void check(const vernier::Run& run) override {
     if (has_switched_) return;
     if (line_.is_given()) {
-      if (const auto odd = line_.check(run); !odd.empty()) warn(odd);
+      line_.check(run, *this);
     } else if (run.steps > 0 && at_step_ >= run.steps) {
       warn("it never acts: at_step = ", at_step_, ", and the run has ", run.steps, " steps");
     }

@@ -1,7 +1,7 @@
 // csv: writes every number of the run into a table, for spreadsheets and pandas: a row for each step and each
 // validation.
 //   file = "metrics.csv"    in the run's output folder
-//   every = 1               steps between rows; a step with notices and the last step always have a row
+//   every = 1               steps between rows; a step with notices and the last planned step always have a row
 // The first line has the names of the columns: step, time (seconds since 1970), and those of docs/reference/metrics.md.
 // A cell is empty where the row has no such number. Numbers read back exactly; "inf", "-inf" and "nan" stand for what
 // is not finite. A metric that first appears later gets a new last column: the file is then written anew, through a

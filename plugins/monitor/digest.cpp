@@ -1,6 +1,6 @@
 // digest: writes checksums of the loss, and of each parameter's gradient and weight, so that two runs can be compared
 // bit for bit long after they ended. `vernier replay RUN --against OTHER` reads them.
-//   every = 10               steps between lines; the last step always has one
+//   every = 10               steps between lines; the last planned step always has one
 //   file = "digests.jsonl"   in the run's output folder
 // A line: {"step":10,"loss":"2.5 (0x40200000)","gradients":{"wte.weight":"<XXH3-128>"},"weights":{"wte.weight":…}}.
 // Gradients are those that the optimizer gets; weights are those after the update. A resumed run keeps the lines up to

@@ -9,7 +9,7 @@
 // notice "rewound".
 // If the disk is full, lines wait in memory until there is room. Those beyond 1 MB are lost; a warning counts them.
 //   file = "losses.jsonl"   in the run's output folder
-//   every = 1               steps between lines; a step with notices and the last step always have a line
+//   every = 1               steps between lines; a step with notices and the last planned step always have a line
 // On a GPU each line waits for the device.
 #include <vernier/append_file.h>
 #include <vernier/json_text.h>

@@ -1,6 +1,6 @@
 // progress: shows on stderr how far the run is: a bar in the last line of a terminal, and plain lines elsewhere.
 //   bar = "auto"     a bar where stderr is a terminal; or "always", "never"
-//   every = 50       steps between plain lines; the last step always has one
+//   every = 50       steps between plain lines; the last planned step always has one
 //   interval = 0.1   seconds between two drawings of the bar
 //   amp_every = 500  steps between [AMP Stats] lines in mixed precision, and one at the end; 0: none
 //   rate = "auto"    tokens per second where the task counts them, else steps; or "steps", "samples", "tokens"

@@ -2,8 +2,9 @@
 """manifests.py VERNIER SOURCE: what examples/cluster starts trains together.
 
 Each manifest's words are called as its cluster calls them, once for each of two machines, with the variables that the
-cluster sets. Both "machines" are this one, each with one rank. The run must be that of one process per rank without a
-manifest. Where Python has a YAML reader, the files are read by it too.
+cluster sets, in `workingDir` or a folder of the pod's own. Both "machines" are this one, each with one rank. The run
+must be that of one process per rank without a manifest, and lie on the volume. Where Python has a YAML reader, it reads
+the files too.
 """
 
 import json
@@ -70,24 +71,27 @@ def wait(processes, what):
     assert all(status == 0 for _, status in ends), (what, ends)
 
 
-def trained(what, nodes):
+def trained(manifest, nodes):
     """nodes: the words and the variables of each machine."""
-    folder = place()
+    folder, text = place(), (examples / manifest).read_text()
+    begin = folder if "\n                  workingDir: /runs\n" in text else tempfile.mkdtemp(dir=work)
+    command = re.search(r"command: \[(.*)\]", text).group(1).split(", ")
+    command[-1] = str(program)
     clean = {name: value for name, value in os.environ.items() if not name.startswith(("PET_", "JOB_"))}
     processes = [
-        subprocess.Popen([program, *words], cwd=folder, env={**clean, **variables}, stdout=subprocess.PIPE,
-                         stderr=subprocess.STDOUT, text=True)
+        subprocess.Popen([word.replace("/runs", str(folder)) for word in [*command, *words]], cwd=begin,
+                         env={**clean, **variables}, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
         for words, variables in nodes
     ]
-    wait(processes, what)
+    wait(processes, manifest)
     return digest(folder)
 
 
 def of_this_machine(words, rank, port):
-    """As Kubernetes replaces variables, but with this machine's address, file and one rank."""
+    """As Kubernetes replaces variables, but with this machine's address and one rank."""
     replaced = []
     for word in words:
-        word = word.replace("$(JOB_COMPLETION_INDEX)", str(rank)).replace("/runs/", "")
+        word = word.replace("$(JOB_COMPLETION_INDEX)", str(rank))
         word = re.sub(r"^--address=.*", f"--address=127.0.0.1:{port}", word)
         replaced.append(re.sub(r"^--ranks=\d+", "--ranks=1", word))
     return replaced

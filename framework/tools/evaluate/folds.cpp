@@ -10,6 +10,8 @@
 #include <numeric>
 
 #include "common/child.h"
+#include "common/config/config.h"
+#include "common/config/plugin_folders.h"
 #include "common/config/shorthands.h"
 #include "common/statistics.h"
 #include "common/text/numbers.h"
@@ -113,10 +115,13 @@ int cross_validate(const po::variables_map& given) {
   const auto folder = word_or(given, "output", "runs/" + fs::path(files[0]).stem().string() + "-folds");
   std::vector<std::string> words = {"compare", files[0], "--folds=" + folds, "--output=" + folder, "--json", "--quiet"};
   auto sets = words_in(given, "set");
-  for (const auto& set : sets_of_shorthands(given, sets, true)) sets.push_back(set);
+  const bool has_scaler = merge_config(files, {}).contains("scaler");
+  for (const auto& set : sets_of_shorthands(given, sets, has_scaler)) sets.push_back(set);
   for (const auto& set : sets) words.push_back("--set=" + set);
   std::vector<std::string> plugins;
   for (const auto& path : words_in(given, "plugin-path")) plugins.push_back("--plugin-path=" + path);
+  const auto beside = plugin_folders_beside(files).front();
+  if (fs::is_directory(beside)) plugins.push_back("--plugin-path=" + beside.string());
   words.insert(words.end(), plugins.begin(), plugins.end());
   std::cout << "trains " << folds << " runs in " << printable(folder) << ", each with another part held out"
             << std::endl;

@@ -52,13 +52,13 @@ std::string steps_of(const RunFiles& run) {
   return std::to_string(run.step) + (run.steps > 0 ? " of " + std::to_string(run.steps) : "");
 }
 
-// A run whose monitors kept no history still has a summary.
-std::optional<double> best(const RunFiles& run, const std::string& metric) {
-  if (const auto found = vernier::lowest(run.find(metric))) return found;
-  const auto losses =
-      run.summary.is_object() ? run.summary.value(metric, nlohmann::ordered_json()) : nlohmann::ordered_json();
-  const auto value = losses.is_object() ? losses.value("best", nlohmann::ordered_json()) : nlohmann::ordered_json();
-  return value.is_number() ? std::optional(value.get<double>()) : std::nullopt;
+// The final or best loss: a run that has ended has it in its summary, and its monitors may have kept fewer steps.
+std::optional<double> loss_of(const RunFiles& run, const std::string& metric, const std::string& key) {
+  const bool has_ended = run.summary.is_object() && run.state != "running" && run.state != "killed";
+  const auto losses = has_ended ? run.summary.value(metric, nlohmann::ordered_json()) : nlohmann::ordered_json();
+  const auto value = losses.is_object() ? losses.value(key, nlohmann::ordered_json()) : nlohmann::ordered_json();
+  if (value.is_number()) return value.get<double>();
+  return key == "best" ? vernier::lowest(run.find(metric)) : vernier::last(run.find(metric));
 }
 
 // The best value; the last one of a run that has no summary yet, or where nobody knows which values are better.
@@ -82,8 +82,8 @@ void print_table(const std::vector<RunFiles>& runs, const fs::path& root) {
   rows[0].insert(rows[0].end(), {"precision", "time"});
   for (const auto& run : runs) {
     rows.push_back({shortened(fs::relative(run.folder, root).string()), run.state, steps_of(run),
-                    vernier::text_of(vernier::last(run.find("loss"))), vernier::text_of(best(run, "loss")),
-                    vernier::text_of(best(run, "validation_loss"))});
+                    vernier::text_of(loss_of(run, "loss", "final")), vernier::text_of(loss_of(run, "loss", "best")),
+                    vernier::text_of(loss_of(run, "validation_loss", "best"))});
     for (const auto& metric : metrics) rows.back().push_back(vernier::text_of(value_of(run, metric)));
     rows.back().insert(rows.back().end(), {run.precision, vernier::duration_of(run.seconds)});
   }
@@ -105,9 +105,9 @@ void print_json(const std::vector<RunFiles>& runs) {
                                             {"state", run.state},
                                             {"step", run.step},
                                             {"steps", run.steps},
-                                            {"loss", number(vernier::last(run.find("loss")))},
-                                            {"best_loss", number(best(run, "loss"))},
-                                            {"best_validation_loss", number(best(run, "validation_loss"))},
+                                            {"loss", number(loss_of(run, "loss", "final"))},
+                                            {"best_loss", number(loss_of(run, "loss", "best"))},
+                                            {"best_validation_loss", number(loss_of(run, "validation_loss", "best"))},
                                             {"metrics", std::move(metrics)},
                                             {"precision", run.precision},
                                             {"seconds", run.seconds}})

@@ -44,7 +44,7 @@ class Hardware final : public vernier::Callback {
   }
   void attach(vernier::Bus& bus) override {
     bus.on(Event::RunBegin, [this](Run& run) { begin(run); });
-    bus.on(Event::StepEnd, [this](Run& run) { report(run); });
+    bus.on(Event::UpdateDone, [this](Run& run) { report(run); });
   }
 
  private:

@@ -61,7 +61,7 @@ class Mfu final : public vernier::Callback {
     bus.on(Event::BatchReady, [this](Run& run) { begin_micro_batch(run); });
     bus.on(Event::LossReady, [this](Run&) { end_forward(); });
     bus.on(Event::GradientsReady, [this](Run&) { end_micro_batch(); });
-    bus.on(Event::StepEnd, [this](Run& run) { report(run); });
+    bus.on(Event::UpdateDone, [this](Run& run) { report(run); });
     bus.on(Event::Validated, [this](Run&) { since_.reset(); });
     bus.on(Event::RunEnd, [this](Run& run) { keep_for_summary(run); });
     bus.on(Event::RunFailed, [this](Run&) { intercept_.reset(); });

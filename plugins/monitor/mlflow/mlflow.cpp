@@ -1,7 +1,7 @@
 // mlflow: writes the run into a database of MLflow, which `mlflow ui --backend-store-uri sqlite:///STORE` shows.
 //   store = "mlflow.db"       the database; a relative path is in the run's output folder
 //   experiment = "Default"    the experiment that the run belongs to; it is made if there is none
-//   every = 1                 steps between records; a step with notices and the last step always have one
+//   every = 1                 steps between records; a step with notices and the last planned step always have one
 // Metrics are the numbers of docs/reference/metrics.md, parameters the options of the run. One store may have many
 // runs, so that MLflow compares them. A resumed run goes on in the same run of the store, without the values after its
 // checkpoint; its start, name and tags stay. A run or an experiment that is deleted in MLflow is refused, as MLflow

@@ -1,6 +1,6 @@
 // tensorboard: writes event files, which TensorBoard shows: `tensorboard --logdir runs` for all runs of that folder.
 //   folder = "tensorboard"   in the run's output folder
-//   every = 1                steps between records; a step with notices and the last step always have one
+//   every = 1                steps between records; a step with notices and the last planned step always have one
 //   histograms = 0           steps between histograms of weights and gradients, a multiple of `every`; 0: none
 // Scalars are the numbers of docs/reference/metrics.md, with their meaning as description. Texts are the configuration
 // and the notices. The options of the run are hyper-parameters, so the page HPARAMS compares runs. A resumed run, and a

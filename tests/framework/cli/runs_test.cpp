@@ -4,6 +4,7 @@
 #include <sys/file.h>
 #include <unistd.h>
 
+#include <array>
 #include <fstream>
 #include <regex>
 
@@ -95,7 +96,8 @@ TEST_CASE("runs: what was killed, goes on, or ended with an error is told apart"
   Left place;
   place.write("killed", lines(3));
   place.write("half", lines(4) + "{\"step\":5,\"lo");
-  place.write("failed", lines(2), R"({"ended_by":"error","error":"no <memory>","steps":2,
+  place.write("failed", lines(2), R"({"ended_by":"error","error":"no <memory>","steps":3,
+    "loss":{"final":0.25,"best":0.125},
     "configuration":{"callback":[{"use":"alarm","above":1.5},{"use":"alarm","above":2.5}]}})");
   place.write("deeper/running", lines(5));
   place.folder.write("runs/deeper/running/.lock", "1 here\n");
@@ -106,7 +108,7 @@ TEST_CASE("runs: what was killed, goes on, or ended with an error is told apart"
   ::close(lock);
   CHECK(matches(place.out, "\nkilled +killed +3 of 9 +1.3333 +1.3333 +fp16"));
   CHECK(matches(place.out, "\nhalf +killed +4 of 9"));
-  CHECK(matches(place.out, "\nfailed +error +2 of 9"));
+  CHECK(matches(place.out, "\nfailed +error +3 of 9 +0.25 +0.125"));
   CHECK(matches(place.out, "\ndeeper/running +running +5 of 9"));
   CHECK_FALSE(says(place.out, "empty"));
   CHECK(place.call({"report", "runs/failed", "runs/killed", "--output", "two.html"}) == 0);
@@ -187,6 +189,9 @@ TEST_CASE("runs: the report is drawn as a picture by a browser on PATH, or it is
   CHECK(place.call(with_page, with_browser) == 0);
   CHECK(place.out == "wrote one.html\nwrote one.png\n");
   CHECK_FALSE(says(read_text(place.at("one.html")), "<script"));
+  fs::create_directory(place.at("a#b ?%41"));
+  CHECK(place.call({"report", "runs/one", "--png", "a#b ?%41/one.png"}, with_browser) == 0);
+  CHECK(says(read_text(place.at("a#b ?%41/one.png")), "/a%23b%20%3F%2541/one.png-"));
   CHECK(place.call({"report", "runs/one", "--png", "no/one.png"}, with_browser) == 2);
   CHECK(says(place.err, "no/one.png: there is no folder no; make it with `mkdir -p no`"));
   place.folder.write("silent", "");
@@ -221,6 +226,51 @@ TEST_CASE("runs: a long history keeps its spike and makes a small page") {
   const auto page = read_text(place.at("report.html"));
   CHECK(page.size() < 60000);
   CHECK(matches(page, "[0-9.]+,10\\.0 "));  // the spike touches the top
+}
+
+TEST_CASE("runs: numbers that are close together, or as far apart as they can be, are drawn") {
+  const std::string largest = "1.7976931348623157e308";
+  const std::vector<std::array<std::string, 4>> cases = {{"1", "0.1", "2", "0.10000000000000002"},
+                                                         {"144115188075855872", "0.5", "144115188075855874", "0.25"},
+                                                         {"1", largest, "2", "-" + largest},
+                                                         {"1", largest, "2", largest},
+                                                         {"1", "0", "2", "5e-324"}};
+  for (const auto& [step, loss, last_step, last_loss] : cases) {
+    CAPTURE(last_loss);
+    Left place;
+    std::string history;
+    for (const auto& [at, value] : {std::pair(step, loss), std::pair(last_step, last_loss)}) {
+      history += "{\"step\":" + at + ",\"loss\":" + value + ",\"layer_grad_norm/a\":" + value + "}\n";
+    }
+    place.write("one", history);
+    REQUIRE(place.call({"report", "runs/one"}) == 0);
+    const auto page = read_text(place.at("report.html"));
+    CHECK(page.size() < 60000);
+    CHECK(says(page, "<polyline class=c0"));
+    CHECK_FALSE(matches(page, "[=, -](nan|inf)[ ,]"));
+  }
+}
+
+TEST_CASE("runs: a report replaces the last one, and no other file") {
+  Left place;
+  place.write("one", lines(2));
+  const std::string mine = "<!doctype html>\n<html lang=en>\n<title>mine</title>\n";
+  place.folder.write("report.html", mine);
+  CHECK(place.call({"report", "runs/one"}) == 2);
+  CHECK(says(place.err, "report.html: is there already"));
+  CHECK(read_text(place.at("report.html")) == mine);
+  fs::remove(place.at("report.html"));
+  REQUIRE(place.call({"report", "runs/one"}) == 0);
+  place.write("one", lines(3));
+  CHECK(place.call({"report", "runs/one"}) == 0);
+  CHECK(place.call({"report", "runs/one", "--output", "report.html"}) == 2);
+  fs::rename(place.at("report.html"), place.at("kept.html"));
+  fs::create_symlink("kept.html", place.at("report.html"));
+  const auto kept = read_text(place.at("kept.html"));
+  place.write("one", lines(4));
+  CHECK(place.call({"report", "runs/one"}) == 2);
+  CHECK(says(place.err, "report.html: is a link"));
+  CHECK(read_text(place.at("kept.html")) == kept);
 }
 
 TEST_CASE("runs: values far beyond all others are cut off and marked, and others are not") {

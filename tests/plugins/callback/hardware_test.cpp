@@ -155,11 +155,11 @@ TEST_CASE("hardware: CUDA's number of a GPU is translated for NVML") {
 
 TEST_CASE("hardware: each step has the newest reading as metrics") {
   Called called("callback/hardware", {{"interval", {0.01, "test.toml:2"}}});
-  vernier::HostApi::emit(called.bus, Event::StepEnd, called.run);
+  vernier::HostApi::emit(called.bus, Event::UpdateDone, called.run);
   CHECK(called.run.metrics.value("memory_resident").value() > 10e6);
   CHECK(patience::wait_until([&] {
     vernier::HostApi::clear(called.run.metrics);
-    vernier::HostApi::emit(called.bus, Event::StepEnd, called.run);
+    vernier::HostApi::emit(called.bus, Event::UpdateDone, called.run);
     return called.run.metrics.value("cpu_load").has_value();
   }));
 }

@@ -1,8 +1,10 @@
 #include <doctest/doctest.h>
 
 #include "log_lines.h"
+#include "run/preparation.h"
 #include "small_run.h"
 #include "thrown.h"
+#include "toy_run.h"
 
 namespace switch_test {
 
@@ -128,6 +130,36 @@ TEST_CASE("alarm: it knows the overflow rate") {
   CHECK(alarms("metric = 'skipped_updates'\nabove = 1.5\n", precision, /*results_are_late=*/true) ==
         "3: skipped_updates is 2, above 1.5\n");
   CHECK(alarms("metric = 'overflow_rate'\nabove = 0.1\n").empty());  // no scaler
+}
+
+TEST_CASE("alarm: it sees each metric of the trainer") {
+  for (const auto& info : vernier::trainer_metrics()) {
+    if (info.name == "communication_time") continue;  // one rank waits for no other
+    CAPTURE(info.name);
+    toy::Toy toy;
+    toy.wiring.scaler = make_plugin<vernier::Scaler>("scaler/dynamic");
+    toy.wiring.accumulation = std::make_unique<toy::MicroBatches>(std::vector<std::int64_t>{2, 4});
+    toy.memory().every = 1;
+    toy.wiring.callbacks.push_back(
+        make_plugin<vernier::Callback>("callback/alarm", from_toml({"metric = '" + info.name + "'\nabove = -1\n"})));
+    bool is_seen = false;
+    const auto look = [&](const Run& run) {
+      for (const auto& notice : run.notices) is_seen |= notice.name == "alarm";
+    };
+    toy.look(vernier::Event::StepEnd, look);
+    toy.look(vernier::Event::Validated, look);
+    toy.prepare(/*validate_every=*/3).train(toy.run);
+    CHECK(is_seen);
+  }
+}
+
+TEST_CASE("alarm: it sees the metrics of a callback that stands behind it") {
+  const std::pair<const char*, const char*> behind[] = {{"memory_resident", "use = 'hardware'\n"},
+                                                        {"memory_peak", "use = 'memory'\n"}};
+  for (const auto& [metric, callback] : behind) {
+    const auto options = std::string("metric = '") + metric + "'\nabove = 0\n[[callback]]\n" + callback;
+    CHECK(alarms(options).starts_with(std::string("1: ") + metric + " is "));
+  }
 }
 
 TEST_CASE("alarm: it needs a metric and a line") {
