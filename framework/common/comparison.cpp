@@ -1,5 +1,6 @@
 #include "comparison.h"
 
+#include <vernier/json_in.h>
 #include <vernier/json_text.h>
 
 #include <algorithm>
@@ -151,6 +152,7 @@ void refuse_different_tasks(const std::vector<Row>& rows) {
     for (const auto& trial : row.trials) {
       if (!is_run(trial.folder)) continue;
       const auto summary = read_run(trial.folder).summary;
+      if (!summary.is_object()) continue;  // the run was killed
       const auto task = summary.value(Json::json_pointer("/configuration/task/use"), "");
       if (first.empty()) first_name = row.name;
       if (first.empty()) first = task;
@@ -189,7 +191,7 @@ Json result_of(const Trial& trial, const fs::path& root) {
   result["state"] = run.state;
   if (!trial.error.empty()) result["error"] = trial.error;
   if (!run.summary.is_object()) return result;
-  const auto at = [&](const std::string& path) { return run.summary.value(Json::json_pointer(path), Json()); };
+  const auto at = [&](const std::string& path) { return value_at(run.summary, path); };
   if (run.summary.contains("error")) result["error"] = run.summary["error"];
   if (!at("/this_process/emulated").is_null()) result["emulated"] = at("/this_process/emulated");
   for (const auto& measure : measures_of(metrics_of({{"", {trial}}}).better)) result[measure.key] = at(measure.path);
@@ -238,7 +240,7 @@ Json comparison_of(const std::vector<Row>& rows, const fs::path& root, double to
   return comparison;
 }
 
-void judge_by(Json& comparison, const std::string& metric) {
+void judge_by(Json& comparison, const std::string& metric) try {
   Json all = {{"loss", "lower"}, {"validation_loss", "lower"}};
   all.update(comparison.value("metrics", Json::object()));
   std::string names;
@@ -247,16 +249,18 @@ void judge_by(Json& comparison, const std::string& metric) {
   const std::string better = all[metric];
   if (better.empty()) throw Refused("--metric " + metric + ": nothing says which of its values are better");
   std::vector<std::pair<double, std::string>> order;
-  for (const auto& candidate : comparison["candidates"]) {
-    const auto range = candidate["measures"].value(metric, Json());
+  for (const auto& candidate : comparison.at("candidates")) {
+    const auto range = candidate.at("measures").value(metric, Json());
     if (!range.is_object()) continue;
-    const double median = range["median"];
-    order.emplace_back(better == "higher" ? -median : median, candidate["name"]);
+    const double median = range.at("median");
+    order.emplace_back(better == "higher" ? -median : median, candidate.at("name"));
   }
   std::ranges::stable_sort(order, {}, &std::pair<double, std::string>::first);
   Json names_in_order = Json::array();
   for (const auto& [value, name] : order) names_in_order.push_back(name);
   comparison["judged_by"] = {{"metric", metric}, {"better", better}, {"order", std::move(names_in_order)}};
+} catch (const Json::exception&) {
+  throw Refused("compare.json is damaged; run `vernier compare` again");
 }
 
 std::string csv_of(const Json& comparison) {

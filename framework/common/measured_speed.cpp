@@ -37,7 +37,7 @@ std::string measured_speed(const SpeedAsked& asked) try {
       std::ifstream file(entry.path());
       const auto summary = json_in<OrderedJson>(file);
       if (!summary.is_object()) continue;
-      const auto found = [&](const char* at) { return summary.value(OrderedJson::json_pointer(at), OrderedJson()); };
+      const auto found = [&](const char* at) { return value_at(summary, at); };
       const auto there = found("/configuration"), speed = found("/this_process/samples_per_second");
       const bool is_here = found("/device") == asked.device && found("/threads") == asked.threads;
       if (!is_here || !there.is_object() || !there.value("run", OrderedJson()).is_object() || !speed.is_number()) {

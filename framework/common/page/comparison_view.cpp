@@ -294,10 +294,11 @@ Json read_comparison(const fs::path& folder) {
   if (!comparison.is_object()) {
     throw Refused((folder / file_name).string() + ": it is damaged; run `vernier compare` again");
   }
+  view_of(comparison);  // throws where a part is missing
   return comparison;
 }
 
-std::vector<RunFiles> runs_of(const Json& comparison, const fs::path& folder) {
+std::vector<RunFiles> runs_of(const Json& comparison, const fs::path& folder) try {
   std::vector<RunFiles> runs;
   for (const auto& candidate : comparison.value("candidates", Json::array())) {
     for (const auto& run : candidate.at("runs")) {
@@ -309,6 +310,8 @@ std::vector<RunFiles> runs_of(const Json& comparison, const fs::path& folder) {
     }
   }
   return runs;
+} catch (const Json::exception&) {
+  throw Refused((folder / file_name).string() + ": it is damaged; run `vernier compare` again");
 }
 
 }  // namespace vernier

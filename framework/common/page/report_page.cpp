@@ -70,8 +70,8 @@ std::string text_of_value(const Json& value) {
   return value.is_string() ? value.get<std::string>() : json_text(value);
 }
 
-std::string value_at(const Json& summary, const char* path) {
-  return text_of_value(summary.is_object() ? summary.value(Json::json_pointer(path), Json()) : Json());
+std::string text_at(const Json& summary, const char* path) {
+  return text_of_value(value_at(summary, path));
 }
 
 struct Row {
@@ -80,7 +80,7 @@ struct Row {
 };
 
 Row from_summary(const char* words, const char* path) {
-  return {words, [path](const RunFiles& run) { return value_at(run.summary, path); }};
+  return {words, [path](const RunFiles& run) { return text_at(run.summary, path); }};
 }
 
 constexpr const char* share_of_floor = "/this_process/metrics/sol";
@@ -101,8 +101,8 @@ const std::vector<Row>& result_rows() {
       {"precision", [](const RunFiles& run) { return run.precision; }},
       {"steps of the last process, whose times follow",
        [](const RunFiles& run) {
-         const auto own = value_at(run.summary, "/this_process/steps");
-         return own == value_at(run.summary, "/steps") ? "" : own;
+         const auto own = text_at(run.summary, "/this_process/steps");
+         return own == text_at(run.summary, "/steps") ? "" : own;
        }},
       from_summary("seconds of steps", "/this_process/seconds"),
       from_summary("steps per second", "/this_process/steps_per_second"),
@@ -110,7 +110,7 @@ const std::vector<Row>& result_rows() {
       from_summary("time that this machine's floor allows, as a share (sol)", share_of_floor),
       {"tokens per second",
        [](const RunFiles& run) {
-         const auto rate = value_at(run.summary, "/this_process/tokens_per_second");
+         const auto rate = text_at(run.summary, "/this_process/tokens_per_second");
          return rate == "0" ? "" : rate;  // the task counts none
        }},
       from_summary("seconds of waiting for data", "/this_process/times/data_wait"),
@@ -122,7 +122,7 @@ const std::vector<Row>& result_rows() {
       from_summary("seconds of checkpoints", "/this_process/times/checkpoint"),
       {"peak memory",
        [](const RunFiles& run) {
-         const auto bytes = value_at(run.summary, "/this_process/peak_memory_bytes");
+         const auto bytes = text_at(run.summary, "/this_process/peak_memory_bytes");
          return bytes.empty() ? "" : text_of(std::stod(bytes) / 1e6) + " MB";
        }},
       from_summary("device", "/device"),
@@ -193,7 +193,7 @@ void write_times(const std::vector<RunFiles>& runs, std::ostream& out) {
   for (std::size_t i = 0; i < runs.size(); ++i) {
     std::vector<std::pair<std::string, double>> parts;
     for (const auto& [key, words] : kinds) {
-      const auto seconds = value_at(runs[i].summary, ("/this_process/times/" + std::string(key)).c_str());
+      const auto seconds = text_at(runs[i].summary, ("/this_process/times/" + std::string(key)).c_str());
       if (!seconds.empty()) parts.emplace_back(words, std::max(std::strtod(seconds.c_str(), nullptr), 0.0));
     }
     const auto picture = svg_parts(parts);
@@ -201,7 +201,7 @@ void write_times(const std::vector<RunFiles>& runs, std::ostream& out) {
     out << "<figure><figcaption>" << (runs.size() > 1 ? key_of(i) + escaped(runs[i].name) + ": where" : "Where")
         << " the time went</figcaption>\n"
         << picture << "</figure>\n";
-    lacks_floor |= value_at(runs[i].summary, "/device") == "cpu" && value_at(runs[i].summary, share_of_floor).empty();
+    lacks_floor |= text_at(runs[i].summary, "/device") == "cpu" && text_at(runs[i].summary, share_of_floor).empty();
   }
   if (lacks_floor) out << "<p>" << how_to_measure << "</p>\n";
 }
@@ -401,7 +401,7 @@ void write_worst(const Json& worst, bool is_own, std::ostream& out) {
   for (const auto& each : worst) {
     const std::string where = each.at("where"), target = each.at("target"), predicted = each.at("predicted");
     out << "<tr><td>" << (is_own ? picture_at(where) : "") << ' ' << escaped(where) << "</td><td>" << escaped(target)
-        << "</td><td>" << escaped(predicted) << "</td><td class=number>" << escaped(value_at(each, "/loss"))
+        << "</td><td>" << escaped(predicted) << "</td><td class=number>" << escaped(text_at(each, "/loss"))
         << "</td></tr>\n";
   }
   out << "</table></div>\n";
@@ -422,13 +422,13 @@ void write_classes(const Json& set, std::ostream& out) {
   std::vector<Series> curves;
   for (std::size_t i = 0; i < set.at("roc").size(); ++i) {
     const auto& roc = set["roc"][i];
-    curves.push_back(shares(classes.at(i).get<std::string>() + ", area " + value_at(roc, "/auc"), roc.at("points")));
+    curves.push_back(shares(classes.at(i).get<std::string>() + ", area " + text_at(roc, "/auc"), roc.at("points")));
   }
   if (!curves.empty())
     write_shares("hits of each class, ROC", "share of the others that are taken for it", curves, out);
   Json points = Json::array();
   for (const auto& bin : set.at("reliability")) points.push_back({bin.at("probability"), bin.at("accuracy")});
-  write_shares("accuracy by probability; expected calibration error " + value_at(set, "/ece"), "probability",
+  write_shares("accuracy by probability; expected calibration error " + text_at(set, "/ece"), "probability",
                {shares("measured", points), shares("calibrated", {{0, 0}, {1, 1}})}, out);
   out << "</div>\n";
 }
@@ -470,9 +470,8 @@ std::string report_page(const std::vector<RunFiles>& runs, const std::vector<Jso
   for (const auto& run : runs) title += (title.empty() ? "" : ", ") + run.name;
   if (runs.empty()) title = "Comparison";
   std::ostringstream out;
-  out << "<!doctype html>\n<html lang=en>\n<meta charset=utf-8>\n"
-      << "<meta name=viewport content=\"width=device-width, initial-scale=1\">\n<title>" << escaped(title)
-      << "</title>\n"
+  out << report_head << "<meta name=viewport content=\"width=device-width, initial-scale=1\">\n<title>"
+      << escaped(title) << "</title>\n"
       << styles() << "<h1>" << escaped(title) << "</h1>\n";
   for (const auto& comparison : comparisons) write_comparison(comparison, out);
   if (!comparisons.empty()) out << "<h2>Runs</h2>\n<p>Each candidate is shown with its first seed.</p>\n";

@@ -48,7 +48,7 @@ struct Scale : Extent {
   bool is_logarithmic() const { return low > 0 && high >= wide * low; }
   double shade(double value) const {
     if (high <= low) return 1;
-    const auto place = [&](double number) { return is_logarithmic() ? std::log(number) : number; };
+    const auto place = [&](double number) { return is_logarithmic() ? std::log(number) : number / 2; };
     return paper + (1 - paper) * (place(value) - place(low)) / (place(high) - place(low));
   }
 };

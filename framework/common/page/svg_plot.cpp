@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <map>
 #include <sstream>
 
@@ -19,16 +20,19 @@ struct Axis : Extent {
   double place(double value) const { return from + (value - low) / (high - low) * (to - from); }
   // Round numbers, 1, 2 or 5 times a power of ten apart.
   std::vector<double> ticks() const {
+    constexpr int most = 12;
     const double raw = (high - low) / 5, power = std::pow(10, std::floor(std::log10(raw)));
     const double step = power * (raw / power > 5 ? 10 : raw / power > 2 ? 5 : raw / power > 1 ? 2 : 1);
+    const double first = std::ceil(low / step);
     std::vector<double> found;
-    for (double tick = std::ceil(low / step) * step; tick <= high + step / 1e6; tick += step) {
-      found.push_back(std::abs(tick) < step / 1e6 ? 0 : tick);
-    }
+    for (int i = 0; i < most && (first + i) * step <= high + step / 1e6; ++i) found.push_back((first + i) * step);
     return found;
   }
+  // Makes room around values that are equal but for rounding, and keeps high - low finite.
   void widen() {
-    if (high > low) return;
+    constexpr double most = std::numeric_limits<double>::max() / 4, rounding = 1e-12;
+    low = std::clamp(low, -most, most), high = std::clamp(high, -most, most);
+    if (high - low > rounding * std::max(std::abs(low), std::abs(high))) return;
     const double by = low == 0 ? 1 : std::abs(low) / 10;
     low -= by;
     high += by;

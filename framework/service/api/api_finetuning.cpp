@@ -90,7 +90,7 @@ Json statistics_of(const Json& summary) {
     if (summary.contains(key)) statistics[key] = summary[key];
   }
   for (const char* key : {"seconds", "samples_per_second", "peak_memory_bytes"}) {
-    const auto found = summary.value(Json::json_pointer("/this_process/" + std::string(key)), Json());
+    const auto found = vernier::value_at(summary, "/this_process/" + std::string(key));
     if (!found.is_null()) statistics[key] = found;
   }
   return statistics;
@@ -101,9 +101,7 @@ Json answer_of(const ApiContext& api, const Job& job, const Json& warnings = Jso
   const auto summary = run.empty() ? Json() : vernier::json_in<Json>(read_whole(run / "summary.json"));
   if (run.empty()) run = api.queue.folder_of(job.id) / "run";
   const auto settings = settings_of(job.request.config);
-  const auto of_run = [&](const char* place) {
-    return summary.is_object() ? summary.value(Json::json_pointer(place), Json()) : Json();
-  };
+  const auto of_run = [&](const char* place) { return vernier::value_at(summary, place); };
   const bool has_trained = of_run("/steps") > 0;
   const bool is_mixed = has_trained ? of_run("/amp/amp_steps") > 0 : settings.is_mixed;
   const auto samples = has_trained ? Json(of_run("/samples").get<double>() / of_run("/steps").get<double>()) : Json();

@@ -1,4 +1,5 @@
 // `vernier advise`: measures real steps of a configuration's variants on this machine, and says which one to use.
+#include <vernier/json_in.h>
 #include <vernier/json_text.h>
 
 #include <algorithm>
@@ -116,7 +117,7 @@ std::vector<std::string> cells_of(const std::string& line) {
 }
 
 double number_at(const Json& summary, const char* path) {
-  const auto value = summary.value(Json::json_pointer(path), Json());
+  const auto value = value_at(summary, path);
   return value.is_number() ? value.get<double>() : 0;
 }
 

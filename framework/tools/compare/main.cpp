@@ -143,19 +143,17 @@ void lock(const fs::path& folder) {
 
 // The results of another comparison, or files that none wrote, would be written over.
 void refuse_folder_of_another(const Plan& plan) {
-  if (!is_comparison(plan.folder)) {
-    Words names = {"compare.json", "compare.csv", "compare.html"};
-    for (const auto& candidate : plan.candidates) {
-      const auto folder = plan.folder / candidate.name;
-      if (!fs::exists(folder / "candidate.toml") && !fs::exists(folder / "seed-1")) names.push_back(candidate.name);
-    }
-    for (const auto& name : names) {
-      if (!fs::exists(plan.folder / name)) continue;
-      throw Refused((plan.folder / name).string() +
-                    ": is there already, and no comparison wrote it; name another folder with --output");
-    }
-    return;
+  const bool is_new = !is_comparison(plan.folder);
+  Words names = is_new ? Words{"compare.json", "compare.csv", "compare.html"} : Words();
+  for (const auto& candidate : plan.candidates) {
+    if (!fs::exists(plan.folder / candidate.name / "candidate.toml")) names.push_back(candidate.name);
   }
+  for (const auto& name : names) {
+    if (!fs::exists(plan.folder / name)) continue;
+    throw Refused((plan.folder / name).string() +
+                  ": is there already, and no comparison wrote it; name another folder with --output");
+  }
+  if (is_new) return;
   const auto before = [&] {
     try {
       return read_comparison(plan.folder);
@@ -164,8 +162,8 @@ void refuse_folder_of_another(const Plan& plan) {
                     ": is of no comparison, or damaged; name another folder with --output");
     }
   }();
-  for (const auto& candidate : before["candidates"]) {
-    const std::string name = candidate["name"];
+  for (const auto& candidate : before.at("candidates")) {
+    const std::string name = candidate.at("name");
     if (std::ranges::find(plan.candidates, name, &Candidate::name) != plan.candidates.end()) continue;
     throw Refused(plan.folder.string() + ": another comparison is there, with the candidate " + name +
                   "; name another folder with --output");
@@ -403,7 +401,7 @@ void search_formats(const Plan& plan, const std::vector<Row>& rows, Children& ch
       std::cout << candidate.name << " does not survive, whichever layers stay in float32\n";
       continue;
     }
-    const auto overlay = plan.folder / (candidate.name + ".toml");
+    const auto overlay = plan.folder / candidate.name / "overlay.toml";
     const bool is_recipe = candidate.sets.empty();  // float32 and formats have some
     const auto rules = rules_of(kept->layers);
     const auto chosen = "[precision]\nuse = \"format\"\nforward = " + toml_quoted(format_of(candidate)) + "\n";
@@ -476,8 +474,9 @@ int compare_runs(const po::variables_map& given) {
   }
   std::vector<Row> rows;
   for (const auto& word : words) {
-    const auto seed = read_run(word).summary.value("seed", std::int64_t{0});
-    rows.push_back({word, {{seed, word, "", ""}}});
+    const auto summary = read_run(word).summary;  // null, where the run was killed
+    const auto seed = summary.is_object() ? summary.value("seed", Json()) : Json();
+    rows.push_back({word, {{seed.is_number_integer() ? seed.get<std::int64_t>() : 0, word, "", ""}}});
   }
   auto comparison = comparison_of(rows, "", tolerance_in(given));
   judge(comparison, given);

@@ -3,7 +3,9 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cctype>
 #include <cstdlib>
+#include <cstring>
 #include <fstream>
 #include <sstream>
 #include <vector>
@@ -11,6 +13,7 @@
 #include "common/child.h"
 #include "common/run_files.h"
 #include "common/scratch_folder.h"
+#include "common/text/numbers.h"
 
 namespace vernier {
 
@@ -26,6 +29,16 @@ std::string last_words(const Ended& ended) {
   return last.empty() ? "it says nothing" : last;
 }
 
+// RFC 3986: all but unreserved characters and the slash are escaped.
+std::string url_of(const fs::path& path) {
+  std::string url = "file://";
+  for (const unsigned char c : path.string()) {
+    const bool is_plain = std::isalnum(c) != 0 || std::strchr("/-._~", c) != nullptr;
+    url += printed(is_plain ? "%c" : "%%%02X", c);
+  }
+  return url;
+}
+
 Ended call(const std::string& browser, const fs::path& folder, int height, const std::string& order) {
   std::vector<std::string> arguments = {"--headless",
                                         "--disable-gpu",
@@ -35,7 +48,7 @@ Ended call(const std::string& browser, const fs::path& folder, int height, const
                                         "--window-size=" + std::to_string(width) + "," + std::to_string(height)};
   if (::geteuid() == 0) arguments.push_back("--no-sandbox");  // root cannot start it in another way
   arguments.push_back(order);
-  arguments.push_back("file://" + folder.string() + "/page.html");
+  arguments.push_back(url_of(folder / "page.html"));
   Children children(browser);
   auto ended = children.run(arguments);
   if (ended.status != 0) {

@@ -15,7 +15,7 @@ Writes one page of HTML about the runs, to read, to print and to send: results, 
 of the ordinary, differences of configuration, machine and versions. It needs no other file and no network.
 The folder of a comparison (vernier compare) gives its table too, and the curves of its candidates.
 
-  --output FILE   report.html, if not given; a file that is there is kept
+  --output FILE   report.html, if not given, which replaces the last one; any other file that is there is kept
   --png FILE      the page as a picture, drawn by Chromium or Chrome; without --output nothing but the picture
   --force         replaces files that are there
 )";
@@ -28,9 +28,11 @@ bool write(const std::string& path, const std::string& text) {
 
 // Returns true for the default page of an earlier call, which the next one replaces.
 bool is_old_page(const boost::program_options::variable_value& output) {
-  std::ifstream file(output.as<std::string>());
-  std::string line;
-  return output.defaulted() && std::getline(file, line) && line == "<!doctype html>";
+  const std::string path = output.as<std::string>(), head = vernier::report_head;
+  if (!output.defaulted() || !std::filesystem::is_regular_file(std::filesystem::symlink_status(path))) return false;
+  std::ifstream file(path);
+  std::string begin(head.size(), '\0');
+  return file.read(begin.data(), std::ssize(begin)) && begin == head;
 }
 
 int report(const boost::program_options::variables_map& given) {

@@ -82,13 +82,14 @@ std::string text_plot(const std::vector<TextCurve>& curves, std::size_t columns,
     for (const double value : curve) values.include(value);
   }
   // Rounding can make means of equal numbers differ.
-  const bool is_flat = values.high - values.low <= 1e-12 * std::abs(values.high);
-  const double span = is_flat ? 1 : values.high - values.low;
+  const double span = values.high / 2 - values.low / 2;  // half of it, as the whole may be infinite
+  const bool is_flat = span <= 1e-12 * std::abs(values.high);
   std::vector<std::vector<std::string>> cells(rows, std::vector<std::string>(width, " "));
   for (std::size_t k = 0; k < drawn.size(); ++k) {
     for (std::size_t i = 0; i < width; ++i) {
       if (!std::isfinite(drawn[k][i])) continue;
-      const double height = (values.high - drawn[k][i]) / span * static_cast<double>(rows - 1);
+      const double share = is_flat ? 0 : (values.high / 2 - drawn[k][i] / 2) / span;
+      const double height = share * static_cast<double>(rows - 1);
       cells[static_cast<std::size_t>(std::llround(height))][i] = curves[k].mark;
     }
   }

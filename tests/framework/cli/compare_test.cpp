@@ -9,6 +9,7 @@
 #include <regex>
 
 #include "common/statistics.h"
+#include "common/toml_text.h"
 #include "common/trials.h"
 #include "run_folder.h"
 #include "thrown.h"
@@ -36,7 +37,8 @@ use = "none"
 use = "jsonl"
 )";
 
-// run.toml and other.toml, with the comparison in the folder "c". A test may leave runs there as if they were trained.
+// run.toml and other.toml, with the comparison in the folder "c". A test may leave runs there as if they were trained,
+// and the configurations of the candidates, by which compare knows the runs for its own.
 struct Compared : RunFolder {
   Compared() : RunFolder(small) { folder.write("other.toml", small); }
   int compare(const Words& more) {
@@ -56,6 +58,12 @@ struct Compared : RunFolder {
                               {"configuration", {{"task", {{"use", "mlp"}}}}}};
     if (end == "diverged") summary["error"] = "the last loss is nan";
     folder.write("c/" + candidate + "/seed-" + std::to_string(seed) + "/summary.json", summary.dump());
+  }
+  void leave_configurations(const vernier::Wanted& wanted = {.files = {"run.toml", "other.toml"}}) {
+    for (const auto& candidate : vernier::candidates_of(wanted)) {
+      REQUIRE(call(vernier::command_of("config", {}, candidate)) == 0);
+      folder.write("c/" + candidate.name + "/candidate.toml", vernier::toml_text(toml::parse(out)));
+    }
   }
   // Adds metrics of the validations to a summary that is there.
   void measure(const std::string& candidate, int seed, double accuracy, double own) const {
@@ -193,6 +201,7 @@ TEST_CASE("compare: of runs that are there it says what they show") {
     place.leave("run", seed, 100 * wobble, 2e8, 2.0 + seed);
     place.leave("other", seed, 150 / wobble, 1e8 * wobble, 2.0 + seed + 0.01 * wobble);
   }
+  place.leave_configurations();
   REQUIRE(place.compare({"other.toml", "--quiet"}) == 0);
   CHECK(place.err.empty());
   CHECK(matches(place.out, "\nother +149.4 ±0.2% +1.49x ±0.01 +100.4 MB ±0.2% +49.8% ±0.1 +2 +1 ±1\n"));
@@ -232,6 +241,7 @@ TEST_CASE("compare: metrics of the validations are shown and judged, and one of 
     place.leave("other", seed, 100, 2e8, 2.0);
     place.measure("other", seed, 0.95 - wobble, 4 + wobble);
   }
+  place.leave_configurations();
   REQUIRE(place.compare({"other.toml", "--quiet", "--metric", "accuracy"}) == 0);
   CHECK(matches(place.out, "\ncandidate +accuracy +gap +own +gap\nrun +0.9004 "));
   CHECK(says(place.out, "\nby accuracy, where higher is better: other 0.9496, run 0.9004\n"));
@@ -286,6 +296,7 @@ TEST_CASE("compare: a metric of a stranger's plugin has the unit and direction t
       place.folder.write(path, left.dump());
     }
   }
+  place.leave_configurations();
   REQUIRE(place.compare({"other.toml", "--quiet"}) == 0);
   CHECK(matches(place.out, "better \\(lower\\) latency, by [0-9.]+ to [0-9.]+ ms"));
   CHECK(place.json()["units"] == nlohmann::json{{"latency", "ms"}});
@@ -297,6 +308,7 @@ TEST_CASE("compare: one seed that diverged is reported, and the others are compa
     place.leave("run", seed, 100, 2e8, 2.0);
     place.leave("other", seed, 100 + seed, 2e8, seed == 2 ? NAN : 2.0, seed == 2 ? "diverged" : "done");
   }
+  place.leave_configurations();
   REQUIRE(place.compare({"other.toml", "--json"}) == 0);
   CHECK(nlohmann::json::parse(place.out) == place.json());
   const auto other = place.json()["candidates"][1];
@@ -315,9 +327,53 @@ TEST_CASE("compare: the table fits into 100 columns, whatever its names and numb
     place.leave("learning_rate=1e-3", seed, 1234567.0 + seed, 8e10, 1.23456e-7 * seed);
     place.leave(name, seed, 12345678.0 * seed, 7.5e10 / seed, -123.456 * seed);
   }
-  REQUIRE(place.compare({"--sweep", "optimizer.learning_rate=1e-3,1.23456789e-100"}) == 0);
+  const std::string sweep = "optimizer.learning_rate=1e-3,1.23456789e-100";
+  place.leave_configurations({.files = {"run.toml"}, .sweeps = {sweep}});
+  REQUIRE(place.compare({"--sweep", sweep}) == 0);
   CHECK(says(place.out, "\nlearning_ra…56789e-100  "));
   CHECK(longest_line(place.out) <= 100);
+}
+
+TEST_CASE("compare: what it did not write stays, and is refused") {
+  Compared place;
+  const auto stays = [&](const Words& more, const std::string& file, const std::string& reason) {
+    const auto before = read_text(place.at(file));
+    CHECK(place.compare(more) == 2);
+    CHECK_MESSAGE(says(place.err, reason), place.err);
+    CHECK(read_text(place.at(file)) == before);
+  };
+  const std::string reason = ": is there already, and no comparison wrote it; name another folder with --output";
+  const std::string of_run = "c/run/seed-1/summary.json", of_other = "c/other/seed-1/summary.json";
+  place.leave("run", 1, 100, 2e8, 2);
+  stays({"--seeds", "1"}, of_run, "c/run" + reason);  // a run of another configuration would be taken for its own
+  place.leave_configurations({.files = {"run.toml"}});
+  REQUIRE(place.compare({"--seeds", "1"}) == 0);
+  place.leave("other", 1, 100, 2e8, 2, "signal 2");
+  stays({"other.toml", "--seeds", "1"}, of_other, "c/other" + reason);  // among the folders of its own
+  for (const char* text : {"{}", R"({"name": "x"})", R"({"candidates": []})", R"({"candidates": [{"name": "run"}]})",
+                           R"({"baseline": "run", "candidates": [{"state": "done", "runs": []}]})"}) {
+    place.folder.write("c/compare.json", text);
+    stays({"--seeds", "1"}, "c/compare.json", "c/compare.json: is of no comparison, or damaged");
+  }
+  const auto comparison = [&](const std::string& runs) {
+    place.folder.write("d/compare.json",
+                       R"({"baseline": "a", "candidates": [{"name": "a", "state": "done", "runs": [)" + runs +
+                           R"(], "measures": {"loss": {"low": 1}}}]})");
+  };
+  comparison(R"({"state": "done"})");
+  CHECK(place.call({"report", "d"}) == 2);
+  CHECK_MESSAGE(says(place.err, "d/compare.json: it is damaged"), place.err);
+  comparison("");
+  CHECK(place.call({"compare", "d", "--metric", "loss"}) == 2);
+  CHECK_MESSAGE(says(place.err, "compare.json is damaged"), place.err);
+}
+
+TEST_CASE("compare: a run that was killed has no result beside others") {
+  Compared place;
+  place.folder.write("killed/losses.jsonl", "{\"step\": 1, \"loss\": 2}\n");
+  place.leave("run", 1, 100, 2e8, 2);
+  CHECK_MESSAGE(place.call({"compare", "c/run/seed-1", "killed"}) == 0, place.err);
+  CHECK(matches(place.out, "\nkilled +killed\n"));
 }
 
 TEST_CASE("compare: equal configurations train to the same bits, and a later call trains only what is missing") {
@@ -499,11 +555,14 @@ TEST_CASE("compare: of a format that costs loss the layers are found that do not
   }
   leave_all("nvfp4-without-2", 1);
   leave_all("nvfp4-without-1", 1.1);
+  run.leave_configurations({.files = {"run.toml"}, .formats = "mxfp8,nvfp4,e4m3"});
+  run.folder.write("c/nvfp4.toml", "# mine\n");
   REQUIRE_MESSAGE(run.compare({"--formats", "mxfp8,nvfp4,e4m3", "--seeds", "3"}) == 0, run.err);
   CHECK_MESSAGE(says(run.out, "mxfp8 survives: the seeds show no loss that is worse"), run.out);
   CHECK(says(run.out, "e4m3 is undecided: the median loss is worse by 1.1"));
   CHECK(says(run.out, "nvfp4 survives where these layers stay in float32"));
-  const auto overlay = read_text(run.folder / "c/nvfp4.toml");
+  CHECK(read_text(run.folder / "c/nvfp4.toml") == "# mine\n");
+  const auto overlay = read_text(run.folder / "c/nvfp4/overlay.toml");
   CHECK(overlay ==
         "[precision]\nuse = \"format\"\nforward = \"nvfp4\"\n\n[[precision.rule]]\nmatch = \"b\"\nuse = \"fp32\"\n\n"
         "[[precision.rule]]\nmatch = \"c\"\nuse = \"fp32\"\n\n[scaler]\nuse = \"none\"\n");

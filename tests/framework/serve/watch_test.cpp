@@ -157,6 +157,21 @@ TEST_CASE("watch: draws a run once where there is no terminal") {
   CHECK(says(place.out, "no <memory>"));
 }
 
+TEST_CASE("watch: numbers as far apart as they can be, and large ones that are nearly equal, are drawn") {
+  struct Case {
+    std::string first, last, draws;
+  };
+  const Case cases[] = {{"1.7e308", "-1.7e308", "-1.7e\\+308 \\| +\\S"},
+                        {"1e25", "9.999999999995e24", "1e\\+25 \\|\\S+ +\\S"},
+                        {"0", "5e-324", " \\|\\S+ +\\S"}};
+  for (const auto& [first, last, draws] : cases) {
+    CAPTURE(last);
+    Left place("{\"step\":1,\"loss\":" + first + "}\n{\"step\":2,\"loss\":" + last + "}\n", R"({"ended_by":"done"})");
+    CHECK(place.call({"watch", "out"}) == 0);
+    CHECK_MESSAGE(std::regex_search(place.out, std::regex(draws)), place.out);
+  }
+}
+
 TEST_CASE("watch: wrong calls and damaged files end in one line") {
   Left damaged(std::string(three_steps) + "{\"step\"\n{\"step\":5}\n");
   Left fine(three_steps);

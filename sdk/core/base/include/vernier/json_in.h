@@ -51,4 +51,11 @@ Json json_in(std::istream& file, std::size_t deepest = 64) {
   return json_in<Json>(std::string(std::istreambuf_iterator<char>(file), {}), deepest);
 }
 
+// Returns the value at a path such as "/amp/amp_steps", or null where there is none, whatever the JSON is.
+template <class Json>
+Json value_at(const Json& json, const std::string& path) {
+  const typename Json::json_pointer place(path);
+  return json.contains(place) ? json.at(place) : Json();
+}
+
 }  // namespace vernier
