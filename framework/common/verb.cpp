@@ -22,13 +22,13 @@ namespace vernier {
 
 namespace po = boost::program_options;
 
-namespace {
-
 std::string with_hyphens(std::string word) {
   const auto end = std::find(word.begin(), word.end(), '=');
   if (word.starts_with("--")) std::replace(word.begin(), end, '_', '-');
   return word;
 }
+
+namespace {
 
 po::variables_map parse(const Verb& verb, int argc, char** argv) {
   std::vector<std::string> words(argv + 1, argv + argc);
@@ -172,6 +172,13 @@ std::vector<std::string> words_in(const po::variables_map& given, const char* op
 
 std::string word_or(const po::variables_map& given, const char* option, const std::string& fallback) {
   return given.count(option) != 0 ? given[option].as<std::string>() : fallback;
+}
+
+void refuse_unread(const po::variables_map& given, const std::string& call, const std::vector<std::string>& options) {
+  for (const auto& option : options) {
+    if (given.count(option) == 0) continue;
+    throw po::error("`vernier " + call + "` does not read --" + option + "; leave it out");
+  }
 }
 
 bool write_or_complain(const std::filesystem::path& path, const std::string& text) {

@@ -26,6 +26,9 @@ struct Verb {
 // with hyphens, and underscores mean the same. Throws boost::program_options::error for a wrong command line.
 int run_verb(const Verb& verb, int argc, char** argv);
 
+// Returns an option, "--log_dir=a_b", with hyphens in its name.
+std::string with_hyphens(std::string word);
+
 // Runs a verb as the main of a program without LibTorch. Returns its exit status; 2 with one line on standard error if
 // the command or a file is wrong. `vernier-report complete WORD…` prints what a shell offers.
 int call_verb(const Verb& verb, int argc, char** argv);
@@ -51,6 +54,10 @@ std::vector<std::string> words_of(const boost::program_options::variables_map& g
 std::vector<std::string> words_in(const boost::program_options::variables_map& given, const char* option);
 std::string word_or(const boost::program_options::variables_map& given, const char* option,
                     const std::string& fallback);
+
+// Refuses the options that this way to call the verb does not read. call: "check --resume"
+void refuse_unread(const boost::program_options::variables_map& given, const std::string& call,
+                   const std::vector<std::string>& options);
 
 // Returns the number of an option, and refuses one that is out of range.
 template <class Number>

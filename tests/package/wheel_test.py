@@ -21,6 +21,8 @@ run = vernier.train({"run": {"steps": 3, "output": sys.argv[1]}, "task": {"use":
 assert [float(step) for step in run.metrics["step"]] == [1, 2, 3], run.metrics
 assert all(rate == 0.25 for rate in run.metrics["learning_rate"]), run.metrics
 assert vernier.run(run.folder).summary["steps"] == 3
+again = vernier.train(str(run.folder / "config.toml"), run={"resume": "auto"})  # it has all its steps
+assert again.folder == run.folder, again
 assert vernier.cmake_dir().is_dir() and vernier.libtorch_dir().is_dir() and vernier.program().is_file()
 try:
     vernier.train(str(run.folder / "config.toml"), task={"no_such_key": 1})

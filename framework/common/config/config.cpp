@@ -1,6 +1,7 @@
 #include "config.h"
 
 #include <toml++/toml.h>
+#include <vernier/callback.h>
 #include <vernier/data_file.h>
 #include <vernier/error.h>
 #include <vernier/missing_file.h>
@@ -130,17 +131,23 @@ std::size_t remove_entries(Array& entries, std::size_t written_before, const Val
   return left;
 }
 
+// Returns the entries of [[callback]] or [[monitor]], and refuses [callback].
+Array& entries_of(Value& value, const std::string& list) {
+  if (auto* entries = std::get_if<Array>(&value.data)) return *entries;
+  refuse(value.where + ": there may be several of these: write [[" + list + "]], not [" + list + "]");
+}
+
 void merge(Value& into, Value from, int depth);
 
 // Callbacks or monitors. The first entry of a `use` is merged into the first earlier one of this `use`, the second into
-// the second. Those of one file are not matched with each other.
+// the second. Those of one file are not matched with each other. An empty list removes all.
 void merge_entries(Value& into, Value from, const std::string& list) {
-  if (!is_list_of_tables(into)) into = {Array{}, from.where};
-  auto& entries = std::get<Array>(into.data);
+  auto &entries = entries_of(into, list), &added = entries_of(from, list);
+  if (added.empty()) entries.clear();
   auto written_before = entries.size();
   std::map<std::string, std::ptrdiff_t> matched;  // for each `use`: how many of its earlier entries are taken
-  for (auto& entry : std::get<Array>(from.data)) {
-    if (is_removal(entry)) {
+  for (auto& entry : added) {
+    if (std::holds_alternative<Table>(entry.data) && is_removal(entry)) {
       written_before = remove_entries(entries, written_before, entry, list);
       matched.erase(use_of(entry));
       continue;
@@ -157,6 +164,11 @@ void merge_entries(Value& into, Value from, const std::string& list) {
   }
 }
 
+// Returns true for the tables of which there may be several.
+bool is_of_list(const std::string& role) {
+  return role == Callback::role || role == Monitor::role;
+}
+
 // Callbacks and monitors, the lists at depth 0, are merged one by one; any other list is a value, which is replaced.
 void merge(Value& into, Value from, int depth) {
   auto* table = std::get_if<Table>(&into.data);
@@ -168,8 +180,8 @@ void merge(Value& into, Value from, int depth) {
   }
   for (auto& [key, value] : *other) {
     const auto found = table->find(key);
-    if (depth == 0 && is_list_of_tables(value)) {
-      merge_entries((*table)[key], std::move(value), key);
+    if (depth == 0 && is_of_list(key)) {
+      merge_entries(table->try_emplace(key, Value{Array{}, value.where}).first->second, std::move(value), key);
     } else if (found == table->end()) {
       table->emplace(key, std::move(value));
     } else {
@@ -318,7 +330,7 @@ Value parse_set(const std::string& set) {
   std::vector<std::string> keys;
   std::stringstream parts(key);
   for (std::string part; std::getline(parts, part, '.');) keys.push_back(part);
-  const bool is_list = keys.front() == "callback" || keys.front() == "monitor";
+  const bool is_list = is_of_list(keys.front());
   for (auto part = keys.rbegin(); part != keys.rend(); ++part) {
     const auto depth = keys.rend() - part;  // 1 for the outermost
     if (is_list && depth == 2) {

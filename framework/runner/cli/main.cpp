@@ -63,6 +63,7 @@ constexpr const char* config_usage = R"(usage: vernier config FILE… [--set KEY
 
 Prints the merged configuration, with the place of each value.
 
+  --resume=PATH          without FILE, prints that of the run or checkpoint at PATH
   --schema               prints a JSON Schema of configurations, with which editors check and complete
   The options of `vernier train` that change a configuration; see vernier train --help.
 )";
@@ -78,7 +79,6 @@ Prints what this program was built of.
 )";
 
 int print_config(const po::variables_map& given) {
-  if (wants_to_resume(given)) refuse("config only prints; leave --resume out");
   print_result([&] {
     auto merged = merged_config(given);
     if (given.count("low-memory") != 0) merged = with_low_memory(std::move(merged), make_host(given, words_of(given)));

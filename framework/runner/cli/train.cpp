@@ -7,6 +7,7 @@
 #include <csignal>
 #include <cstdlib>
 #include <filesystem>
+#include <fstream>
 #include <iostream>
 
 #include "command.h"
@@ -162,6 +163,17 @@ void requeue() {
               : "`scontrol requeue " + std::string(job) + "` failed; put the job into the queue yourself");
 }
 
+// Says why there is nothing to train.
+void print_complete(Prepared& prepared) {
+  const auto& finished = prepared.trainer.requests().finished();
+  const auto replan = replanned(*prepared.wiring);
+  std::cout << printable(prepared.run.output)
+            << (finished.empty()
+                    ? c10::str(" has all its ", steps_text(prepared.run.step))
+                    : c10::str(" was finished after ", steps_text(prepared.run.step), " by ", printable(finished)))
+            << "; to train on, raise run.steps or run.epochs" << (replan.empty() ? "" : ", and add" + replan) << '\n';
+}
+
 // A run without a [[monitor]] would show nothing of its losses. `monitor = []` above all tables leaves it out.
 void show_progress(Table& config) {
   config.try_emplace(Monitor::role, Value{Array{{Table{{"use", {std::string("progress"), ""}}}, ""}}, ""});
@@ -222,14 +234,10 @@ int train(const po::variables_map& given) {
     open_log_file(path);
     name_crashes_in(path);
   });
+  // The program that called this one, such as Python, reads there where the run is.
+  if (const char* file = std::getenv("VERNIER_FOLDER_FILE")) std::ofstream(file) << run.output;
   if (has_all_it_needs(*prepared)) {
-    const auto& finished = prepared->trainer.requests().finished();
-    const auto replan = replanned(*prepared->wiring);
-    std::cout << printable(run.output)
-              << (finished.empty()
-                      ? c10::str(" has all its ", steps_text(run.step))
-                      : c10::str(" was finished after ", steps_text(run.step), " by ", printable(finished)))
-              << "; to train on, raise run.steps or run.epochs" << (replan.empty() ? "" : ", and add" + replan) << '\n';
+    print_complete(*prepared);
     return 0;
   }
   write_config(*prepared);

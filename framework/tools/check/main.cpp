@@ -2,6 +2,7 @@
 #include <vernier/error.h>
 #include <vernier/sampler.h>
 
+#include <algorithm>
 #include <csignal>
 #include <iostream>
 #include <optional>
@@ -171,25 +172,24 @@ void check_resume(const po::variables_map& given) {
 }
 
 int check(const po::variables_map& given) {
-  if (given.count("options") != 0) {
+  std::vector<std::string> modes = {"options", "savings", "advice", "find-lr"};
+  const auto first = std::ranges::find_if(modes, [&](const auto& each) { return given.count(each) != 0; });
+  const std::string mode = wants_to_resume(given) ? "resume" : first == modes.end() ? "" : *first;
+  std::erase(modes, mode);
+  refuse_unread(given, "check --" + mode, modes);
+  if (mode == "options") {
     stop_signal() = SIGTERM;  // a run that is asked to stop is wired, and reads nothing
     (void)prepare(given);
-    return 0;
-  }
-  if (given.count("savings") != 0) {
+  } else if (mode == "savings") {
     print_savings(given);
-    return 0;
-  }
-  if (given.count("advice") != 0) {
+  } else if (mode == "advice") {
     print_advice(given);
-    return 0;
-  }
-  if (wants_to_resume(given)) {
+  } else if (mode == "resume") {
     check_resume(given);
-    return 0;
+  } else {
+    check_run(given);
+    if (mode == "find-lr") find_learning_rate(given);
   }
-  check_run(given);
-  if (given.count("find-lr") != 0) find_learning_rate(given);
   return 0;
 }
 

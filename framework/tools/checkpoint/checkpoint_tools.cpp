@@ -342,15 +342,19 @@ int run_tool(const po::variables_map& given) {
   if (words.empty()) refuse("name a tool: list, verify, show, export or import; see vernier checkpoint --help");
   const std::string tool = words.front();
   words.erase(words.begin());
+  if (std::ranges::find(all_tools, tool) == all_tools.end()) {
+    const auto near = nearest(tool, all_tools);
+    refuse("checkpoint has no tool \"" + shortened(tool) + "\"" +
+           (near.empty() ? "; see vernier checkpoint --help" : "; did you mean " + near + "?"));
+  }
+  if (tool != "export") refuse_unread(given, "checkpoint " + tool, {"weights"});
+  if (tool != "export" && tool != "import") refuse_unread(given, "checkpoint " + tool, {"dtype", "force"});
   const auto host = cli::make_host(given);
   if (tool == "list") return list(words, host);
   if (tool == "verify") return verify(words, host);
   if (tool == "show") return show(words, host);
   if (tool == "export") return export_weights(words, given, host);
-  if (tool == "import") return import_weights(words, given);
-  const auto near = nearest(tool, all_tools);
-  refuse("checkpoint has no tool \"" + shortened(tool) + "\"" +
-         (near.empty() ? "; see vernier checkpoint --help" : "; did you mean " + near + "?"));
+  return import_weights(words, given);
 }
 
 }  // namespace

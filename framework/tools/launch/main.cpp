@@ -349,7 +349,7 @@ int train(const Plan& plan, Words words, const fs::path& output, std::int64_t th
 int launch(const po::variables_map& given, const Words& given_words) {
   const auto plan = read_plan(given, given_words);
   Words words = {"config"};
-  std::ranges::remove_copy_if(plan.words, std::back_inserter(words), is_resume);
+  words.insert(words.end(), plan.words.begin(), plan.words.end());
   vernier::Ended merged;
   {
     vernier::Children children(vernier::program_beside_this());
@@ -397,8 +397,9 @@ int main(int argc, char** argv) {
   Words others;
   for (int i = 1; i < argc; ++i) {
     bool has_value_behind = false;
-    if (!is_own(argv[i], known, has_value_behind)) {
-      others.emplace_back(argv[i]);
+    const auto word = vernier::with_hyphens(argv[i]);
+    if (!is_own(word, known, has_value_behind)) {
+      others.push_back(word);
       continue;
     }
     own.push_back(argv[i]);

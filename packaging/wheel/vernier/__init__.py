@@ -11,7 +11,6 @@ import importlib.util
 import json
 import math
 import os
-import re
 import signal
 import subprocess
 import tempfile
@@ -153,14 +152,18 @@ def train(configuration, **sets):
         command = [program(), "train", configuration]
         for setting in _settings(sets):
             command += ["--set", setting]
-        return _follow(command, has_hints=configuration.parent != Path(scratch))
+        folder = Path(scratch) / "folder"
+        _follow(command, folder, has_hints=configuration.parent != Path(scratch))
+        return Run(folder.read_text(encoding="utf-8"))
 
 
-def _follow(command, has_hints):
+def _follow(command, folder, has_hints):
+    """Runs the program, which writes into the file `folder` where its run is."""
     # In a session of its own, so that an interruption reaches it once, from here; a notebook sends it to Python alone.
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, encoding="utf-8",
-                          errors="replace", env=environment(), start_new_session=True) as process:
-        last, folder, interruption, is_shown = "", None, None, True
+                          errors="replace", env=dict(environment(), VERNIER_FOLDER_FILE=str(folder)),
+                          start_new_session=True) as process:
+        last, interruption, is_shown = "", None, True
         while True:
             try:
                 line = process.stdout.readline()
@@ -171,8 +174,6 @@ def _follow(command, has_hints):
                 if is_shown:
                     print(line, end="", flush=True)
                 last = line.strip() or last
-                found = re.search(r"; everything is in (.*)$", last)
-                folder = found[1] if found else folder
             except KeyboardInterrupt as caught:
                 interruption = caught
                 process.send_signal(signal.SIGINT)
@@ -180,4 +181,3 @@ def _follow(command, has_hints):
         raise interruption
     if process.returncode != 0:
         raise TrainingError(last, process.returncode)
-    return Run(folder)

@@ -294,6 +294,10 @@ TEST_CASE("checkpoint: bad calls end in one line that says what to do") {
         configuration("--dtype is fp8, and must be float32, bfloat16 or float16"));
   CHECK(refusal({"export", run.path(), out, "--weights=best"}) ==
         configuration("--weights is best, and must be masters, model or average"));
+  CHECK(says(refusal({"list", run.path(), "--force"}).text,
+             "`vernier checkpoint list` does not read --force; leave it out"));
+  CHECK(says(refusal({"show", run.path(), "--dtype=float16"}).text, "show` does not read --dtype"));
+  CHECK(says(refusal({"import", file, out, "--weights=model"}).text, "import` does not read --weights"));
   CHECK(refusal({"import", file}).kind == 2);
   CHECK(says(refusal({"import", file, out}).text, file + ": is not a safetensors file"));
   CHECK_FALSE(fs::exists(out));

@@ -112,4 +112,27 @@ echo "${COMPREPLY[@]}"
         "nospace\noptimizer.learning_rate=\ncompare\nverify\noptimizer\nmemory\n");
 }
 
+TEST_CASE("completion: zsh offers something at the first Tab, when it has only found the file") {
+  if (std::system("command -v zsh >/dev/null") != 0) {
+    MESSAGE("skipped: zsh is not installed");
+    return;
+  }
+  const TemporaryFolder folder;
+  const auto script = folder.write("type.zsh", R"(PATH=$1:$PATH
+fpath=($2)
+compadd() { print -- "$@"; }
+autoload -Uz _vernier
+words=(vernier train --set run.step)
+CURRENT=4
+_vernier
+)");
+  const auto output = folder.path() / "output";
+  REQUIRE(std::system(("zsh -f " + script + " " VERNIER_BINARY_DIR " " VERNIER_SOURCE_DIR "/framework/driver/shell >" +
+                       output.string())
+                          .c_str()) == 0);
+  std::stringstream text;
+  text << std::ifstream(output).rdbuf();
+  CHECK(text.str().find("run.steps=") != std::string::npos);
+}
+
 }  // namespace completion_test

@@ -128,6 +128,10 @@ TEST_CASE("find_lr: check prints it, and leaves nothing behind") {
   CHECK(std::distance(std::filesystem::directory_iterator(place.folder.path()), {}) == 1);
   CHECK(place.call({"check", "run.toml", "--find-lr", "--set=optimizer.learning_rate=0.0"}) == 2);
   CHECK(says(place.err, "the optimizer's learning rate is 0, and the test multiplies it"));
+  CHECK(place.call({"check", "run.toml", "--find-lr", "--resume"}) == 2);
+  CHECK(place.err == "vernier: `vernier check --resume` does not read --find-lr; leave it out\n");
+  CHECK(place.call({"check", "run.toml", "--find-lr", "--options"}) == 2);
+  CHECK(place.err == "vernier: `vernier check --options` does not read --find-lr; leave it out\n");
   CHECK(place.train({"--find-lr"}) == 2);
   CHECK(says(place.err, "unrecognised option '--find-lr'"));
 }

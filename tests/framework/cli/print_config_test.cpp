@@ -87,7 +87,8 @@ TEST_CASE("config: bad calls end in one line") {
   };
   const std::vector<Call> calls = {
       {{"config"}, "name a TOML file, as in `vernier config configs/quickstart.toml`"},
-      {{"config", "run.toml", "--resume"}, "config only prints; leave --resume out"},
+      {{"config", "--resume"}, "name a TOML file, as in `vernier config configs/quickstart.toml`"},
+      {{"config", "--resume=nowhere"}, "nowhere: there is no such run or checkpoint"},
       {{"config", "run.toml", "--schema"}, "--schema is that of every configuration; name tables, not a file"},
       {{"config", "--schema", "mlp"}, "write role/name, as in scaler/dynamic, or run"},
       {{"train", "run.toml", "--schema"}, "unrecognised option '--schema'"},

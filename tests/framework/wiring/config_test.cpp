@@ -74,6 +74,18 @@ TEST_CASE("config: lists of plugins are matched by use, new ones are appended") 
         R"({monitor=[{use="jsonl"} {every=2 use="jsonl"}]})");
 }
 
+TEST_CASE("config: [callback] is refused, and not replaced by the entries of --set or of another file") {
+  const std::string one = "[callback]\nuse = 'clip_norm'", list = "[[callback]]\nuse = 'ema'";
+  const auto refused = configuration("FILE:1: there may be several of these: write [[callback]], not [callback]");
+  CHECK(refusal(one) == refused);
+  CHECK(refusal(one, {"callback.ema.decay=0.9"}) == refused);
+  CHECK(says(thrown_by([&] { merged({one, list}); }).text, "write [[callback]], not [callback]"));
+  CHECK(says(thrown_by([&] { merged({list, one}); }).text, "write [[callback]], not [callback]"));
+  CHECK(merged({"callback = ['clip_norm']", list}) == R"({callback=["clip_norm" {use="ema"}]})");  // refused later
+  CHECK(merged({list, "callback = []"}, {"monitor.jsonl.every=2"}) ==
+        R"({callback=[] monitor=[{every=2 use="jsonl"}]})");
+}
+
 TEST_CASE("config: --set takes TOML, and what is not TOML as a string") {
   const std::vector<std::pair<std::string, std::string>> sets = {
       {"run.steps=100", "{run={steps=100}}"},
