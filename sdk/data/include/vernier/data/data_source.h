@@ -51,8 +51,8 @@ VERNIER_API std::string file_of(const std::string& name);
 VERNIER_API void warn_if_in_both(const std::string& id, const std::vector<std::string>& data,
                                  const std::vector<std::string>& validation);
 
-// The data that a task's options name, and the rule of what its trained model is evaluated on:
-// docs/guides/tasks.md#what-is-evaluated.
+// The data that a task's options name, and the rule of what its trained model is evaluated on: "What is evaluated" in
+// docs/guides/tasks.md.
 struct VERNIER_API NamedData {
   struct Files {
     std::vector<std::string> names;  // sources of an option such as `data`
