@@ -181,7 +181,8 @@ void merge(Value& into, Value from, int depth) {
   for (auto& [key, value] : *other) {
     const auto found = table->find(key);
     if (depth == 0 && is_of_list(key)) {
-      merge_entries(table->try_emplace(key, Value{Array{}, value.where}).first->second, std::move(value), key);
+      auto& entries = table->try_emplace(key, Value{Array{}, value.where}).first->second;
+      merge_entries(entries, std::move(value), key);
     } else if (found == table->end()) {
       table->emplace(key, std::move(value));
     } else {
