@@ -13,6 +13,7 @@
 #include <cmath>
 #include <optional>
 
+#include "base/gradients_of_operators.h"
 #include "cpu/blocked_softmax.h"
 #include "gpu/gpu_library.h"
 #include "trace/interception.h"
@@ -303,16 +304,11 @@ struct LinearCrossEntropy final : torch::autograd::Function<LinearCrossEntropy> 
     const Wanted wanted{
         saved[3], saved[4], saved[5], data["sums"].toBool(), data["ignored"].toInt(), data["smoothing"].toDouble(),
         0,        dtype};
-    const auto bias = saved[2].defined() ? Given(saved[2].to(dtype)) : Given();
-    const auto loss = loss_of(widened(at::linear(saved[0].to(dtype), saved[1].to(dtype), bias)), wanted);
-    variable_list leaves, results(5);
-    for (std::size_t i = 0; i < 3; ++i) {
-      if (saved[i].defined() && saved[i].requires_grad()) leaves.push_back(saved[i]);
-    }
-    const auto gradients = torch::autograd::grad({loss}, leaves, {above}, /*retain_graph=*/true, /*create_graph=*/true);
-    for (std::size_t i = 0, next = 0; i < 3; ++i) {
-      if (saved[i].defined() && saved[i].requires_grad()) results[i] = gradients[next++];
-    }
+    auto results = gradients_of_operators({saved[0], saved[1], saved[2]}, {above}, [&](const variable_list& inputs) {
+      const auto bias = inputs[2].defined() ? Given(inputs[2].to(dtype)) : Given();
+      return variable_list{loss_of(widened(at::linear(inputs[0].to(dtype), inputs[1].to(dtype), bias)), wanted)};
+    });
+    results.resize(5);
     return results;
   }
 };

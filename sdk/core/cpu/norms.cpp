@@ -3,11 +3,11 @@
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/native_layer_norm_backward_native.h>
 #include <ATen/ops/native_layer_norm_native.h>
-#include <torch/csrc/autograd/autograd.h>
 #include <torch/csrc/autograd/custom_function.h>
 
 #include <limits>
 
+#include "base/gradients_of_operators.h"
 #include "row_operators.h"
 #include "rows.h"
 
@@ -16,37 +16,6 @@ namespace vernier {
 namespace {
 
 using torch::autograd::variable_list;
-
-// Runs LibTorch's operators once more and returns the gradients of their inputs, which have derivatives of any order
-// themselves. inputs: some may be undefined. slopes: of the outputs; those that are undefined count as 0. Input i is
-// the variable i of `context`.
-template <class Operators>
-variable_list gradients_of_operators(torch::autograd::AutogradContext& context, variable_list inputs,
-                                     const variable_list& slopes, const Operators& operators) {
-  const bool is_recorded = at::GradMode::is_enabled();
-  const at::AutoGradMode records(true);
-  variable_list leaves, outputs, above, gradients(inputs.size());
-  std::vector<std::size_t> places;
-  for (std::size_t i = 0; i < inputs.size(); ++i) {
-    if (!inputs[i].defined()) continue;
-    const bool is_wanted = context.needs_input_grad(i);
-    if (!is_recorded) inputs[i] = inputs[i].detach().requires_grad_(is_wanted);
-    if (!is_wanted) continue;
-    leaves.push_back(inputs[i]);
-    places.push_back(i);
-  }
-  const variable_list all = operators(inputs);
-  for (std::size_t i = 0; i < all.size(); ++i) {
-    if (!slopes[i].defined() || !all[i].requires_grad()) continue;
-    outputs.push_back(all[i]);
-    above.push_back(slopes[i]);
-  }
-  if (outputs.empty()) return gradients;
-  auto found = torch::autograd::grad(outputs, leaves, above, /*retain_graph=*/is_recorded, is_recorded,
-                                     /*allow_unused=*/true);
-  for (std::size_t i = 0; i < places.size(); ++i) gradients[places[i]] = std::move(found[i]);
-  return gradients;
-}
 
 bool is_given(const Parameter& parameter) {
   return parameter && parameter->defined();
@@ -168,7 +137,7 @@ struct RmsNorm final : torch::autograd::Function<RmsNorm> {
     const auto shape = context->saved_data["shape"].toIntVector();
     const bool of_weight = weight.defined() && context->needs_input_grad(1);
     if (at::GradMode::is_enabled() || above[1].defined() || !takes_backward(above[0], x, shape, weight, {})) {
-      const auto gradients = gradients_of_operators(*context, {x, weight}, above, [&](const variable_list& inputs) {
+      const auto gradients = gradients_of_operators({x, weight}, above, [&](const variable_list& inputs) {
         const auto [y, inverse] = at::compositeimplicitautograd::_fused_rms_norm(
             inputs[0], shape, inputs[1].defined() ? Parameter(inputs[1]) : std::nullopt,
             context->saved_data["eps"].toOptional<double>());

@@ -274,6 +274,15 @@ TEST_CASE("linear cross entropy: backward twice, gradients of some operands, and
   };
   const auto mine = of_norm(torch::kFloat32, true), exact = of_norm(torch::kFloat64, false);
   for (std::size_t i = 0; i < 2; ++i) CHECK(torch::allclose(mine[i].to(torch::kFloat64), exact[i], 1e-4, 1e-7));
+
+  // A head whose input depends on its weight, as that of a model with a tied embedding.
+  const auto of_tied = [&](bool in_chunks) {
+    const auto b = head.weight.clone().requires_grad_();
+    const auto a = head.input * b.sum(0);
+    const auto value = in_chunks ? loss_of(a, b) : at::cross_entropy_loss(at::linear(a, b), head.target);
+    return torch::autograd::grad({value}, {b}, {}, true, /*create_graph=*/true)[0].detach();
+  };
+  CHECK(torch::allclose(of_tied(true), of_tied(false), 1e-4, 1e-6));
 }
 
 namespace {

@@ -299,6 +299,18 @@ TEST_CASE("row operators: RMSNorm has derivatives of any order, and of its secon
     CHECK(torch::allclose(mine[i].to(torch::kFloat64), exact[i], 1e-4, 1e-4));
   }
 
+  // A weight that two norms share: the second one's input depends on it.
+  const auto of_shared = [&](bool fused, bool again) {
+    const Fused choice(fused);
+    const auto x = given.x.detach().requires_grad_(), weight = given.weight.detach().requires_grad_();
+    const auto y = at::rms_norm(at::rms_norm(x, {10}, weight, 1e-5), {10}, weight, 1e-5);
+    return torch::autograd::grad({y.sin().sum()}, {x, weight}, {}, again, again);
+  };
+  for (const bool again : {false, true}) {
+    const auto ours = of_shared(true, again), right = of_shared(false, again);
+    for (std::size_t i = 0; i < 2; ++i) CHECK(torch::allclose(ours[i], right[i], 1e-4, 1e-4));
+  }
+
   const auto of_inverse = [&](bool fused) {
     const Fused choice(fused);
     const auto x = given.x.detach().requires_grad_();
