@@ -293,8 +293,6 @@ micro_batches = 2
 use = "adamw"
 [[callback]]
 use = "clip_norm"
-[[callback]]
-use = "gradient_noise"
 [checkpoint]
 use = "none"
 )"}));
