@@ -2,7 +2,7 @@
 // so nothing is copied to the device beforehand, and a CUDA graph captures them.
 #pragma once
 
-#include "../core/gpu/grid.h"
+#include "grid.h"
 
 namespace vernier::gpu {
 

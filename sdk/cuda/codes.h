@@ -1,7 +1,7 @@
 // The 8-bit codes of optimizer states, with the numbers of sdk/core/optim/block_quantisation.h.
 #pragma once
 
-#include "../core/gpu/grid.h"
+#include "grid.h"
 
 namespace vernier::gpu {
 

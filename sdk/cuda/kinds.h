@@ -1,7 +1,7 @@
 // The kinds of floating-point numbers that kernels read and write. All are computed with in float32.
 #pragma once
 
-#include "../core/gpu/library.h"
+#include "grid.h"
 
 namespace vernier::gpu {
 

@@ -2,6 +2,7 @@
 #include "../core/gpu/library.h"
 
 #include "functions.h"
+#include "grid.h"
 
 namespace vernier::gpu {
 

@@ -5,9 +5,10 @@
 
 #include <cstdint>
 
-#include "grid.h"
-
 namespace vernier::gpu {
+
+using Stream = void*;         // a cudaStream_t
+using Trouble = const char*;  // why a call failed; nullptr: it did not
 
 // Scalars that the optimizers of one call share. On the device: found_inf (float32; the update is skipped unless it is
 // 0) and grad_scale (float32; gradients are divided by it). Either may be nullptr.

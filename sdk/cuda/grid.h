@@ -19,6 +19,8 @@
 #include <cstdint>
 #include <cstring>
 
+#include "../core/gpu/library.h"
+
 #if defined(__CUDACC__)
 #define VERNIER_BOTH __host__ __device__ __forceinline__
 #else
@@ -31,9 +33,6 @@
 #endif
 
 namespace vernier::gpu {
-
-using Stream = void*;         // a cudaStream_t
-using Trouble = const char*;  // why a call failed; nullptr: it did not
 
 // A type's bits as those of another one; std::bit_cast is C++20.
 template <class To, class From>
