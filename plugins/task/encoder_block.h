@@ -9,6 +9,7 @@
 #include <torch/nn/modules/dropout.h>
 #include <torch/nn/modules/linear.h>
 #include <torch/nn/modules/normalization.h>
+#include <vernier/add_norm.h>
 
 #include <cstdint>
 #include <optional>
@@ -30,15 +31,19 @@ class EncoderBlock final : public torch::nn::Module {
         drop_(register_module("drop", torch::nn::Dropout(dropout))) {}
 
   // x: [samples, steps, width]. mask: undefined, or bool [samples, 1, 1, steps], false where nothing attends to.
-  torch::Tensor forward(torch::Tensor x, const torch::Tensor& mask = {}) {
-    const auto parts = affine(qkv_, ln_1_->forward(x)).unflatten(2, {3, heads_, -1}).permute({2, 0, 3, 1, 4});
+  torch::Tensor forward(const torch::Tensor& x, const torch::Tensor& mask = {}) {
+    const auto parts = affine(qkv_, add(ln_1_, x, {}).normed).unflatten(2, {3, heads_, -1}).permute({2, 0, 3, 1, 4});
     const auto given = mask.defined() ? std::optional(mask) : std::nullopt;
     const auto y = at::scaled_dot_product_attention(parts.select(0, 0), parts.select(0, 1), parts.select(0, 2), given);
-    x = x + drop_->forward(affine(out_, y.transpose(1, 2).flatten(2)));
-    return x + drop_->forward(affine(down_, at::gelu(affine(up_, ln_2_->forward(x)))));
+    const auto [sum, normed] = add(ln_2_, x, drop_->forward(affine(out_, y.transpose(1, 2).flatten(2))));
+    return sum + drop_->forward(affine(down_, at::gelu(affine(up_, normed))));
   }
 
  private:
+  static vernier::AddedNorm add(const torch::nn::LayerNorm& norm, const torch::Tensor& x, const torch::Tensor& branch) {
+    return vernier::add_norm(x, branch, {norm->weight, norm->bias, norm->options.eps()});
+  }
+
   std::int64_t heads_;
   torch::nn::LayerNorm ln_1_;
   torch::nn::Linear qkv_, out_;

@@ -6,8 +6,8 @@
 
 namespace vernier::gpu {
 
-// A group of threads computes a row.
-template <class Numbers>
+// A group of threads computes a row. From: numbers of x and the sum. To: those of the branch and y.
+template <class From, class To>
 struct Norm {
   static constexpr unsigned threads = 256;
   struct Shared {};
@@ -23,21 +23,29 @@ struct Norm {
 
   template <class Block>
   VERNIER_BOTH void compute(std::int64_t row, unsigned member) const {
-    const auto* const x = static_cast<const typename Numbers::Number*>(rows.x) + row * rows.columns;
-    auto* const y = static_cast<typename Numbers::Number*>(rows.y) + row * rows.columns;
+    const std::int64_t start = row * rows.columns;
+    const auto* const x = static_cast<const typename From::Number*>(rows.x) + start;
+    const auto* const branch = static_cast<const typename To::Number*>(rows.branch);
+    auto* const sums = static_cast<typename From::Number*>(rows.sum);
+    auto* const y = static_cast<typename To::Number*>(rows.y) + start;
     const auto count = static_cast<float>(rows.columns);
+    const auto number_at = [&](std::int64_t i) {
+      const float number = From::wide(x[i]);
+      return rows.branch == nullptr ? number : From::wide(From::narrow(number + To::wide(branch[start + i])));
+    };
     const auto sum_over = [&](const auto& term) {
       float sum = 0;
-      for (std::int64_t i = member; i < rows.columns; i += Block::members) sum += term(Numbers::wide(x[i]));
+      for (std::int64_t i = member; i < rows.columns; i += Block::members) sum += term(number_at(i));
       return Block::sum_of_group(sum);
     };
     const float mean = rows.mean == nullptr ? 0.0F : sum_over([](float number) { return number; }) / count;
     const float squares = sum_over([&](float number) { return (number - mean) * (number - mean); });
     const float inverse = 1 / sqrtf(squares / count + rows.eps);
     for (std::int64_t i = member; i < rows.columns; i += Block::members) {
-      const float scaled = (Numbers::wide(x[i]) - mean) * inverse;
+      const float number = number_at(i), scaled = (number - mean) * inverse;
       const float weight = rows.weight == nullptr ? 1.0F : rows.weight[i];
-      y[i] = Numbers::narrow(multiply_add(scaled, weight, rows.bias == nullptr ? 0.0F : rows.bias[i]));
+      if (rows.branch != nullptr) sums[start + i] = From::narrow(number);
+      y[i] = To::narrow(multiply_add(scaled, weight, rows.bias == nullptr ? 0.0F : rows.bias[i]));
     }
     if (member != 0) return;
     if (rows.mean != nullptr) rows.mean[row] = mean;
@@ -46,7 +54,7 @@ struct Norm {
 };
 
 // A block computes some rows, one after another, and sums up the slopes of weight and bias over them.
-template <class Numbers, std::int64_t most_columns>
+template <class From, class To, std::int64_t most_columns>
 struct NormBackward {
   static constexpr unsigned threads = 256, groups = threads / 32;
   struct Shared {
@@ -66,13 +74,15 @@ struct NormBackward {
     });
     for (std::int64_t row = block.index; row < rows.rows; row += norm_parts) {
       const std::int64_t start = row * rows.columns;
-      const auto* const x = static_cast<const typename Numbers::Number*>(rows.x) + start;
-      const auto* const slopes = static_cast<const typename Numbers::Number*>(rows.slopes) + start;
-      auto* const to = static_cast<typename Numbers::Number*>(rows.x_slopes) + start;
+      const auto* const x = static_cast<const typename From::Number*>(rows.x) + start;
+      const auto* const slopes = static_cast<const typename To::Number*>(rows.slopes) + start;
+      const auto* const of_sum = static_cast<const typename From::Number*>(rows.sum_slopes);
+      auto* const of_x = static_cast<typename From::Number*>(rows.x_slopes) + start;
+      auto* const of_branch = static_cast<typename To::Number*>(rows.branch_slopes);
       const float mean = rows.mean == nullptr ? 0.0F : rows.mean[row], inverse = rows.inverse[row];
-      const auto scaled = [&](std::int64_t i) { return (Numbers::wide(x[i]) - mean) * inverse; };
+      const auto scaled = [&](std::int64_t i) { return (From::wide(x[i]) - mean) * inverse; };
       const auto weighted = [&](std::int64_t i) {
-        return Numbers::wide(slopes[i]) * (rows.weight == nullptr ? 1.0F : rows.weight[i]);
+        return To::wide(slopes[i]) * (rows.weight == nullptr ? 1.0F : rows.weight[i]);
       };
       block.each_group([&](unsigned group, unsigned member) {
         float sum = 0, product = 0;
@@ -96,10 +106,12 @@ struct NormBackward {
         const float share = rows.mean == nullptr ? 0.0F : sum / static_cast<float>(rows.columns);
         product /= static_cast<float>(rows.columns);
         all_columns(group, member, [&](std::int64_t i) {
-          const float number = scaled(i), slope = Numbers::wide(slopes[i]);
+          const float number = scaled(i), slope = To::wide(slopes[i]);
           shared.of_weight[i] = multiply_add(slope, number, shared.of_weight[i]);
           shared.of_bias[i] += slope;
-          to[i] = Numbers::narrow(inverse * (weighted(i) - share - number * product));
+          of_x[i] = From::narrow(inverse * (weighted(i) - share - number * product));
+          if (rows.sum_slopes != nullptr) of_x[i] = From::narrow(From::wide(of_x[i]) + From::wide(of_sum[start + i]));
+          if (rows.branch_slopes != nullptr) of_branch[start + i] = To::narrow(From::wide(of_x[i]));
         });
       });
     }

@@ -36,11 +36,15 @@ def parts():
     yield Part("head: its products", 3 * CHUNKS, 6 * TOKENS * WIDTH * CLASSES,
                BF16 * (3 * TOKENS * CLASSES + 3 * x + 3 * CHUNKS * CLASSES * WIDTH))
     yield Part("head: cross entropy with its gradient", 2 * CHUNKS, 0, 3 * BF16 * TOKENS * CLASSES)
-    yield Part("LayerNorm", 3 * (2 * LAYERS + 1), 0, (2 * LAYERS + 1) * x * (2 * FP32 + 3 * FP32))
+    # A block has a norm of the stream and one of its sum with a branch. Both write bf16, and read its slopes backward.
+    # The second one also writes the sum, reads its slopes, and writes those of the branch. The last norm is in float32.
+    norm = FP32 + BF16 + (BF16 + 2 * FP32)
+    added = (FP32 + BF16 + FP32 + BF16) + (BF16 + 3 * FP32 + BF16)
+    yield Part("norms, with a sum and casts", 3 * (2 * LAYERS + 1), 0, x * (LAYERS * (norm + added) + 5 * FP32))
     yield Part("GELU", 2 * LAYERS, 0, LAYERS * 4 * x * 5 * BF16)
-    # A block adds twice forward and twice backward, and casts what goes into and comes out of each branch, both ways.
-    add, cast = 2 * FP32 + BF16, FP32 + BF16
-    yield Part("residuals, and casts of activations", 12 * LAYERS, 0, LAYERS * x * (2 * add + 2 * 3 * FP32 + 8 * cast))
+    # A block adds its second branch, casts the slopes of that, and adds those of its first norm. The head casts too.
+    cast = FP32 + BF16
+    yield Part("other residuals and casts", 3 * LAYERS + 2, 0, x * (LAYERS * (2 * FP32 + BF16 + cast + 3 * FP32) + 2 * cast))
     yield Part("gradients of biases", 4 * LAYERS, 0, LAYERS * BF16 * TOKENS * sum(o for _, o in LINEAR))
     yield Part("embeddings", 8, 0, 6 * FP32 * x + 4 * FP32 * 50257 * WIDTH)
     yield Part("casts of weights, and of their gradients", 2 * (8 * LAYERS + 1), 0, 2 * cast * WEIGHTS)

@@ -6,6 +6,7 @@
 #include <ATen/ops/layer_norm.h>
 #include <ATen/ops/linear.h>
 #include <torch/nn/modules/container/modulelist.h>
+#include <vernier/add_norm.h>
 
 #include <cmath>
 #include <optional>
@@ -40,6 +41,10 @@ class LayerNorm final : public torch::nn::Module {
         bias_(register_parameter("bias", torch::zeros({shape.width}))) {}
   torch::Tensor forward(const torch::Tensor& x) const {
     return at::layer_norm(x, weight_.sizes(), weight_, bias_, epsilon_);
+  }
+  // Returns the sum, and its norm for a linear layer. branch: undefined: x alone.
+  vernier::AddedNorm add(const torch::Tensor& x, const torch::Tensor& branch) const {
+    return vernier::add_norm(x, branch, {weight_, bias_, epsilon_});
   }
 
  private:
@@ -108,9 +113,10 @@ class Block final : public torch::nn::Module {
         ln_2_(register_module("ln_2", std::make_shared<LayerNorm>(shape))),
         mlp_(register_module("mlp", std::make_shared<Mlp>(shape))) {}
 
-  torch::Tensor forward(torch::Tensor x, const language::AttentionMask& mask) const {
-    x = x + drop(attn_->forward(ln_1_->forward(x), mask), dropout_, is_training());
-    return x + drop(mlp_->forward(ln_2_->forward(x)), dropout_, is_training());
+  torch::Tensor forward(const torch::Tensor& x, const language::AttentionMask& mask) const {
+    const auto attended = attn_->forward(ln_1_->add(x, {}).normed, mask);
+    const auto [sum, normed] = ln_2_->add(x, drop(attended, dropout_, is_training()));
+    return sum + drop(mlp_->forward(normed), dropout_, is_training());
   }
 
  private:

@@ -7,6 +7,7 @@
 #include <ATen/ops/linear.h>
 #include <ATen/ops/rms_norm.h>
 #include <torch/nn/modules/container/modulelist.h>
+#include <vernier/add_norm.h>
 
 #include <algorithm>
 #include <map>
@@ -48,11 +49,17 @@ class Norm final : public torch::nn::Module {
     if (shape.norm_bias) bias_ = register_parameter("bias", torch::zeros({width}));
   }
   torch::Tensor forward(const torch::Tensor& x) const {
-    if (!has_means_) return at::rms_norm(x, weight_.sizes(), adds_one_ ? weight_ + 1 : weight_, epsilon_);
+    if (!has_means_) return at::rms_norm(x, weight_.sizes(), weight(), epsilon_);
     return at::layer_norm(x, weight_.sizes(), weight_, bias_.defined() ? std::optional(bias_) : std::nullopt, epsilon_);
+  }
+  // Returns the sum, and its norm for linear layers. branch: undefined: x alone.
+  vernier::AddedNorm add(const torch::Tensor& x, const torch::Tensor& branch) const {
+    return vernier::add_norm(x, branch, {weight(), bias_, epsilon_, !has_means_});
   }
 
  private:
+  torch::Tensor weight() const { return adds_one_ ? weight_ + 1 : weight_; }
+
   double epsilon_;
   bool adds_one_, has_means_;
   torch::Tensor weight_, bias_;
@@ -175,20 +182,23 @@ class Layer final : public torch::nn::Module {
     if (shape.norms != Norms::before) behind_mlp_ = norm("post_feedforward_layernorm");
   }
 
-  torch::Tensor forward(torch::Tensor x, const RotaryAngles& turn, const language::AttentionMask& mask) const {
-    const auto given = by(before_attention_, x);
-    x = sum(x, by(behind_attention_, attention_->forward(given, turn, mask)));
-    if (is_parallel_) return sum(x, mlp_->forward(given));
-    return sum(x, by(behind_mlp_, mlp_->forward(by(before_mlp_, x))));
+  torch::Tensor forward(const torch::Tensor& x, const RotaryAngles& turn, const language::AttentionMask& mask) const {
+    const auto given = before_attention_ ? before_attention_->add(x, {}).normed : x;
+    const auto attended = branch(behind_attention_, attention_->forward(given, turn, mask));
+    if (!before_mlp_) {
+      const auto sum = x + attended;
+      return sum + branch(behind_mlp_, mlp_->forward(is_parallel_ ? given : sum));
+    }
+    const auto [sum, normed] = before_mlp_->add(x, attended);
+    return sum + branch(behind_mlp_, mlp_->forward(normed));
   }
 
  private:
-  static torch::Tensor by(const std::shared_ptr<Norm>& norm, const torch::Tensor& x) {
-    return norm ? norm->forward(x) : x;
-  }
-  torch::Tensor sum(const torch::Tensor& x, const torch::Tensor& half) const {
-    const auto kept = dropout_ > 0 ? at::dropout(half, dropout_, is_training()) : half;
-    return scale_ == 1 ? x + kept : x + kept * scale_;
+  // Returns what is added to the stream for the output of attention or MLP.
+  torch::Tensor branch(const std::shared_ptr<Norm>& behind, const torch::Tensor& output) const {
+    const auto normed = behind ? behind->forward(output) : output;
+    const auto kept = dropout_ > 0 ? at::dropout(normed, dropout_, is_training()) : normed;
+    return scale_ == 1 ? kept : kept * scale_;
   }
 
   double scale_, dropout_;

@@ -96,20 +96,22 @@ struct SoftmaxSlopes {
   const double *all, *hit, *spread;
 };
 
-// LayerNorm or RMSNorm of rows [rows, columns], contiguous.
+// LayerNorm or RMSNorm of rows [rows, columns], contiguous: of x, or of its sum with a branch. Kind `to` is that of the
+// branch and y; it is `kind`, or any if that is float32.
 struct NormRows {
-  const void* x;
-  void* y;
-  Kind kind;
+  const void *x, *branch;  // branch may be nullptr
+  void *sum, *y;           // sum: in the kind of x, with a branch alone
+  Kind kind, to;
   std::int64_t rows, columns;
   const float *weight, *bias;  // one number for each column; nullptr: 1 and 0
   float eps;
   float *mean, *inverse;  // one number for each row; mean is nullptr for RMSNorm; inverse: 1 / standard deviation
 };
 struct NormSlopes {
-  const void *slopes, *x;  // slopes: of y
-  void* x_slopes;
-  Kind kind;
+  const void *slopes, *x;          // slopes: of y; x: what was normed
+  const void* sum_slopes;          // in the kind of x, are added to those of x; nullptr: 0
+  void *x_slopes, *branch_slopes;  // branch_slopes: x_slopes in the kind of y; may be nullptr
+  Kind kind, to;
   std::int64_t rows, columns;  // at most most_norm_columns
   const float *weight, *mean, *inverse;
   float *weight_slopes, *bias_slopes;  // bias_slopes may be nullptr

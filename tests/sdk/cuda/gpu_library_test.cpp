@@ -1,6 +1,8 @@
 // The CUDA kernels, compiled for the host: their results are those of the kernels for the CPU.
 #include <ATen/ATen.h>
 #include <doctest/doctest.h>
+#include <torch/csrc/autograd/autograd.h>
+#include <vernier/add_norm.h>
 #include <vernier/error.h>
 #include <vernier/float8.h>
 #include <vernier/grad_norm.h>
@@ -439,6 +441,92 @@ TEST_CASE("gpu library: LayerNorm and RMSNorm with their gradients are those of 
   for (int i = 0; i < cases(10'000); ++i) REQUIRE(difference_of_norms() == "");
 }
 
+// As add_norm(), by the library.
+vernier::AddedNorm added_by_library(const torch::Tensor& x, const torch::Tensor& branch,
+                                    const vernier::NormOptions& options, torch::Dtype dtype) {
+  const auto normed = vernier::norm_with_gradients(
+      library, {x, options.weight, options.bias, x.size(-1), options.eps, options.is_rms, dtype, branch});
+  return {branch.defined() ? normed.sum : x, normed.y};
+}
+// As add_norm(), by LibTorch's operators alone.
+vernier::AddedNorm added_by_operators(const torch::Tensor& x, const torch::Tensor& branch,
+                                      const vernier::NormOptions& options, torch::Dtype dtype) {
+  const auto sum = branch.defined() ? x + branch : x;
+  const auto weight = std::optional(options.weight), bias = std::optional(options.bias);
+  const auto normed = options.is_rms ? at::rms_norm(sum, {x.size(-1)}, weight, options.eps)
+                                     : at::layer_norm(sum, {x.size(-1)}, weight, bias, options.eps);
+  return {sum, normed.to(dtype)};
+}
+
+// A sum with a branch that is normed, against sum, norm and cast by operators. Returns what differs, or "".
+std::string difference_of_added_norms() {
+  const auto dtype = std::array{torch::kFloat32, torch::kBFloat16, torch::kHalf}[draw() % 3];
+  const auto columns = one_in(20) ? 1000 + static_cast<std::int64_t>(draw() % 3097) : any_size(2) % 1500 + 2;
+  const auto rows = 1 + static_cast<std::int64_t>(draw() % 9);
+  const bool adds = !one_in(4), has_shift = !one_in(4);
+  const auto leaf = [](const torch::Tensor& tensor) { return tensor.detach().clone().requires_grad_(); };
+  const auto x = leaf(at::randn({2, rows, columns}) * between(0.3, 10));
+  const auto branch = adds ? leaf(at::randn({2, rows, columns}).to(dtype)) : torch::Tensor();
+  vernier::NormOptions options{leaf(at::randn({columns}) + 1), {}, 1e-5, one_in(2)};
+  if (!options.is_rms && has_shift) options.bias = leaf(at::randn({columns}));
+  const auto right = added_by_operators(x, branch, options, dtype);
+  const auto ours = added_by_library(x, branch, options, dtype);
+  if (!same_bits(ours.sum, right.sum)) return "sum";
+  if (ours.normed.scalar_type() != dtype) return "dtype";
+  const double bound = dtype == torch::kBFloat16 ? 1e-2 : dtype == torch::kHalf ? 2e-3 : 3e-5;
+  const auto is_near_to = [&](const torch::Tensor& a, const torch::Tensor& b) {
+    return a.scalar_type() == b.scalar_type() && at::allclose(a, b, bound, bound * b.abs().max().item<double>());
+  };
+  if (!is_near_to(ours.normed, right.normed)) return "norm";
+
+  // Gradients, and the gradients of a number that is made of them.
+  std::vector<torch::Tensor> leaves = {x, options.weight};
+  if (adds) leaves.push_back(branch);
+  if (options.bias.defined()) leaves.push_back(options.bias);
+  const auto slopes = at::randn_like(x), more = at::randn_like(x);
+  const auto gradients = [&](const vernier::AddedNorm& from, bool again) {
+    const auto loss = (from.normed * slopes).sum() + (from.sum * more).sum();
+    auto found = torch::autograd::grad({loss}, leaves, {}, again, again);
+    if (!again) return found;
+    return torch::autograd::grad({(found[0] * more).sum() + found[1].square().sum()}, {leaves[0], leaves[1]});
+  };
+  const std::array names{"of x", "of the weight", "of the branch or the bias", "of the bias"};
+  for (const bool again : {true, false}) {
+    const auto of_ours = gradients(added_by_library(x, branch, options, dtype), again);
+    const auto of_right = gradients(added_by_operators(x, branch, options, dtype), again);
+    for (std::size_t i = 0; i < of_ours.size(); ++i) {
+      if (!is_near_to(of_ours[i], of_right[i])) return std::string(again ? "second gradient " : "gradient ") + names[i];
+    }
+  }
+  return "";
+}
+
+TEST_CASE("gpu library: add_norm is a sum, a norm and a cast, with derivatives of second order") {
+  torch::manual_seed(10);
+  for (int i = 0; i < cases(1'000); ++i) REQUIRE(difference_of_added_norms() == "");
+}
+
+TEST_CASE("gpu library: a frozen stream has a gradient for its branch alone, and a sum may be left unused") {
+  const auto x = at::randn({3, 8}), branch = at::randn({3, 8}).to(torch::kBFloat16).requires_grad_();
+  const vernier::NormOptions options{at::ones({8}), at::zeros({8})};
+  for (const bool again : {false, true}) {
+    const auto ours = added_by_library(x, branch, options, torch::kBFloat16);
+    const auto right = added_by_operators(x, branch, options, torch::kBFloat16);
+    const auto gradient = [&](const torch::Tensor& normed) {
+      return torch::autograd::grad({normed.square().sum()}, {branch}, {}, again, again)[0];
+    };
+    CHECK(at::allclose(gradient(ours.normed), gradient(right.normed), 2e-2, 2e-2));
+  }
+  // A weight that two norms share: the second one's input depends on it.
+  const auto of_shared = [&](bool again) {
+    const auto weight = at::linspace(0.5, 2, 8).requires_grad_();
+    const auto once = added_by_library(x, x, {weight}, torch::kFloat32);
+    const auto twice = added_by_library(once.sum, once.normed, {weight}, torch::kFloat32);
+    return torch::autograd::grad({twice.normed.sin().sum() + twice.sum.sum()}, {weight}, {}, again, again)[0].detach();
+  };
+  CHECK(at::allclose(of_shared(true), of_shared(false), 1e-5, 1e-5));
+}
+
 TEST_CASE("gpu library: half and every code of fp8 are exact") {
   for (int bits = 0; bits < 65536; ++bits) {
     const auto pattern = static_cast<std::uint16_t>(bits);
@@ -489,6 +577,13 @@ TEST_CASE("gpu library: one that computes something else is not used") {
   CHECK(vernier::wrong_on_device(broken, torch::kCPU) == "rounding of bfloat16 weights");
   broken = library;
   broken.norm_slopes = nothing;
+  CHECK(vernier::wrong_on_device(broken, torch::kCPU) == "LayerNorm");
+  broken = library;
+  broken.norm_slopes = [](const auto& all, auto stream) {
+    auto slopes = all;
+    slopes.branch_slopes = nullptr;
+    return library.norm_slopes(slopes, stream);
+  };
   CHECK(vernier::wrong_on_device(broken, torch::kCPU) == "LayerNorm");
   broken = library;
   broken.softmax_slopes = nothing;

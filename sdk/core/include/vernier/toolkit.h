@@ -5,6 +5,7 @@
 #pragma once
 
 // Mixed precision: autocast, loss scaling, 16-bit weights, and what the device computes fast.
+#include <vernier/add_norm.h>
 #include <vernier/amp_stats.h>
 #include <vernier/attention.h>
 #include <vernier/autocast.h>

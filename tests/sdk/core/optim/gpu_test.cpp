@@ -7,6 +7,8 @@
 #include <torch/nn/modules/container/sequential.h>
 #include <torch/nn/modules/linear.h>
 #include <torch/utils.h>
+#include <vernier/add_norm.h>
+#include <vernier/autocast.h>
 #include <vernier/float8.h>
 #include <vernier/grad_norm.h>
 #include <vernier/half_weights.h>
@@ -282,6 +284,33 @@ TEST_CASE("gpu: LayerNorm and RMSNorm are those of LibTorch, with their derivati
     }
   }
   vernier::use_gpu_library(true);
+}
+
+TEST_CASE("gpu: add_norm under autocast has the bits of a sum, a norm and the cast of a linear layer") {
+  if (!has_gpu()) return;
+  const auto results = [](bool is_one, torch::Dtype dtype, bool is_rms) {
+    torch::manual_seed(9);
+    const auto options = torch::dtype(torch::kFloat32).device(torch::kCUDA);
+    const auto leaf = [&](at::IntArrayRef shape) { return at::randn(shape, options).requires_grad_(); };
+    const auto x = leaf({16, 33, 768}), weight = leaf({768}), bias = leaf({768}), matrix = leaf({384, 768});
+    const auto branch = at::randn({16, 33, 768}, options).to(dtype).requires_grad_();
+    const vernier::Autocast autocast(torch::kCUDA, dtype);
+    vernier::NormOptions norm{weight, is_rms ? torch::Tensor() : bias, 1e-5, is_rms};
+    vernier::AddedNorm both{x + branch, {}};
+    both.normed = is_rms ? at::rms_norm(both.sum, {768}, weight, 1e-5) : at::layer_norm(both.sum, {768}, weight, bias);
+    if (is_one) both = vernier::add_norm(x, branch, norm);
+    CHECK((both.normed.scalar_type() == (is_one ? dtype : torch::kFloat32)));
+    const auto loss = at::linear(both.normed, matrix).to(torch::kFloat32).square().sum() + both.sum.square().sum();
+    auto all = torch::autograd::grad({loss}, {x, branch, weight, matrix});
+    all.push_back(loss.detach());
+    return all;
+  };
+  for (const auto dtype : {torch::kBFloat16, torch::kHalf}) {
+    for (const bool is_rms : {false, true}) {
+      const auto ours = results(true, dtype, is_rms), right = results(false, dtype, is_rms);
+      for (std::size_t i = 0; i < right.size(); ++i) CHECK(same_bits(ours[i].cpu(), right[i].cpu()));
+    }
+  }
 }
 
 TEST_CASE("gpu: casts to fp8 have the bits of the CPU") {
