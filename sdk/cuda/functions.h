@@ -23,6 +23,8 @@ Trouble softmax_slopes(const SoftmaxSlopes& rows, Stream stream);
 Trouble norm(const NormRows& rows, Stream stream);
 Trouble norm_slopes(const NormSlopes& rows, Stream stream);
 
+Trouble multiply(const Product& product, Stream stream);
+
 Trouble round_weights(const Rounding& how, const RoundedWeight* weights, std::int64_t count, Stream stream);
 
 }  // namespace vernier::gpu

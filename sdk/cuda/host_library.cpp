@@ -5,5 +5,6 @@
 #include "library.cu"
 #include "norms.cu"
 #include "optimizers.cu"
+#include "products.cu"
 #include "rounding.cu"
 #include "softmax.cu"

@@ -47,4 +47,5 @@ const vernier::gpu::Library vernier_cuda = {VERNIER_CUDA_LAYOUT,
                                             vernier::gpu::softmax_slopes,
                                             vernier::gpu::norm,
                                             vernier::gpu::norm_slopes,
+                                            vernier::gpu::multiply,
                                             vernier::gpu::round_weights};

@@ -109,9 +109,10 @@ struct NormBackward {
           const float number = scaled(i), slope = To::wide(slopes[i]);
           shared.of_weight[i] = multiply_add(slope, number, shared.of_weight[i]);
           shared.of_bias[i] += slope;
-          of_x[i] = From::narrow(inverse * (weighted(i) - share - number * product));
-          if (rows.sum_slopes != nullptr) of_x[i] = From::narrow(From::wide(of_x[i]) + From::wide(of_sum[start + i]));
-          if (rows.branch_slopes != nullptr) of_branch[start + i] = To::narrow(From::wide(of_x[i]));
+          auto to = From::narrow(inverse * (weighted(i) - share - number * product));
+          if (rows.sum_slopes != nullptr) to = From::narrow(From::wide(to) + From::wide(of_sum[start + i]));
+          of_x[i] = to;
+          if (rows.branch_slopes != nullptr) of_branch[start + i] = To::narrow(From::wide(to));
         });
       });
     }

@@ -41,11 +41,13 @@ def parts():
     norm = FP32 + BF16 + (BF16 + 2 * FP32)
     added = (FP32 + BF16 + FP32 + BF16) + (BF16 + 3 * FP32 + BF16)
     yield Part("norms, with a sum and casts", 3 * (2 * LAYERS + 1), 0, x * (LAYERS * (norm + added) + 5 * FP32))
-    yield Part("GELU", 2 * LAYERS, 0, LAYERS * 4 * x * 5 * BF16)
+    # Forward, a product applies GELU and also writes GELU's input. Backward, a product reads that input.
+    yield Part("GELU, in products", 0, 0, LAYERS * 4 * x * 2 * BF16)
     # A block adds its second branch, casts the slopes of that, and adds those of its first norm. The head casts too.
     cast = FP32 + BF16
     yield Part("other residuals and casts", 3 * LAYERS + 2, 0, x * (LAYERS * (2 * FP32 + BF16 + cast + 3 * FP32) + 2 * cast))
-    yield Part("gradients of biases", 4 * LAYERS, 0, LAYERS * BF16 * TOKENS * sum(o for _, o in LINEAR))
+    # Those of the MLP are summed up by products.
+    yield Part("gradients of biases", 2 * LAYERS, 0, LAYERS * BF16 * TOKENS * sum(o for _, o in LINEAR[:2]))
     yield Part("embeddings", 8, 0, 6 * FP32 * x + 4 * FP32 * 50257 * WIDTH)
     yield Part("casts of weights, and of their gradients", 2 * (8 * LAYERS + 1), 0, 2 * cast * WEIGHTS)
     yield Part("AdamW, gradient norm", 4, 0, 8 * FP32 * WEIGHTS)

@@ -75,7 +75,7 @@ with tempfile.TemporaryDirectory() as place:
     assert {name: now[name] for name in first} == first, "what was measured was measured again"
     assert now["Vernier fp16"].startswith("57.0 ms"), now
     assert "precision.use=bf16 optimizer" not in (pack / "calls").read_text()
-    assert part("profile")["values"] == {"flash_fwd": "1.0 1.0 12.0 3.0%"}, part("profile")
+    assert part("profile")["values"] == {"flash_fwd": "1.0 1.0 12.0 3.0%", "the MLP": "by cuBLASLt"}, part("profile")
     assert (pack / "profile.json.gz").exists() and "flash_fwd" in (pack / "profile.txt").read_text()
 
     result = (pack / "result.md").read_text().split("beside the figures of gpu.md")[1]

@@ -354,7 +354,11 @@ def profile(machine):
     kernels = printed.split("kernel on the GPU")[1].strip().splitlines()[1:11] if "kernel on the GPU" in printed else []
     if machine.gpu and not kernels:
         raise Failed("the profile names no kernel of the GPU")
-    return {" ".join(line.split()[:-4]): " ".join(line.split()[-4:]) for line in kernels}
+    values = {" ".join(line.split()[:-4]): " ".join(line.split()[-4:]) for line in kernels}
+    said = (machine.log / f"{machine.part}.log").read_text(encoding="utf-8")
+    if machine.gpu:
+        values["the MLP"] = "by operators: see the log" if "cuBLASLt cannot be used" in said else "by cuBLASLt"
+    return values
 
 
 def laws(machine):

@@ -7,6 +7,7 @@
 #include <ATen/ops/linear.h>
 #include <torch/nn/modules/container/modulelist.h>
 #include <vernier/add_norm.h>
+#include <vernier/text/gelu_mlp.h>
 
 #include <cmath>
 #include <optional>
@@ -26,6 +27,8 @@ class Linear final : public torch::nn::Module {
       : weight_(register_parameter("weight", torch::empty({inputs, outputs}))),
         bias_(register_parameter("bias", torch::zeros({outputs}))) {}
   torch::Tensor forward(const torch::Tensor& x) const { return at::linear(x, weight_.t(), bias_); }
+  const torch::Tensor& weight() const { return weight_; }
+  const torch::Tensor& bias() const { return bias_; }
 
  private:
   torch::Tensor weight_, bias_;
@@ -93,7 +96,13 @@ class Mlp final : public torch::nn::Module {
       : activation_(shape.activation),
         in_(register_module("c_fc", std::make_shared<Linear>(shape.width, inner(shape)))),
         out_(register_module("c_proj", std::make_shared<Linear>(inner(shape), shape.width))) {}
-  torch::Tensor forward(const torch::Tensor& x) const { return out_->forward(activation_(in_->forward(x))); }
+  torch::Tensor forward(const torch::Tensor& x) const {
+    if (activation_ == language::gelu_by_tanh) {
+      const auto y = vernier::gelu_mlp(x, {in_->weight(), in_->bias(), out_->weight(), out_->bias()});
+      if (y.defined()) return y;
+    }
+    return out_->forward(activation_(in_->forward(x)));
+  }
 
  private:
   static std::int64_t inner(const Shape& shape) { return shape.inner > 0 ? shape.inner : 4 * shape.width; }

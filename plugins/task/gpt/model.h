@@ -3,7 +3,6 @@
 // shapes of GPT-2's published safetensors: "h.0.attn.c_attn.weight" is [inputs, outputs].
 #pragma once
 
-#include <ATen/ops/gelu.h>
 #include <vernier/recompute_budget.h>
 
 #include <cstdint>
@@ -22,7 +21,7 @@ struct Shape {
   std::int64_t inner = 0;  // width of the MLP; 0: four times the width
   double embedding_dropout = 0.0, attention_dropout = 0.0;
   double dropout = 0.0;  // after both halves of a block
-  language::Activation activation = [](const torch::Tensor& x) { return at::gelu(x, "tanh"); };
+  language::Activation activation = language::gelu_by_tanh;
   double epsilon = 1e-5;                       // epsilon of the norms
   bool scales_attention = true;                // scores are divided by the root of a head's width
   bool scales_by_layer = false;                // and by the number of the layer, from 1

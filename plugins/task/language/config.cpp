@@ -158,12 +158,11 @@ void require_model_type(const Config& config, const std::vector<std::string>& mo
 
 Activation activation_of(const Config& config, const char* key, const std::string& fallback) {
   // transformers has three programs for gelu by tanh, which differ in their last bits alone.
-  static const Activation by_tanh = [](const torch::Tensor& x) { return at::gelu(x, "tanh"); };
   static const Activation silu = [](const torch::Tensor& x) { return at::silu(x); };
   static const std::map<std::string, Activation> all = {
-      {"gelu_new", by_tanh},
-      {"gelu_pytorch_tanh", by_tanh},
-      {"gelu_fast", by_tanh},
+      {"gelu_new", gelu_by_tanh},
+      {"gelu_pytorch_tanh", gelu_by_tanh},
+      {"gelu_fast", gelu_by_tanh},
       {"gelu", [](const torch::Tensor& x) { return at::gelu(x); }},
       {"silu", silu},
       {"swish", silu},

@@ -3,6 +3,7 @@
 #include <ATen/ops/arange.h>
 #include <ATen/ops/cross_entropy_loss.h>
 #include <ATen/ops/dropout.h>
+#include <ATen/ops/gelu.h>
 #include <ATen/ops/linear.h>
 #include <ATen/ops/matmul.h>
 #include <ATen/ops/ones.h>
@@ -49,6 +50,10 @@ torch::Tensor capped_attention(const torch::Tensor& query, const torch::Tensor& 
 }
 
 }  // namespace
+
+torch::Tensor gelu_by_tanh(const torch::Tensor& x) {
+  return at::gelu(x, "tanh");
+}
 
 AttentionMask::AttentionMask(const Texts& texts, std::int64_t window) : cache(texts.cache) {
   const auto time = texts.tokens.size(1), past = texts.past();

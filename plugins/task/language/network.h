@@ -14,6 +14,7 @@ namespace language {
 
 // The function between the two products of an MLP.
 using Activation = torch::Tensor (*)(const torch::Tensor&);
+torch::Tensor gelu_by_tanh(const torch::Tensor& x);
 
 // The input of a network: the tokens of texts.
 struct Texts {

@@ -16,7 +16,7 @@ namespace vernier {
 // Returns the kernels for a device; nullptr for a CPU, after use_gpu_library(false), and where the library cannot be
 // used. The first call for a GPU opens the library, compares its results with those of the kernels for the CPU, and
 // logs one line that says whether it is used, or why not.
-const gpu::Library* gpu_library(const c10::Device& device);
+VERNIER_API const gpu::Library* gpu_library(const c10::Device& device);
 
 // Opens a file, or returns the library of an earlier call for it. It stays mapped. Throws Error whose text says why the
 // library cannot be used.
@@ -27,13 +27,13 @@ VERNIER_API const gpu::Library& open_gpu_library(const std::string& file);
 VERNIER_API std::string gpu_library_file(const std::string& name = "libvernier_cuda.so");
 
 // Returns the kind of float32, bfloat16 or float16.
-gpu::Kind kind_of(c10::ScalarType dtype);
+VERNIER_API gpu::Kind kind_of(c10::ScalarType dtype);
 
 // The current stream of a GPU; nullptr for a CPU.
-gpu::Stream stream_of(const c10::Device& device);
+VERNIER_API gpu::Stream stream_of(const c10::Device& device);
 
 // Throws Error if a kernel of this name could not be launched.
-void require_launched(gpu::Trouble trouble, const char* kernel);
+VERNIER_API void require_launched(gpu::Trouble trouble, const char* kernel);
 
 // Compares each kernel with the kernels for the CPU on a few numbers. Returns the name of the first one whose results
 // differ by more than roundings, or "". Waits for the device. Defined in

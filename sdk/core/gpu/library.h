@@ -119,6 +119,23 @@ struct NormSlopes {
 };
 constexpr std::int64_t most_norm_columns = 4096, norm_parts = 792;
 
+// A product of row-major matrices in bfloat16 or float16, summed up in float32: to [rows, columns] = a [rows, inner] x
+// b [inner, columns]. A row in memory has a multiple of 8 numbers, and addresses are multiples of 16.
+// What follows `b` may be nullptr, but for `to`.
+struct Product {
+  Kind kind;
+  std::int64_t rows, columns, inner;
+  bool is_a_turned, is_b_turned;  // stored as [inner, rows] and [columns, inner]
+  const void *a, *b;
+  const void* bias;            // [columns]: is added
+  void* inputs_of_gelu;        // [rows, columns]: receives the sum with the bias; `to` receives its GELU (tanh)
+  const void* slopes_of_gelu;  // [rows, columns], inputs of GELU: the product is multiplied by the derivative there
+  void* sums;  // [columns]: with slopes_of_gelu the sums of `to` over its rows, else those of b over `inner`
+  void* to;
+  void* scratch;
+  std::int64_t scratch_bytes;
+};
+
 // A master whose numbers become a bfloat16 weight, both in one memory layout.
 struct RoundedWeight {
   std::int64_t count;
@@ -158,6 +175,9 @@ struct Library {
 
   Trouble (*norm)(const NormRows& rows, Stream stream);
   Trouble (*norm_slopes)(const NormSlopes& rows, Stream stream);
+
+  // Multiplies by cuBLASLt in one launch. If that cannot do all of it, nothing is computed, and the result says why.
+  Trouble (*multiply)(const Product& product, Stream stream);
 
   Trouble (*round_weights)(const Rounding& how, const RoundedWeight* weights, std::int64_t count, Stream stream);
 };

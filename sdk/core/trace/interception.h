@@ -14,7 +14,7 @@ struct Link {
 };
 
 // Returns this thread's guards in the order in which they are called. Empty within Interceptor::call.
-std::vector<Link> intercepting();
+VERNIER_API std::vector<Link> intercepting();
 
 // Returns true if an interceptor of this thread changes the products with the weight.
 bool is_changed(const torch::Tensor& weight);
@@ -33,7 +33,7 @@ class InterceptAgain {
 };
 
 // Returns whether backward needs this computation: gradients are recorded now, or will be in a recomputation.
-bool is_training_forward();
+VERNIER_API bool is_training_forward();
 // Returns whether this is such a recomputation.
 bool is_recomputing();
 

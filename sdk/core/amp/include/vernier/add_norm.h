@@ -24,7 +24,7 @@ struct AddedNorm {
 // Call it where a linear layer or a convolution takes `normed`. On an NVIDIA GPU under autocast, with x in float32 and
 // the branch in autocast's dtype, one kernel adds, normalises, and rounds `normed` to the dtype to which autocast would
 // cast it there. Elsewhere, and while an interceptor may change the norm (vernier/layers.h), these are LibTorch's
-// operators. The numbers that the layer takes are the same, and so are the gradients.
+// operators. The layer takes the same bits in both cases, and gradients of x and the branch have the same bits.
 VERNIER_API AddedNorm add_norm(const torch::Tensor& x, const torch::Tensor& branch, const NormOptions& options);
 
 }  // namespace vernier
