@@ -517,6 +517,12 @@ TEST_CASE("gpu library: a frozen stream has a gradient for its branch alone, and
     };
     CHECK(at::allclose(gradient(ours.normed), gradient(right.normed), 2e-2, 2e-2));
   }
+  {
+    const c10::InferenceMode predicts;
+    const auto ours = added_by_library(x, branch, options, torch::kBFloat16);
+    const auto right = added_by_operators(x, branch, options, torch::kBFloat16);
+    CHECK((same_bits(ours.sum, right.sum) && at::allclose(ours.normed, right.normed, 2e-2, 2e-2)));
+  }
   // A weight that two norms share: the second one's input depends on it.
   const auto of_shared = [&](bool again) {
     const auto weight = at::linspace(0.5, 2, 8).requires_grad_();
