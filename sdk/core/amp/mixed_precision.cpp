@@ -300,7 +300,9 @@ State MixedPrecision::save() const {
 
 void MixedPrecision::load(const State& state) {
   casts_->clear();  // copies of weights that may have changed
-  if (weights_) weights_->load_state_dict(state);
+  auto of_weights = state;
+  std::erase_if(of_weights.tensors, [](const auto& entry) { return entry.first.starts_with("float8/"); });
+  if (weights_) weights_->load_state_dict(of_weights);
   float8_->load_state_dict(state.part("float8"), dtype_);
 }
 

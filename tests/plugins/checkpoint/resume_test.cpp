@@ -130,4 +130,33 @@ TEST_CASE("resume: the model takes the memory of what was read, and shares it wi
   CHECK(fourth.digest() == whole.digest());
 }
 
+TEST_CASE("resume: under each level of a precision the run goes on as the one that was not stopped") {
+  const std::string fp8 = "use = 'fp8'\n", rule = "[[precision.rule]]\nmatch = 'layers.1'\nuse = 'fp8'\n";
+  const std::vector<std::string> precisions = {
+      "use = 'bf16'\nlevel = 'O2'\n",
+      "use = 'bf16'\nlevel = 'O3'\nrounding = 'stochastic'\n",
+      "use = 'bf16'\nlevel = 'O2'\n" + rule,
+      fp8 + "level = 'O1'\n",
+      fp8 + "level = 'O2'\n",
+      fp8 + "level = 'O3'\n",
+      fp8 + "level = 'O3'\nrounding = 'stochastic'\n",
+      fp8 + "level = 'O2'\nrecipe = 'current'\n",
+      fp8 + "level = 'O2'\nrecipe = 'block'\n",
+  };
+  for (const auto& precision : precisions) {
+    CAPTURE(precision);
+    const TemporaryFolder folder;
+    const auto config = from_toml({small_run,
+                                   "[checkpoint]\nuse = 'rolling'\nevery = 1\n[optimizer]\nuse = 'adamw'\neps = 1e-4\n"
+                                   "[task]\nsamples = 64\ninputs = 32\nhidden = [32, 32]\n[precision]\n" +
+                                       precision});
+    SmallRun whole(config, folder.path().string());
+    whole.train();
+    SmallRun resumed(config, folder.path().string());
+    REQUIRE(resumed.resume(folder / "checkpoints/step-00000002"));
+    resumed.train();
+    CHECK(resumed.digest() == whole.digest());
+  }
+}
+
 }  // namespace resume_test
