@@ -19,8 +19,10 @@
 //                               more; drops the batches of the troubled updates, at least those of rewind_drop
 //   "fallback"                  to other plugins, by role as {precision = {use = "bf16"}, scaler = {use = "none"}}
 //   "stop"                      the run ends
-// An update that is not finite is never applied, whatever the action. With drop_samples the run is copied in each step,
-// for Control::rerun; the search is that of vernier/culprit.h. The samples come again in the next epoch.
+// An update that is not finite is never applied, whatever the action. Where an update is not applied, the buffers of
+// the model, such as the averages of a batch norm, are as they were before the step. With drop_samples the run is
+// copied in each step, for Control::rerun; the search is that of vernier/culprit.h. The samples come again in the next
+// epoch.
 //   calm_steps = 100
 //   z_score = 6.0, window = 128
 //   skips = 10
@@ -44,6 +46,7 @@
 #include <ATen/ops/stack.h>
 #include <ATen/ops/where.h>
 #include <ATen/ops/zeros_like.h>
+#include <torch/nn/module.h>
 #include <vernier/culprit.h>
 #include <vernier/grad_norm.h>
 #include <vernier/sdk.h>
@@ -104,6 +107,41 @@ std::vector<std::string> non_finite_weights(const Run& run) {
   return names;
 }
 
+// The model's buffers as they were before a step. The forward writes the running averages of a batch norm before anyone
+// knows that its loss is not finite.
+class Buffers {
+ public:
+  void keep(const torch::nn::Module& model) {
+    const torch::NoGradGuard no_grad;
+    const auto now = model.buffers();
+    const auto is_same = [](const Buffer& kept, const torch::Tensor& live) { return kept.live.is_same(live); };
+    if (!std::ranges::equal(all_, now, is_same)) all_.clear();
+    for (auto& buffer : all_) {
+      if (buffer.is_written()) buffer.before.copy_(buffer.live);
+    }
+    if (!all_.empty()) return;
+    for (const auto& live : now) all_.push_back({live, live.clone(), live._version()});
+  }
+
+  // Gives those that were written their earlier values, if is_bad, a bool tensor, is true. The host does not wait.
+  void put_back(const torch::Tensor& is_bad) {
+    const torch::NoGradGuard no_grad;
+    for (auto& buffer : all_) {
+      if (buffer.is_written())
+        buffer.live.copy_(at::where(is_bad.to(buffer.live.device()), buffer.before, buffer.live));
+    }
+  }
+
+ private:
+  struct Buffer {
+    torch::Tensor live, before;
+    std::int64_t first_version;
+    // By any step until now: a CUDA graph that is replayed writes without another version.
+    bool is_written() const { return live._version() != first_version; }
+  };
+  std::vector<Buffer> all_;
+};
+
 class Recovery final : public vernier::Callback {
  public:
   explicit Recovery(vernier::Options& options)
@@ -148,6 +186,8 @@ class Recovery final : public vernier::Callback {
     bus.on(Event::StepBegin, [this](Run& run) {
       has_acted_ = false;
       step_ = run.step;
+      is_bad_ = torch::Tensor();
+      buffers_.keep(*run.model);
       has_new_scaler_ = std::ranges::find(run.swapped, vernier::Scaler::role) != run.swapped.end();
       if (has_new_scaler_) updates_before_ = run.updates;
       run.learning_rate_factor *= rate(run);
@@ -155,6 +195,7 @@ class Recovery final : public vernier::Callback {
     if (uses("drop_samples")) search_.attach(bus);
     bus.on(Event::GradientsReady, [this](Run& run) { judge(run); });
     bus.on(Event::StepEnd, [this](Run& run) {
+      if (is_bad_.defined()) buffers_.put_back(is_bad_);  // a later listener, such as sam, may have run the model again
       act_late(run);
       count_skips(run);
     });
@@ -242,7 +283,7 @@ class Recovery final : public vernier::Callback {
     if (!now_.is_scaled) is_bad = is_bad.logical_or(values[norm].isfinite().logical_not());
     if (non_finite_.empty()) is_bad = torch::zeros_like(is_bad);
     if (!spike_.empty()) is_bad = is_bad.logical_or((values.slice(0, z_loss) > z_score_).any());
-    run.skip_when(is_bad.to(torch::kFloat));
+    skip_when(run, is_bad);
     now_.host = torch::empty(values.sizes(), torch::dtype(values.dtype()).pinned_memory(!run.device.is_cpu()));
     now_.host.copy_(values, /*non_blocking=*/true);
   }
@@ -272,7 +313,13 @@ class Recovery final : public vernier::Callback {
     return run.gradient_norm().to(like.options());
   }
 
-  static void veto(Run& run) { run.skip_when(torch::ones({})); }
+  void veto(Run& run) { skip_when(run, torch::ones({}, torch::kBool)); }
+
+  void skip_when(Run& run, const torch::Tensor& is_bad) {
+    run.skip_when(is_bad.to(torch::kFloat));
+    is_bad_ = is_bad;
+    buffers_.put_back(is_bad_);
+  }
 
   // At StepEnd, where the host knows a step only after the next one: the update of that step was skipped already.
   void act_late(Run& run) {
@@ -349,7 +396,7 @@ class Recovery final : public vernier::Callback {
   }
 
   // At StepEnd there is nothing to veto: the update is past, and was skipped where one of these triggers is met.
-  void veto_where_it_counts(Run& run) const {
+  void veto_where_it_counts(Run& run) {
     if (waits_ && now_.step == run.step) veto(run);
   }
 
@@ -456,9 +503,11 @@ class Recovery final : public vernier::Callback {
   vernier::Table to_;
   recovery::Outliers outliers_;
   vernier::CulpritSearch search_;
+  Buffers buffers_;
 
   bool waits_ = true;                // for the verdict of the device, in each step
   Verdict now_, known_;              // now_: this step's; known_: the step before's, unless it has been acted on
+  torch::Tensor is_bad_;             // bool: this step's update is skipped; undefined: it is applied
   std::int64_t step_ = 0;            // the current step: updates before it
   bool has_acted_ = false;           // in this step, by more than a skip
   std::int64_t skipped_ = 0;         // updates in a row

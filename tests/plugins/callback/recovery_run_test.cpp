@@ -41,12 +41,9 @@ struct Ended {
 Ended train(const Texts& texts, const std::function<void(SmallRun&)>& before = nullptr) {
   const TemporaryFolder output;
   const NoLog no_log;
-  SmallRun run(from_toml({[&] {
-                 std::string all = mlp;
-                 for (const auto& text : texts) all += text;
-                 return all;
-               }()}),
-               output.path().string());
+  std::string more;
+  for (const auto& text : texts) more += text;
+  SmallRun run(from_toml({mlp, more}), output.path().string());
   Ended ended;
   run.on(Event::StepEnd, [&](Run& now) {
     for (const auto& notice : now.notices) ended.told.push_back(notice.text());
@@ -245,6 +242,46 @@ TEST_CASE("recovery: stopped anywhere around a rewind, the lines of losses.jsonl
     REQUIRE(second.resume());
     second.train();
     CHECK(lines_of(second) == lines_of(whole));
+  }
+}
+
+TEST_CASE("recovery: where an update is not applied, a batch norm keeps the averages from before the step") {
+  const struct {
+    std::string actions, more;
+  } cases[] = {{"['skip']", ""},
+               {"['lower_learning_rate']", ""},
+               {"['drop_samples']", ""},
+               {"['fallback']", "to = {precision = {use = 'bf16'}}\n"},
+               {"['skip']", "[[callback]]\nuse = 'sam'\n"}};
+  for (const auto& [actions, more] : cases) {
+    CAPTURE(actions);
+    CAPTURE(more);
+    const auto buffers = [](const Run& run) {
+      std::vector<torch::Tensor> all;
+      for (const auto& buffer : run.model->buffers()) all.push_back(buffer.clone());
+      return all;
+    };
+    std::int64_t skipped = 0, applied = 0;
+    const auto ended =
+        train({"[task]\nbatch_norm = true\nsamples = 160\n[[callback]]\nuse = 'inject'\nwhat = 'nan'\nwhere = 'input'\n"
+               "at_batch = 5\n[[callback]]\nuse = 'recovery'\nnon_finite = " +
+               actions + "\n" + more},
+              [&](SmallRun& run) {
+                auto before = std::make_shared<std::vector<torch::Tensor>>();
+                run.on(Event::StepBegin, [&, before](Run& now) { *before = buffers(now); });
+                run.on(Event::StepEnd, [&, before](Run& now) {
+                  const auto after = buffers(now);
+                  REQUIRE(!after.empty());
+                  const bool is_same =
+                      std::ranges::equal(after, *before, [](const auto& a, const auto& b) { return a.equal(b); });
+                  const bool was_skipped = vernier::is_skipped(now.last_update);
+                  CHECK(is_same == was_skipped);
+                  (was_skipped ? skipped : applied) += 1;
+                });
+              });
+    CHECK(ended.thrown.text == "");
+    CHECK(skipped == 1);
+    CHECK(applied == 11);
   }
 }
 
