@@ -22,6 +22,7 @@
 #include <cstdlib>
 #include <iterator>
 #include <map>
+#include <numeric>
 
 #include "micro_batches.h"
 
@@ -78,14 +79,15 @@ class FitAccumulation final : public Weighing {
     micro_batches_begun_ = 0;
     largest_batch_ = std::max(largest_batch_, bytes_of(batch));
     if (!is_learning()) return weighed(at_most(batch, size_));
-    // Gradients come with the first micro-batch, so only later ones are measured. The last, the rest of the batch, is
-    // the one that is looked at before it is tried.
-    auto sizes = points_.empty() ? std::vector<std::int64_t>{1, 1, 2} : std::vector<std::int64_t>{1, next_};
-    sizes.push_back(batch.samples);
+    // A callback or an optimizer may have the gradients computed again. The batch is then split as before.
+    const bool is_again =
+        !is_first_time_ && std::accumulate(sizes_.begin(), sizes_.end(), std::int64_t{0}) == batch.samples;
+    if (!is_again) sizes_ = sizes_to_measure(batch.samples);
     std::vector<vernier::Batch> micro_batches;
-    for (std::int64_t i = 0, first = 0; first < batch.samples; first += micro_batches.back().samples) {
-      micro_batches.push_back(
-          batch.narrow(first, std::min(sizes[static_cast<std::size_t>(i++)], batch.samples - first)));
+    std::int64_t first = 0;
+    for (const auto size : sizes_) {
+      micro_batches.push_back(batch.narrow(first, size));
+      first += size;
     }
     return weighed(std::move(micro_batches));
   }
@@ -126,6 +128,17 @@ class FitAccumulation final : public Weighing {
   // Times as large as what was measured: a prediction reaches no further.
   std::int64_t reach() const { return 8 * points_.rbegin()->first; }
   bool is_learning() const { return size_ == 0; }
+
+  // Gradients come with the first micro-batch, so only later ones are measured. The last, the rest of the batch, is the
+  // one that is looked at before it is tried.
+  std::vector<std::int64_t> sizes_to_measure(std::int64_t samples) const {
+    auto sizes = points_.empty() ? std::vector<std::int64_t>{1, 1, 2} : std::vector<std::int64_t>{1, next_};
+    sizes.push_back(samples);
+    std::int64_t rest = samples;
+    for (auto& size : sizes) rest -= size = std::min(size, rest);
+    std::erase(sizes, 0);
+    return sizes;
+  }
 
   void begin_step(vernier::Run& run) {
     measuring_ = {};
@@ -237,6 +250,7 @@ class FitAccumulation final : public Weighing {
   std::int64_t waits_ = 0, changed_at_ = 0;  // steps until a larger one is tried, and since when
 
   std::int64_t chosen_ = 0;               // size_ for the next step, because this step may run again with the same size
+  std::vector<std::int64_t> sizes_;       // the micro-batches of the last batch that was split to measure
   bool is_first_time_ = false;            // the step's gradients are computed for the first time
   MicroBatch measuring_;                  // the one in work; bytes: those that stood there before
   std::int64_t micro_batches_begun_ = 0;  // micro-batches of the batch so far

@@ -4,8 +4,10 @@
 #include <vernier/host.h>
 #include <vernier/memory.h>
 
+#include <algorithm>
 #include <random>
 
+#include "small_run.h"
 #include "thrown.h"
 #include "toy_run.h"
 
@@ -270,6 +272,30 @@ TEST_CASE(
     CHECK(with.losses == without.losses);
     REQUIRE(with.weights.size() == without.weights.size());
     for (std::size_t i = 0; i < with.weights.size(); ++i) CHECK(with.weights[i].equal(without.weights[i]));
+  }
+}
+
+TEST_CASE("fit: gradients that are computed again come from the same micro-batches") {
+  const TemporaryFolder folder;
+  for (const std::string again :
+       {"[[callback]]\nuse = 'sam'\n", "[[callback]]\nuse = 'recheck'\nevery = 1\n", "[optimizer]\nuse = 'lbfgs'\n"}) {
+    CAPTURE(again);
+    SmallRun run(from_toml({"[run]\nsteps = 4\n[task]\nuse = 'mlp'\n[accumulation]\nuse = 'fit'\n[optimizer]\nuse = "
+                            "'adamw'\n[checkpoint]\nuse = 'none'\n",
+                            again}),
+                 folder.path().string());
+    Sizes sizes;  // the micro-batches of this step
+    std::int64_t steps_in_parts = 0;
+    run.on(Event::StepBegin, [&](Run&) { sizes.clear(); });
+    run.on(Event::BatchReady, [&](Run& now) { sizes.push_back(now.micro_batch.samples); });
+    run.on(Event::StepEnd, [&](Run& now) {
+      CHECK(now.notices.empty());
+      REQUIRE(std::ssize(sizes) >= 2 * now.micro_batches);
+      CHECK(std::equal(sizes.end() - now.micro_batches, sizes.end(), sizes.end() - 2 * now.micro_batches));
+      steps_in_parts += now.micro_batches > 1 ? 1 : 0;
+    });
+    run.train();
+    CHECK(steps_in_parts >= 1);
   }
 }
 
