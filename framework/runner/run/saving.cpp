@@ -172,7 +172,8 @@ void Saving::save_unless_spoiled(TrainerRun& run) {
 void Saving::save_what_is_whole(TrainerRun& run) {
   if (roles_.ranks.are_several()) return;
   const bool is_new = run.step > 0 && !is_saved(run);
-  if (!is_whole_ || !is_new || roles_.calls.called() == roles_.wiring.checkpoint.get()) return;
+  if (!is_whole_ || validation_.is_half_counted() || !is_new || roles_.calls.called() == roles_.wiring.checkpoint.get())
+    return;
   if (const auto weight = bad_weight(run); !weight.empty()) return warn_of_spoiled(run, weight);
   try {
     save(run, Unsavable::left_out);

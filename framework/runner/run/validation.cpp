@@ -12,6 +12,7 @@
 #include "core/step_results.h"
 #include "files/json.h"
 #include "files/weights.h"
+#include "run/state/savepoint.h"
 
 namespace vernier {
 
@@ -32,6 +33,38 @@ std::string marks_of(const torch::nn::Module& model) {
 torch::Tensor checked(const Run& run, torch::Tensor loss) {
   if (loss.defined()) refuse_wrong_loss(loss, run.device, LossFrom::validation);
   return loss;
+}
+
+// Runs `body`, which emits Validated. If a listener throws, those before it forget the validation, which is done again
+// on resume. is_half_counted becomes true where they cannot.
+void with_undo(const Wiring& wiring, TrainerRun& run, bool& is_half_counted, const std::function<void()>& body) {
+  Scope scope;
+  scope.copy_up_to = 1 << 20;  // larger tensors are replaced, not written, or restore() refuses
+  scope.weights = run.model->parameters();
+  for (auto* plugin : wiring.plugins()) {
+    if (wiring.bus.listens(*plugin, Event::Validated)) scope.plugins.push_back(plugin);
+  }
+  Savepoint before;
+  try {
+    before.take(run, scope);
+  } catch (...) {
+    before.clear();  // a plugin that cannot be saved now does not end the validation
+  }
+  is_half_counted = false;
+  try {
+    body();
+  } catch (...) {
+    is_half_counted = true;
+    try {
+      if (before.is_taken()) {
+        before.restore(run);
+        is_half_counted = false;
+      }
+    } catch (...) {
+      log(Level::warning, "trainer", "the validation cannot be undone, and the step is not saved: " + caught().message);
+    }
+    throw;
+  }
 }
 
 bool is_in(const std::vector<std::string>& ids, const Plugin& plugin) {
@@ -59,8 +92,10 @@ bool Validation::validate(TrainerRun& run) {
     clock_.add_validation(seconds);
     run.metrics.set("validation_loss", value);
     run.metrics.set_time("validation_time", seconds);
-    HostApi::emit(roles_.wiring.bus, Event::Validated, run);
-    note_outcome(run);
+    with_undo(roles_.wiring, run, is_half_counted_, [&] {
+      HostApi::emit(roles_.wiring.bus, Event::Validated, run);
+      note_outcome(run);
+    });
   }
   is_due_ = false;
   return true;

@@ -28,6 +28,8 @@ class Validation {
   // A validation comes after the last step, and has not been done.
   void schedule(bool is_due) { is_due_ = is_due; }
   bool is_due() const { return is_due_; }
+  // A listener of Validated threw, and those before it could not be made to forget the validation.
+  bool is_half_counted() const { return is_half_counted_; }
   const ValidationOutcome& outcome() const { return outcome_; }
 
   // Runs `body` as a validation: with the model of the run, in evaluation mode, without gradients, in the run's
@@ -69,7 +71,7 @@ class Validation {
 
   Roles& roles_;
   StepClock& clock_;
-  bool is_due_ = false;
+  bool is_due_ = false, is_half_counted_ = false;
   ValidationOutcome outcome_;
   std::vector<std::string> averages_;
   bool leaves_averages_out_ = false;

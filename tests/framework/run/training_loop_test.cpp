@@ -894,6 +894,39 @@ TEST_CASE("trainer: what fails between two steps is saved first, and what fails 
   CHECK(saved_by(Event::EpochEnd).empty());
 }
 
+TEST_CASE("trainer: after a failure at Validated, the run that goes on counts that validation once") {
+  struct Counter final : vernier::Callback {
+    Counter(const char* id, std::int64_t throws_at) : throws_at(throws_at) {
+      set_id(id);
+      remember("count", count);
+    }
+    void attach(vernier::Bus& bus) override {
+      bus.on(Event::Validated, [this](Run& run) {
+        count += 1;
+        if (run.step == throws_at) throw std::runtime_error("boom");
+      });
+    }
+    std::int64_t throws_at, count = 0;
+  };
+  for (const std::int64_t thrower : {0, 1, 2}) {
+    CAPTURE(thrower);
+    const auto with_counters = [&](Toy& toy, bool throws) {
+      const char* const ids[] = {"callback/first", "callback/second", "callback/third"};
+      for (std::int64_t i = 0; i < 3; ++i) {
+        toy.wiring.callbacks.push_back(std::make_unique<Counter>(ids[i], throws && i == thrower ? 4 : -1));
+      }
+    };
+    Toy failed;
+    with_counters(failed, true);
+    failed.prepare(/*validate_every=*/2);
+    CHECK_THROWS_AS(failed.trainer->train(failed.run), Error);
+    REQUIRE(failed.memory().steps == std::vector<std::int64_t>{4});
+    for (const char* id : {"first", "second", "third"}) {
+      CHECK(failed.memory().last->integer(c10::str("plugin/callback/", id, "/count")) == 1);
+    }
+  }
+}
+
 TEST_CASE("trainer: a failure in any role of a step before its update is saved as the step before left the run") {
   struct Saved {
     std::vector<std::int64_t> steps;
