@@ -56,13 +56,14 @@ bool give_learned(const State& snapshot, Task& task, bool reads_data) {
   return has_facts;
 }
 
-// Puts in the precision and the optimizer that the run had swapped in by then.
+// Puts in the precision, the scaler that it needs, and the optimizer that the run had swapped in by then.
 void swap_what_computes(const State& snapshot, Prepared& prepared) {
   if (!snapshot.has("trainer/swaps")) return;
   const auto saved = parse_toml(snapshot.text("trainer/swaps"), "the checkpoint");
   auto tables = std::get<Table>(saved.at("tables").data);
-  std::erase_if(tables,
-                [](const auto& each) { return each.first != Precision::role && each.first != Optimizer::role; });
+  std::erase_if(tables, [](const auto& each) {
+    return each.first != Precision::role && each.first != Scaler::role && each.first != Optimizer::role;
+  });
   if (!tables.empty()) swap(*prepared.wiring, prepared.run, tables);
 }
 

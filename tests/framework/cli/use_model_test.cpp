@@ -111,6 +111,7 @@ TEST_CASE("evaluate prints what the run's last validation was, also with an aver
       {"", {"--set=" + averaged}, ", with the average of optimizer/asgd (--weights model: without)"},
       {ema, {"--set=" + averaged}, ", with the average of callback/ema (--weights model: without)"},
       {swaps + "precision = {use = 'bf16', level = 'O2'}\n"},
+      {swaps + "precision = {use = 'fp16'}\nscaler = {use = 'dynamic', init_scale = 1024}\n"},
       {swaps + "optimizer = {use = 'asgd', learning_rate = 0.5, t0 = 2}\n",
        {},
        ", with the average of optimizer/asgd (--weights model: without)"},
